@@ -3,14 +3,14 @@
 
 use std::path::PathBuf;
 
-/// What a server speaks: its reflection tells all of it.
+/// The services of a server; its reflection describes them all.
 const OF_THE_STORE: [&str; 4] = [
     "holdfast/v1/lock.proto",
     "holdfast/v1/cluster.proto",
     "holdfast/v1/scope.proto",
     "holdfast/v1/peer.proto",
 ];
-/// What others serve.
+/// Services of other programs.
 const OF_OTHERS: [&str; 1] = ["holdfast/v1/time.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,5 @@
-//! Lock rows from Cassandra into Holdfast: what is there, what of it can be imported, and why not the
-//! rest.
+//! Moves lock rows from Cassandra into Holdfast: which rows there are, which can be imported, and
+//! why not the rest.
 //!
 //! ```text
 //!  scan     reads the tables by token ranges, many at once          the only place that names scylla
@@ -11,12 +11,13 @@
 //!  verify   compares the two
 //! ```
 //!
-//! [`layout`] says which tables and columns each recipe has, and how a cell is understood. The recipes
-//! themselves are those of `holdfast::compat` and of the seeds they come from (DESIGN §9).
+//! [`layout`] defines the tables and columns of each recipe, and how a cell is read. The recipes
+//! themselves are those of `holdfast::compat` and of the articles they come from (DESIGN §9).
 //!
-//! What is read of a table that is written meanwhile is not one state of it: each lock is as it was at
-//! some instant during the read. A range of a table cannot be read at SERIAL either, so an LWT without
-//! an outcome may or may not be seen. A plan is what a person decides by, not what safety rests on.
+//! A scan of a table that is written meanwhile is no snapshot: each lock is as it was at some
+//! instant during the read. A range of a table cannot be read at SERIAL either, so an LWT without
+//! an outcome may or may not be seen. A plan helps an operator to decide; safety does not rest on
+//! it.
 #![cfg(feature = "cassandra")]
 
 pub mod cutover;

@@ -1,4 +1,4 @@
-//! The native store, over its own client: what is imported, and what is compared with it.
+//! The native store, over its own client, for imports and comparisons.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::plan::Kind;
 use crate::rollback::{HeldBy, HeldLock, HeldStore};
 use crate::verify::{NativeLock, NativeStore, Party};
 
-/// How long a request may take, changes of leader and all, before its outcome counts as unknown.
+/// How long a request may take, including changes of leader, before its outcome counts as unknown.
 const LIMIT: Duration = Duration::from_secs(15);
-/// Locks that are listed at once: as many as a server lists.
+/// Locks on a page of a listing: as many as a server lists.
 const PAGE: u32 = 1_000;
 
 /// The native store.
@@ -24,7 +24,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// The cluster that these settings of a client lead to.
+    /// Uses the cluster that these client settings lead to.
     pub fn new(builder: &Builder) -> Self {
         let (importer, sessions) = (builder.importer(LIMIT), builder.sessions(LIMIT));
         Self { importer, reader: builder.reader(), sessions }
@@ -36,7 +36,7 @@ impl Importer for &Native {
         let status = self.reader.status().await.map_err(|error| fault(&error))?;
         let mut id = String::new();
         for byte in &status.cluster {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write!(id, "{byte:02x}");
         }
         Ok(id)
@@ -49,7 +49,7 @@ impl Importer for &Native {
     }
 }
 
-/// Where the next page begins is the server's own word for it, not a name.
+/// `names` continues after a page token of the server's, not after a name.
 impl NativeStore for Native {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let lock = self.reader.inspect(name).await.map_err(|error| fault(&error))?;
@@ -83,7 +83,8 @@ fn held(lock: LockInfo) -> Option<HeldLock> {
     let holder = lock.holders.into_iter().next()?;
     let (session, label, token) = (holder.session, holder.label, holder.token.get());
     let by = HeldBy { session, label, token, is_imported: holder.is_imported };
-    // Of a longer line the first hundred are told; an imported one has nobody live behind it but at its end.
+    // The server shows the first hundred waiters. Live ones stand behind imported ones, so an
+    // unseen waiter may be live.
     let unseen = lock.waiting > u64::try_from(lock.queue.len()).unwrap_or(u64::MAX);
     let has_live_waiters = unseen || lock.queue.iter().any(|waiter| !waiter.is_imported);
     Some(HeldLock { by, has_live_waiters, value: lock.value.map(|value| value.bytes.to_vec()) })
@@ -127,7 +128,7 @@ fn answer(fate: Fate) -> Answer {
     }
 }
 
-/// What a server refused was looked at and not done; of everything else it is not known.
+/// A server that refuses a request has not executed it; every other error leaves the outcome open.
 fn fault(error: &Error) -> Fault {
     match error {
         Error::Refused { .. } if !error.may_retry() => Fault::Refused(error.to_string()),

@@ -1,4 +1,4 @@
-//! What a plan came to, for people and for programs.
+//! The summary of a plan, for people and for programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use crate::plan::{Finding, Kind, LockPlan, Planned, Reason};
 
-/// Counts, and the first of each kind of finding. As large as there are kinds, however many locks.
+/// Counts the plan, and keeps the first findings of each kind. Its size depends on the kinds, not
+/// on the locks.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Examples that are kept of each kind.
+    /// How many examples of each kind are kept.
     show: usize,
     locks: u64,
     outside: u64,
@@ -30,17 +31,17 @@ struct Found {
     is_contradiction: bool,
     heading: &'static str,
     number: u64,
-    /// The first of them.
+    /// The first findings of this kind.
     examples: Vec<Finding>,
 }
 
 impl Tally {
-    /// Nothing yet; it will keep so many examples of each kind.
+    /// An empty tally that keeps this many examples of each kind.
     pub fn new(show: usize) -> Self {
         Self { show, ..Self::default() }
     }
 
-    /// Counts a lock; `None` is one outside of the prefix.
+    /// Counts a lock; `None` stands for a lock outside of the prefix.
     pub fn add(&mut self, plan: Option<&LockPlan>) {
         let Some(plan) = plan else {
             self.outside += 1;
@@ -74,13 +75,13 @@ impl Tally {
         }
     }
 
-    /// How many findings there are that contradict the recipe, or that do not.
+    /// The number of findings that contradict the recipe, or of those that do not.
     pub fn findings(&self, contradictions: bool) -> u64 {
         let found = self.found.values();
         found.filter(|found| found.is_contradiction == contradictions).map(|it| it.number).sum()
     }
 
-    /// For people.
+    /// The summary as lines for people.
     pub fn lines(&self) -> Vec<String> {
         let Self { locks, holders, waiters, with_value, ours, .. } = self;
         let mut lines = vec![format!("locks: {locks}{}", self.outside_text())];
@@ -110,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// For programs: the last line, after those of all rows and findings.
+    /// The summary for programs: the last line, after those of all rows and findings.
     pub fn json(&self) -> Value {
         let findings = self.found.iter().map(|(code, found)| (*code, found.number));
         json!({
@@ -155,7 +156,7 @@ fn shown(finding: &Finding) -> String {
     [lock].into_iter().chain(owner).chain(detail).collect()
 }
 
-/// For programs: what is imported.
+/// A row that is imported, for programs.
 pub fn json_row(row: &Planned) -> Value {
     let (role, value_bytes) = match &row.kind {
         Kind::Holds { value } => ("holder", value.as_ref().map(Vec::len)),
@@ -172,7 +173,7 @@ pub fn json_row(row: &Planned) -> Value {
     })
 }
 
-/// For programs: what is not.
+/// A finding, for programs.
 pub fn json_finding(finding: &Finding) -> Value {
     let kind = if finding.reason.is_contradiction() { "contradictory" } else { "skipped" };
     json!({

@@ -1,4 +1,4 @@
-//! `holdfast-migrate` without a cluster: what is said to a wrong command line, and when nobody answers.
+//! `holdfast-migrate` without a cluster: a wrong command line, and a cluster that does not answer.
 
 #![allow(clippy::expect_used, reason = "a helper of tests stops the test when something is wrong")]
 
@@ -33,7 +33,7 @@ fn a_wrong_command_line_ends_with_125_and_says_what_is_missing() {
     }
 }
 
-/// Port 9 of an address where nobody is.
+/// Nothing listens on port 9 of this address.
 #[test]
 fn a_cluster_that_does_not_answer_is_named_and_ends_with_123() {
     let output = run("--contact-points 127.255.255.1:9 --keyspace k plan --from lease");

@@ -2,9 +2,10 @@
 //!
 //! A suite that never fails proves nothing. So the product carries, at each line that upholds a
 //! rule, the one expression that breaks it: `mutant!(ReleaseIgnoresToken)`. In a build with debug
-//! assertions it asks whether that mutant is armed in this thread; one simulated run is one thread, so
-//! the build that all tests use serves for all mutants and any number of runs side by side. In a
-//! release, which has no debug assertions, it is the constant `false`, and nothing of this crate is left.
+//! assertions the expression checks whether that mutant is armed in this thread; one simulated run
+//! is one thread, so the build that all tests use serves for all mutants and any number of runs
+//! side by side. In a release, which has no debug assertions, it is the constant `false`, and
+//! nothing of this crate is left.
 //!
 //! ```
 //! use holdfast_mutants::{Mutant, mutant};

@@ -18,11 +18,12 @@ impl fmt::Display for UnknownMutant {
 
 impl std::error::Error for UnknownMutant {}
 
-/// Makes the enum and its tables from one list, so that no mutant is without name, rule or words.
+/// Makes the enum and its tables from one list, so that every mutant has a name, a rule and a
+/// description.
 macro_rules! mutants {
     ($($variant:ident, $name:literal, $rule:literal, $bug:literal;)*) => {
-        /// A deliberate bug. The rules named are those of DESIGN: its sections, and the invariants
-        /// of its §12.
+        /// A deliberate bug. The rules are those of DESIGN: its sections, and the invariants of its
+        /// §12.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Mutant {
             $(
@@ -49,7 +50,7 @@ macro_rules! mutants {
                 }
             }
 
-            /// What goes wrong, in one clause.
+            /// The bug in one clause.
             pub const fn bug(self) -> &'static str {
                 match self {
                     $(Self::$variant => $bug,)*
@@ -152,7 +153,7 @@ mutants! {
     WipedNodeJoins, "wiped-node-joins", "§7, I20, I22",
         "a member that lost its data takes its place again under its old id";
 
-    // The disk, as the simulator has it.
+    // The simulator's disk.
     FlushSkipped, "flush-skipped", "I19",
         "a commit is acknowledged without being synced";
     VoteNotSynced, "vote-not-synced", "I20",
@@ -178,7 +179,7 @@ mutants! {
     ResumeLosesPlace, "resume-loses-place", "I9",
         "a client that resumes asks anew for what it waits for";
 
-    // Bugs that others had, put in the same place here; tests/README.md names theirs.
+    // Bugs of other systems, put in the same place here; tests/README.md names the originals.
     TenureForgetsSessions, "tenure-forgets-sessions", "§5.3, I31",
         "a new leader keeps no deadline for sessions that were open before its tenure";
     ExpiryByWallClock, "expiry-by-wall-clock", "§5.2, I6",
@@ -200,7 +201,7 @@ mutants! {
     WatchGapBetweenPages, "watch-gap-between-pages", "I23",
         "what changes while a watch is told its first pages is left out";
 
-    // What two reviews of the code found.
+    // Found by two reviews of the code.
     ReleaseRefusedForLoad, "release-refused-for-load", "I31",
         "what frees is weighed as what asks, and refused when much waits";
     ResumeRenewsAtOnce, "resume-renews-at-once", "§5.1, I31",
@@ -220,12 +221,12 @@ mutants! {
     FullLeaderStays, "full-leader-stays", "§7, I31",
         "a leader below its disk reserve does not hand over";
 
-    // What the simulator found.
+    // Found by the simulator.
     RefusedCopyEndsWait, "refused-copy-ends-wait", "I10",
         "a client takes the refusal of a copy of its request for the end of its wait";
 
-    // Authority over a scope, in the row between both stores: the rules of DESIGN §10, by the names that they have in the model
-    // (`tests/model/src/authority/rule.rs`).
+    // Authority over a scope, in the row between both stores: the rules of DESIGN §10, by their
+    // names in the model (`tests/model/src/authority/rule.rs`).
     CoverFromReceipt, "cover-from-receipt", "CoverFromSendTime, I24",
         "a client counts the authority over a scope from the receipt of the answer that tells of it";
     CoverOfAnyEpoch, "cover-of-any-epoch", "CoverOfOwnEpoch, I24",
@@ -323,7 +324,7 @@ impl FromStr for Mutant {
 mod tests {
     use super::*;
 
-    /// The name on the command line is the variant's own, in the command line's way of writing.
+    /// The name on the command line is the variant's name in kebab case.
     #[test]
     fn every_mutant_is_found_by_its_name() {
         for &mutant in Mutant::ALL {

@@ -7,7 +7,7 @@ thread_local! {
     static ARMED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Arms one mutant in this thread, in place of whichever was, or none.
+/// Arms one mutant in this thread, or none, and disarms the previous one.
 ///
 /// Everything that runs in this thread from here on has the bug; other threads do not.
 #[cfg(debug_assertions)]
@@ -15,18 +15,19 @@ pub fn arm(mutant: Option<Mutant>) {
     ARMED.set(mutant);
 }
 
-/// No mutant is in a build without debug assertions.
+/// Panics: a build without debug assertions has no mutants.
 ///
 /// # Panics
 ///
-/// Always: who looks for one there would find none.
+/// Always.
 #[cfg(not(debug_assertions))]
 #[allow(clippy::panic, reason = "only the tests of the tests call it")]
 pub fn arm(_: Option<Mutant>) {
     panic!("no mutant is in a build without debug assertions");
 }
 
-/// Runs `run` with that mutant armed in this thread, and with none after it, also when `run` panics.
+/// Runs `run` with that mutant armed in this thread, and disarms it afterwards, even if `run`
+/// panics.
 ///
 /// # Panics
 ///
@@ -43,13 +44,13 @@ pub fn while_armed<T>(mutant: Mutant, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Whether that mutant is armed in this thread. Product code asks with [`mutant!`](crate::mutant).
+/// Whether that mutant is armed in this thread. Product code uses [`mutant!`](crate::mutant).
 #[cfg(debug_assertions)]
 pub fn is_armed(mutant: Mutant) -> bool {
     ARMED.get() == Some(mutant)
 }
 
-/// Whether that mutant is armed: none is in a build without debug assertions.
+/// Always `false`: a build without debug assertions has no mutants.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_armed(_: Mutant) -> bool {

@@ -1,8 +1,9 @@
 //! The wire contract and the stored records of Holdfast: generated code, and nothing else.
 //!
-//! [`v1`] holds the client API (`lock.proto`), the operators' (`cluster.proto`,
-//! `scope.proto`), what members say to each other and store (`peer.proto`), and the time service of queues on
-//! Cassandra (`time.proto`). The `.proto` files carry the documentation; here it is generated from them.
+//! [`v1`] holds the client API (`lock.proto`), the operators' API (`cluster.proto`, `scope.proto`),
+//! the members' messages and stored records (`peer.proto`), and the time service of queues on
+//! Cassandra (`time.proto`). The `.proto` files carry the documentation; the docs here are
+//! generated from them.
 
 /// Version 1 of the wire.
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub)]

@@ -1,5 +1,5 @@
-//! Looks at the recipe's rows before they are given up: who still locks by them alone, and what of them cannot
-//! be imported.
+//! Reads the recipe's rows before the scope leaves them: finds clients that lock by them alone, and
+//! rows that cannot be imported.
 
 use std::time::Duration;
 
@@ -18,14 +18,15 @@ use crate::rollback::StandIn;
 use crate::scan::{News, Range, Scan};
 use crate::verify::NativeStore;
 
-/// News that wait to be looked at.
+/// Messages of the scan that wait for this task.
 const NEWS_WAITING: usize = 4;
-/// Rows of ours that are looked at once more: if there are more, one look says enough.
+/// Rows of our own unregistered clients that are read a second time. Further ones are not examined.
 const SUSPECTS: usize = 1_000;
-/// Between the two looks: a process that enters the scope, or takes the halves of a stand-in, needs less.
+/// The pause before the second read. A process needs less to enter the scope, or to take both
+/// halves of a stand-in.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// What is looked for, and where.
+/// One examination of the scope's rows.
 pub(super) struct Look<'a, N> {
     pub(super) scan: &'a Scan,
     pub(super) native: &'a N,
@@ -35,18 +36,18 @@ pub(super) struct Look<'a, N> {
     pub(super) at_once: usize,
     pub(super) seams: &'a Seams,
     pub(super) old_clients: OldClients,
-    /// The operator lets go of what cannot be imported.
+    /// Rows that cannot be imported are no obstacle (`--leave-out`).
     pub(super) leave_out: bool,
 }
 
-/// A row of one of ours that is no registered process'.
+/// A row of our own client library whose owner is no registered process.
 struct Suspect {
     lock: Raw,
     owner: String,
 }
 
 impl<N: NativeStore> Look<'_, N> {
-    /// Reads all rows of the scope once, and remembers them.
+    /// Reads all rows of the scope once, and records them in `marks`.
     pub(super) async fn obstacles(&self, marks: &mut Marks) -> Result<Obstacles, MoveError> {
         let now_us = self.scan.now_us().await?;
         let (send, mut news) = mpsc::channel(NEWS_WAITING);
@@ -69,8 +70,8 @@ impl<N: NativeStore> Look<'_, N> {
         Ok(obstacles)
     }
 
-    /// Clients of ours are looked for whatever the operator says of others: they can be registered, and one that is stopped gives
-    /// its rows back or leaves them for a TTL.
+    /// Looks for our own unregistered clients whatever the operator says of old clients: they can
+    /// be registered, and a stopped one gives its rows back or leaves them for a TTL.
     fn look_at(
         &self,
         rows: LockRows,
@@ -96,8 +97,9 @@ impl<N: NativeStore> Look<'_, N> {
         }
     }
 
-    /// A process that has registered since is known a moment later, and what has ended by then is in nobody's way. A row that stands in
-    /// for a native hold is in nobody's way while that is there.
+    /// Reads the suspects' locks again after a pause, and reports those that remain. By then the
+    /// view has a process that registered meanwhile, and a row that has ended is no obstacle. A row
+    /// that stands in for a native hold is no obstacle while that hold exists.
     async fn confront(
         &self,
         suspects: Vec<Suspect>,
@@ -128,7 +130,7 @@ impl<N: NativeStore> Look<'_, N> {
         Ok(())
     }
 
-    /// Whether somebody has the lock, or waits for it, who did not come in by an import.
+    /// Whether a session that was not imported holds the lock or waits for it.
     async fn is_natively_there(&self, suspect: &Suspect) -> Result<bool, MoveError> {
         let native = self.native.lock(&suspect.lock.to_string()).await?;
         let is_live = |native: crate::verify::NativeLock| {

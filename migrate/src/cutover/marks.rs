@@ -1,15 +1,17 @@
-//! What the rows of a run's looks were, so that one that was written meanwhile is noticed: then the operator's word is not so.
+//! Remembers the cells that the passes of a run have seen, and finds those written during the run,
+//! which contradict `--writers-stopped`.
 //!
-//! No clock is asked and no time compared: a cell that an earlier look did not see, or saw with another write time, was written
-//! in between. A client that writes nothing during the run is not noticed; that is what the word is for.
+//! No clock is read and no times are compared: a cell that an earlier pass did not see, or saw with
+//! another write time, was written in between. A client that writes nothing during the run is not
+//! noticed; that is what the operator's statement is for.
 
 use std::collections::BTreeSet;
 
 use crate::layout::LockRows;
 use crate::plan::{Rules, marks_of};
 
-/// Cells that are remembered, of 8 bytes each and about as much around them. With more a run ends, and says so: it could not tell
-/// what is new.
+/// Cells that are remembered, of 8 bytes each and about as much around them. A run with more ends
+/// with an error, because it could not distinguish new cells.
 const REMEMBERED_MAX: usize = 10_000_000;
 
 /// A cell that was written during the run.
@@ -19,18 +21,18 @@ pub(super) struct Newcomer {
     pub(super) owner: String,
 }
 
-/// See the module.
+/// The marks of one run; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     seen: BTreeSet<u64>,
-    /// The first look is over: what comes now is new.
+    /// The first pass is over: every mark from here on is new.
     complete: bool,
     pub(super) newcomer: Option<Newcomer>,
     pub(super) too_many: bool,
 }
 
 impl Marks {
-    /// Notes what a look sees of one lock.
+    /// Records the cells of one lock.
     pub(super) fn note(&mut self, rows: &LockRows, rules: &Rules) {
         let lock = rows.lock.to_string();
         if !lock.starts_with(&rules.prefix) {
@@ -49,7 +51,7 @@ impl Marks {
         }
     }
 
-    /// A look has seen everything.
+    /// A pass has read every row.
     pub(super) fn look_is_over(&mut self) {
         self.complete = true;
     }

@@ -1,34 +1,38 @@
 //! The guided switch of a scope from Cassandra to the native store: `cassandra`, `both`, `native`.
 //!
-//! | at | a step on is made when |
+//! | at | the move goes on when |
 //! |---|---|
 //! | `cassandra` | no process is in `cassandra` |
-//! | `both` | the operator says that nobody locks by the recipe alone any more, nothing that is seen says otherwise, and every row that stands is held natively |
-//! | `native` | there is none; the end is when no process is in `both` any more |
+//! | `both` | the operator states that no client locks by the recipe alone, no row contradicts that, and every standing row is held natively |
+//! | `native` | no process is in `both`; then the scope is at the end, or moves to `fallback` |
 //!
 //! # What it promises
 //!
-//! - **No step whose precondition does not hold.** What is in the way is named. That no process of ours is
-//!   in an earlier mode is asked with the step itself (an LWT on the stage as it was seen; see
-//!   [`holdfast::compat`], module of modes), so it is certain. What is left of clients that know of no
-//!   modes is not: a lock that was given back leaves nothing to be seen, so no number of looks shows that a client is gone that locks
-//!   now and then. That none is left is the operator's word (`--writers-stopped`), without which no scope leaves `both`.
-//! - **The word is checked as far as rows can tell.** Each pass over the tables remembers what it saw; a cell of an old client that a
-//!   later pass of the same run finds new, or written again, ends the run by name, also during the import. A client of
-//!   ours that is in no row of modes is in the way whatever the word is: it can be registered, or its row ends.
-//! - **What is moved is what its processes lock by.** The scope says which recipe, tables and cluster; others are refused by name.
-//!   A process of version 0.1, which does not say, is in the way of `native`.
-//! - **What they left is natively held before anybody locks natively alone.** At `both` all rows that are
-//!   not those of registered processes are imported and compared. A row stands, in Cassandra and natively,
-//!   until its time is over, whoever comes.
-//! - **It may be ended anywhere, and begun again**, also twice at once: a stage is moved only from where it
-//!   was seen, and an import changes nothing the second time.
+//! - **No step without its precondition.** Obstacles are named. The step itself checks that no
+//!   process of ours is in an earlier mode (an LWT on the stage as it was read; see
+//!   [`holdfast::compat`], module of modes), so that much is certain. Clients that know no modes
+//!   are different: a lock that was given back leaves no row, so no number of passes shows that a
+//!   client which locks now and then is gone. That all of them are stopped is the operator's
+//!   statement (`--writers-stopped`), and without it no scope leaves `both`.
+//! - **The statement is checked as far as rows can show.** Each pass over the tables, the import's
+//!   too, remembers the cells that it read. If a later pass of the run finds a cell of an old
+//!   client new or written again, the run ends and names it. A client of ours without a row in the
+//!   table of modes is an obstacle whatever the operator states: it can be registered, or its row
+//!   ends.
+//! - **The move covers the tables that the processes lock by.** The scope records recipe, tables
+//!   and cluster; a move with others is refused. A process of version 0.1, which records none, is
+//!   an obstacle to `native`.
+//! - **Old holds are native before any process locks natively alone.** At `both` all rows of
+//!   unregistered owners are imported and compared. Such a row stands, in Cassandra and natively,
+//!   until its TTL ends.
+//! - **A move can be stopped at any point and begun again**, also two at once: a stage moves only
+//!   from where it was read, and a second import changes nothing.
 //!
-//! # Why what registered processes hold is not imported
+//! # Why the rows of registered processes are not imported
 //!
-//! A process in `both` takes a lock in Cassandra first and then natively; its guard is safe while both halves
-//! are. So its row alone is nobody's hold. If it came in between the two halves, the process would have to wait
-//! for what was imported in its own name, until its TTL is over.
+//! A process in `both` takes a lock in Cassandra first and then natively; its guard is safe while
+//! it has both halves, so its row alone is no hold. If that row were imported between the two
+//! halves, the process would have to wait for the import under its own name, until its TTL ends.
 
 mod look;
 mod marks;
@@ -54,16 +58,18 @@ pub use obstacle::{Obstacle, Obstacles};
 pub use walk::{MoveError, Tell, Told};
 pub(crate) use walk::{Stepped, processes_in, walk};
 
-/// What is known of the clients that know only the recipe. They have no row that says they are there, and what they gave back is not seen.
+/// What the operator states about clients that know only the recipe. No row registers them, and a
+/// lock they gave back leaves no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldClients {
-    /// Nothing. (A role of their own that was revoked is to be another answer: `--revoked-role`.)
+    /// Nothing: they may still write. (Revoking a role of their own is to be another variant:
+    /// `--revoked-role`.)
     MayWrite,
-    /// The operator says that none of them works any more.
+    /// All of them are stopped.
     Stopped,
 }
 
-/// How a scope is moved.
+/// A move of one scope towards `native` and `fallback`.
 #[derive(Debug)]
 pub struct Cutover<'a, N> {
     /// The scope.
@@ -74,13 +80,13 @@ pub struct Cutover<'a, N> {
     pub scan: &'a Scan,
     /// The store.
     pub native: &'a N,
-    /// How rows are imported; nobody is registered in its rules, whose prefix is the scope.
+    /// How rows are imported. The rules have the scope as their prefix, and no registered writers.
     pub options: Options,
-    /// Without a word of them no scope leaves `both` for `native`.
+    /// With [`OldClients::MayWrite`] no scope leaves `both` for `native`.
     pub old_clients: OldClients,
-    /// What cannot be imported is left out: natively it is free.
+    /// Rows that cannot be imported are left out: natively their locks are free.
     pub leave_out: bool,
-    /// How long to wait, in all, for what is in the way.
+    /// How long to wait, in all, for obstacles to go.
     pub wait: Duration,
     /// Time.
     pub seams: Seams,
@@ -91,13 +97,16 @@ where
     N: NativeStore,
     for<'b> &'b N: Importer,
 {
-    /// Moves the scope to `target`, stage by stage, and returns when no process is in an earlier mode.
+    /// Moves the scope to `target`, stage by stage, and returns when no process is in an earlier
+    /// mode.
     ///
-    /// Dropping the future, or ending the process, at any point is harmless: the same call goes on from there.
+    /// Dropping the future, or ending the process, at any point is harmless: the same call goes on
+    /// from there.
     ///
     /// # Errors
     ///
-    /// [`MoveError`]; the scope is at the stage that was told last, or one further if an answer was lost.
+    /// [`MoveError`]; the scope is at the stage that was reported last, or one further if an answer
+    /// was lost.
     pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
         let waiting = (self.wait, &self.seams);
         let mut marks = Marks::default();
@@ -126,7 +135,7 @@ where
         Stepped::of(self.modes.advance_from(view).await, LockerMode::Both)
     }
 
-    /// From `both` to `native`: rows first.
+    /// From `both` to `native`: imports the rows first.
     async fn leave_cassandra(
         &self,
         view: &ScopeView,
@@ -171,7 +180,8 @@ where
         }
     }
 
-    /// A scope that none of our processes has entered says by whom it is to be entered from now on.
+    /// Records recipe and cluster in a scope that none of our processes has entered, so that
+    /// processes that enter it later are checked against them.
     async fn tie(&self, view: &ScopeView) -> Result<(), MoveError> {
         if view.recipe.is_some() && view.cluster.is_some() {
             return Ok(());
@@ -183,7 +193,7 @@ where
         Ok(())
     }
 
-    /// Whether what the operator says of old clients is so, as far as the looks of this run show.
+    /// Fails if a pass of this run has contradicted the operator's statement about old clients.
     fn check_word(&self, marks: &Marks) -> Result<(), MoveError> {
         let scope = self.scope.to_owned();
         if let Some(Newcomer { lock, owner }) = marks.newcomer.clone() {
@@ -195,7 +205,7 @@ where
         Ok(())
     }
 
-    /// Imports what stands, and looks whether it is there. The import is a look, too.
+    /// Imports the standing rows and compares the result. The import counts as a pass for `marks`.
     async fn bring_over(
         &self,
         rules: Rules,
@@ -223,19 +233,20 @@ where
             tell(Told::Verified(verified.locks));
             return Ok(obstacles);
         }
-        // What was refused and has ended since is in nobody's way; what differs may differ for that.
+        // Refusals are obstacles only if something differs: a refused row may have ended since.
         let refused = sum.refusals.into_iter();
         obstacles.extend(refused.map(|(lock, owner, why)| Obstacle::Refused { lock, owner, why }));
         Ok(obstacles)
     }
 }
 
-/// The writers of all processes: at `both`, all hold natively what they hold in the tables.
+/// The writers of all processes: at `both`, each holds natively what it holds in the tables.
 fn writers_of(view: &ScopeView) -> BTreeSet<Writer> {
     view.processes.iter().filter_map(|one| one.writer.clone()).collect()
 }
 
-/// Whether the scope's processes lock by these tables, and at this cluster, as far as they have said.
+/// Checks that the scope's processes lock by these tables and in this cluster, as far as they have
+/// recorded it.
 pub(crate) async fn check_ties<N>(
     view: &ScopeView,
     scope: &str,

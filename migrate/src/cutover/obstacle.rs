@@ -1,4 +1,4 @@
-//! What is in the way of a step, by name.
+//! Obstacles to a step, by name.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use holdfast::compat::LockerMode;
 use crate::plan::Finding;
 use crate::verify::Difference;
 
-/// Obstacles that are told by name.
+/// Obstacles that are kept and shown by name.
 const SHOWN: usize = 20;
 
-/// One of them.
+/// One obstacle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
@@ -18,28 +18,28 @@ pub enum Obstacle {
     Process {
         /// Its id.
         process: String,
-        /// Where it is.
+        /// Its mode.
         mode: LockerMode,
-        /// Where it has to go first.
+        /// The mode it has to change to first.
         to: LockerMode,
     },
-    /// A client of somebody else changed a row lately: it locks by the recipe alone.
+    /// A client that is not of our library changed a row lately: it locks by the recipe alone.
     Stranger {
         /// The lock.
         lock: String,
-        /// Who.
+        /// The row's owner.
         owner: String,
     },
-    /// So does one of our own that has registered no mode, or is of version 0.1.
+    /// A client of our library changed a row lately that has registered no mode, or is of version 0.1.
     Unregistered {
         /// The lock.
         lock: String,
-        /// Who.
+        /// The row's owner.
         owner: String,
     },
-    /// Nobody has said that the clients which know only the recipe are stopped.
+    /// The operator has not stated that the clients which know only the recipe are stopped.
     NoWord,
-    /// A process of version 0.1, whose rows cannot be told from those of other clients with its service name.
+    /// A process of version 0.1, whose rows look like those of other clients with its service name.
     Older {
         /// Its id.
         process: String,
@@ -53,39 +53,39 @@ pub enum Obstacle {
     Refused {
         /// The lock.
         lock: String,
-        /// Who.
+        /// The row's owner.
         owner: String,
         /// Why.
         why: String,
     },
-    /// A lock that is natively other than in the tables, after an import.
+    /// A lock whose native state differs from the tables after an import.
     Differs {
         /// The lock.
         lock: String,
         /// How.
         difference: Difference,
     },
-    /// A live native client, in the scope by itself: an old client would not see it.
+    /// A native client holds the lock without a row: an old client would not see the hold.
     NativeClient {
         /// The lock.
         lock: String,
-        /// What its session calls itself.
+        /// Its session's label.
         label: String,
     },
-    /// The row of what is held natively cannot be written, for somebody else has it.
+    /// The row of a native hold cannot be written, because the row has another owner.
     RowTaken {
         /// The lock.
         lock: String,
-        /// Who holds it natively.
+        /// The label of the native holder.
         label: String,
-        /// Whose row there is.
+        /// The row's owner.
         by: String,
     },
-    /// The row cannot be written.
+    /// The row of a native hold cannot be written.
     NotWritten {
         /// The lock.
         lock: String,
-        /// Who holds it natively.
+        /// The label of the native holder.
         label: String,
         /// Why.
         why: String,
@@ -93,7 +93,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// For programs; never changes.
+    /// A stable code for programs; it never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Process { .. } => "process",
@@ -110,13 +110,14 @@ impl Obstacle {
         }
     }
 
-    /// What to do about all with this code.
+    /// What to do about every obstacle with this code.
     fn remedy(&self) -> &'static str {
         match self {
             Self::Process { to: LockerMode::Native, .. } => {
                 "change it to native: set_mode, or its next start"
             }
-            // It would have to pass through native, which a scope at `both` does not admit.
+            // The process would have to pass through `native`, which a scope at `both` does not
+            // admit.
             Self::Process { mode: LockerMode::Fallback, .. } => {
                 "end it, and start it in both; one that died is gone once the TTL of its row is over"
             }
@@ -194,7 +195,7 @@ fn of(owner: Option<&str>) -> String {
     owner.map(|owner| format!(" of {owner}")).unwrap_or_default()
 }
 
-/// Some of them: all are counted, the first are told.
+/// Counts all obstacles and keeps the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Obstacles {
     shown: Vec<Obstacle>,
@@ -202,7 +203,7 @@ pub struct Obstacles {
 }
 
 impl Obstacles {
-    /// One more.
+    /// Adds one obstacle.
     pub fn push(&mut self, obstacle: Obstacle) {
         self.number += 1;
         if self.shown.len() < SHOWN {
@@ -210,17 +211,17 @@ impl Obstacles {
         }
     }
 
-    /// Nothing is in the way.
+    /// Whether there is no obstacle.
     pub fn is_empty(&self) -> bool {
         self.number == 0
     }
 
-    /// How many there are.
+    /// How many obstacles there are, kept or not.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// The first of them.
+    /// The first obstacles, at most 20.
     pub fn shown(&self) -> &[Obstacle] {
         &self.shown
     }
@@ -243,7 +244,7 @@ impl Extend<Obstacle> for Obstacles {
     }
 }
 
-/// One line: each by name, and then what to do.
+/// One line: the obstacles by name, then what to do.
 impl fmt::Display for Obstacles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each: Vec<String> = self.shown.iter().map(Obstacle::to_string).collect();

@@ -1,4 +1,5 @@
-//! Moves on tables in memory: who is in the way of the step from `both` to `native`, and what the operator's word is worth.
+//! Cutover on tables in memory: which clients prevent the step from `both` to `native`, and what
+//! the operator's statement is worth.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +15,7 @@ use crate::verify::{NativeLock, Party};
 
 const SCOPE: &str = "orders/";
 
-/// A native store that takes everything.
+/// A native store that accepts every import.
 #[derive(Debug, Default)]
 struct Store {
     held: Mutex<Vec<(String, String)>>,
@@ -92,7 +93,7 @@ impl World {
         self.model.apply(&Statement::new(Ident::new("locker_modes"), key, action));
     }
 
-    /// Its row in the table of modes says that it is in `both`.
+    /// Writes the process's row in the table of modes.
     fn register(&self, process: &str, mode: &str) {
         self.write(Some(process), &[("mode", mode.into()), ("seq", Value::from(1))]);
     }
@@ -114,7 +115,7 @@ impl World {
         Cutover { modes, scope: SCOPE, scan, native, options, old_clients, leave_out, wait, seams }
     }
 
-    /// Cuts over to `native`; `on` hears what it tells.
+    /// Cuts over to `native`; `on` receives the reports.
     fn run(
         &self,
         old_clients: OldClients,
@@ -131,11 +132,11 @@ impl World {
     }
 }
 
-/// It holds for a second in ten, and gives the lock back: most looks see nothing of it. However long a cutover may wait, no look moves the
-/// scope on.
+/// An old client holds the lock for one second in ten and gives it back, so most passes see no row
+/// of it. However long a cutover may wait, no pass moves the scope on.
 #[test]
 fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
-    // The first look meets it, or does not.
+    // The first pass sees its row in some of these cases.
     for (wait, begins) in [(secs(0), secs(5)), (secs(90), secs(0)), (secs(90), secs(5))] {
         let world = World::new();
         let tables = world.tables.clone();
@@ -170,7 +171,8 @@ fn with_the_word_and_nothing_against_it_the_scope_moves_and_is_tied() {
     assert_eq!(view.cluster.as_deref(), Some("c1"));
 }
 
-/// What the import reads is compared with what the look before it saw: a new row, and one that was renewed.
+/// The import compares its rows with what the pass before it saw: a new row, and one that was
+/// renewed.
 #[test]
 fn a_row_that_an_old_client_writes_while_it_is_imported_ends_the_run_by_name() {
     for written in [("orders/1", "client_1", 6), ("orders/2", "client_2", 5)] {
@@ -189,7 +191,7 @@ fn a_row_that_an_old_client_writes_while_it_is_imported_ends_the_run_by_name() {
     }
 }
 
-/// While it waits for something else, an old client writes its row again.
+/// An old client writes its row again while the cutover waits for something else.
 #[test]
 fn each_look_of_a_run_that_waits_is_compared_with_those_before() {
     let world = World::new();
@@ -206,7 +208,7 @@ fn each_look_of_a_run_that_waits_is_compared_with_those_before() {
     assert_eq!(world.stage(), Stage::Both);
 }
 
-/// Half of a rolling release: the registered process and the other one have the same service name.
+/// Half of a rolling release: a registered and an unregistered process have the same service name.
 #[test]
 fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {
     const REGISTERED: &str = "hf1:billing@00000000000000aa/01";

@@ -1,4 +1,4 @@
-//! The steps of a move, one after the other, each as soon as nothing is in its way.
+//! Makes the steps of a move in order, each as soon as it has no obstacle.
 
 use std::time::Duration;
 
@@ -11,43 +11,43 @@ use crate::import::{Fault, OtherTie, Step, Sum, WholeError};
 use crate::scan::ScanError;
 use crate::verify::VerifyError;
 
-/// Between two looks at what is in the way.
+/// The pause between two checks for obstacles.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What a move tells while it goes on.
+/// What a move reports while it runs.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// Where the scope is, and who is in which mode; again whenever that changes.
+    /// The scope's stage, and the mode of each process; again whenever one changes.
     At(&'a ScopeView),
-    /// It waits, for these to be gone.
+    /// The move waits until these obstacles are gone.
     Waiting(&'a Obstacles),
-    /// It was moved.
+    /// The scope has moved to this stage.
     Moved(Stage),
     /// An import has begun.
     Importing,
-    /// How far that is.
+    /// The progress of the import.
     Import(Step),
-    /// What it came to.
+    /// The result of the import.
     Imported(&'a Sum),
-    /// The tables and the store were compared: so many locks, and none differs.
+    /// Tables and store were compared: this many locks, and none differs.
     Verified(u64),
-    /// So many rows were written for what is held natively, and so many taken back whose holds have ended.
+    /// Rows were written for native holds, or rows whose native holds have ended were removed.
     Rows {
-        /// Written.
+        /// How many were written.
         written: usize,
-        /// Taken back.
+        /// How many were removed.
         taken_back: usize,
     },
 }
 
-/// Who hears of it.
+/// Receives the reports of a move.
 pub type Tell<'a> = dyn FnMut(Told<'_>) + 'a;
 
-/// Why a move ended before its end. The scope is at the stage that was told last; the same call goes on
+/// Why a move ended early. The scope is at the stage that was reported last; the same call goes on
 /// from there.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveError {
-    /// A step was not made, for its precondition does not hold.
+    /// A step was not made, because its precondition does not hold.
     #[error("scope {scope:?} stays at {stage}: {obstacles}")]
     InTheWay {
         /// The scope.
@@ -57,7 +57,8 @@ pub enum MoveError {
         /// What is in the way.
         obstacles: Obstacles,
     },
-    /// A row of an old client was written during the run: the operator's word is not so. Nothing is waited for: it has to be made so.
+    /// An old client wrote a row during the run, so the operator's statement is false. The move
+    /// does not wait: the operator has to stop that client.
     #[error(
         "scope {scope:?} stays at both: \"{owner}\" wrote a row of {lock:?} while this ran, although --writers-stopped says that no \
          client that knows only the recipe works any more; stop it, and begin again"
@@ -67,10 +68,10 @@ pub enum MoveError {
         scope: String,
         /// The lock.
         lock: String,
-        /// Who.
+        /// The row's owner.
         owner: String,
     },
-    /// More rows of old clients than are remembered.
+    /// The scope has more rows of old clients than a run remembers.
     #[error(
         "scope {scope:?} stays at both: it has more than 10,000,000 rows of old clients, and which of them are new cannot be told; \
          wait until they have ended, or move it in several scopes"
@@ -79,17 +80,17 @@ pub enum MoveError {
         /// The scope.
         scope: String,
     },
-    /// Its processes lock by another recipe, other tables, or at another cluster.
+    /// The scope's processes lock by another recipe, other tables, or in another cluster.
     #[error(transparent)]
     OtherTie(#[from] OtherTie),
-    /// It is past that already.
+    /// The scope is beyond the target already.
     #[error("scope {scope:?} is at {stage}, beyond {target}; holdfast-migrate {back} goes there")]
     Beyond {
         /// The scope.
         scope: String,
         /// Its stage.
         stage: Stage,
-        /// Where it was to go.
+        /// The stage it was to go to.
         target: Stage,
         /// The command that goes the other way.
         back: &'static str,
@@ -103,7 +104,7 @@ pub enum MoveError {
     /// The import ended early.
     #[error(transparent)]
     Import(#[from] WholeError),
-    /// The comparison did.
+    /// The comparison ended early.
     #[error(transparent)]
     Verify(#[from] VerifyError),
     /// The store was not read.
@@ -119,18 +120,18 @@ pub enum MoveError {
     },
 }
 
-/// What came of a step.
+/// The outcome of a step.
 pub(crate) enum Stepped {
-    /// The scope is at this stage now.
+    /// The scope has moved to this stage.
     Moved(Stage),
-    /// It is where it was, and something is in the way.
+    /// The scope has not moved, because of these obstacles.
     InTheWay(Obstacles),
-    /// There is no step to be made.
+    /// No step is left to make.
     There,
 }
 
 impl Stepped {
-    /// What a move of the stage came to; nothing is known of one without an answer.
+    /// The outcome of moving the stage. An error without an answer leaves open whether it moved.
     pub(crate) fn of(moved: Result<Stage, MoveRefused>, to: LockerMode) -> Result<Self, MoveError> {
         match moved {
             Ok(stage) => Ok(Self::Moved(stage)),
@@ -149,7 +150,7 @@ impl Stepped {
     }
 }
 
-/// The processes that are in a mode, and have to leave it.
+/// The processes that are in a mode and have to leave it.
 pub(crate) fn processes_in(view: &ScopeView, mode: LockerMode, to: LockerMode) -> Obstacles {
     let there = view.processes.iter().filter(|one| one.mode == mode);
     collected(there.map(|one| Obstacle::Process { process: one.process.clone(), mode, to }))
@@ -161,9 +162,9 @@ fn collected(obstacles: impl IntoIterator<Item = Obstacle>) -> Obstacles {
     all
 }
 
-/// Makes steps until there is none, and waits at most `wait` in all for what is in the way.
+/// Makes steps until none is left, and waits at most `wait` in all for obstacles to go.
 ///
-/// Dropping the future leaves the scope between two steps, or a step made of which nobody heard.
+/// Dropping the future leaves the scope between two steps, or after a step that was not reported.
 pub(crate) async fn walk(
     modes: &ScopeModes,
     scope: &str,

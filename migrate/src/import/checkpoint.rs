@@ -1,6 +1,7 @@
-//! Which ranges of the tables are done, in a file.
+//! A file that records which ranges of the tables are done.
 //!
-//! It spares work and nothing else: without it, all is imported again, which changes nothing.
+//! It saves work and nothing else: without it an import sends every row again, which changes
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use crate::scan::Identity;
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// What is imported into what. Two runs of one job are one import.
+/// What is imported into what. Two runs with one job are one import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// The recipe.
@@ -23,13 +24,13 @@ pub struct Job {
     pub source: Identity,
     /// The cluster that is written to.
     pub target: String,
-    /// Only names that begin so.
+    /// Only locks whose names begin with this.
     pub prefix: String,
     /// Into how many ranges the tables are cut.
     pub ranges: usize,
 }
 
-/// What is done of a job.
+/// The ranges of a job that are done.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -43,10 +44,10 @@ struct Content {
     done: BTreeSet<usize>,
 }
 
-/// Why a checkpoint cannot be used. The file is as it was.
+/// Why a checkpoint cannot be used. The file stays unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("checkpoint {path}: {error}")]
     File {
         /// The file.
@@ -54,7 +55,7 @@ pub enum CheckpointError {
         /// Why.
         error: io::Error,
     },
-    /// It is no checkpoint.
+    /// The file is no checkpoint.
     #[error(
         "{path} is no checkpoint of holdfast-migrate: {reason}; name another file with --resume"
     )]
@@ -64,7 +65,7 @@ pub enum CheckpointError {
         /// Why.
         reason: String,
     },
-    /// It is of another import.
+    /// The checkpoint belongs to another import.
     #[error(
         "checkpoint {path} is of another import: its {what} is {was}, that of this one {is}; name \
          another file with --resume, or remove it to import everything"
@@ -74,19 +75,19 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What differs.
         what: &'static str,
-        /// In the file.
+        /// The value in the file.
         was: String,
-        /// Now.
+        /// The value of this import.
         is: String,
     },
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint of a job, or begins one; nothing is written yet.
+    /// Opens the checkpoint of a job, or begins one without writing the file.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError`] if there is a file that is none, or one of another job.
+    /// [`CheckpointError`] if the file is no checkpoint, or belongs to another job.
     pub fn open(path: &Path, job: Job) -> Result<Self, CheckpointError> {
         let path = path.to_owned();
         let text = match fs::read(&path) {
@@ -120,12 +121,12 @@ impl Checkpoint {
         self.content.done.contains(&range)
     }
 
-    /// Notes that a range is done, and writes the file anew: another one, synced, in its place, so that
-    /// it is whole whenever this process is ended.
+    /// Marks a range as done and replaces the file by a new, synced one, so that it is whole
+    /// whenever this process ends.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::File`]; what was there before stands.
+    /// [`CheckpointError::File`]; the previous file stands.
     pub fn note_done(&mut self, range: usize) -> Result<(), CheckpointError> {
         self.content.done.insert(range);
         self.write().map_err(|error| CheckpointError::File { path: self.path.clone(), error })
@@ -142,7 +143,7 @@ impl Checkpoint {
     }
 }
 
-/// The first thing that differs: what it is in the file, and now.
+/// The first field that differs: its name, its value in the file, and its value now.
 fn difference(was: &Job, is: &Job) -> Option<(&'static str, String, String)> {
     let tables = |job: &Job| {
         let tables = job.source.tables.iter().map(|(name, id)| format!("{name} ({id})"));
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
     }
 
-    /// A table that was dropped and made anew has another id.
+    /// A table that was dropped and created again has another id.
     #[test]
     fn a_checkpoint_of_another_job_is_refused_and_says_what_differs() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,18 +1,18 @@
-//! What is left of a row when it is sent.
+//! The remaining time of a row when it is sent.
 
 use std::time::Duration;
 
-/// By how much clocks may differ in rate, as a divisor: a tenth (DESIGN §5.4).
+/// How much the rates of two clocks may differ, as a divisor: a tenth (DESIGN §5.4).
 const ALLOWANCE: u32 = 10;
 
-/// What is left, milliseconds, of what was at most `left_ms` when it was read; `passed` is the time since
-/// the answer came, by this process' own watch. `None`: nothing.
+/// What is left, milliseconds, of a row that had at most `left_ms` when it was read; `None` if
+/// nothing is. `passed` is the time since the answer came, by this process's own clock.
 ///
-/// `TTL(…)` is the end of the row, a whole second, less the second that the coordinator's clock showed:
-/// the truth is above one second less, and at most all of it. Taking all of it, and taking off only what
-/// has passed since the answer *came*, less a tenth for the rates of two clocks, this is never below
-/// what the row has left by that coordinator's clock: the hold that is made of it does not end
-/// before its row. And it is never more than the row had when it was read.
+/// `TTL(…)` is the row's end, a whole second, minus the second that the coordinator's clock showed:
+/// the true remainder is more than `TTL(…)` less one second, and at most `TTL(…)`. This function
+/// takes all of it, and subtracts only the time since the answer *came*, less a tenth for the rates
+/// of two clocks. So the result is never below what the row has left by that coordinator's clock,
+/// and the imported hold does not end before its row. The result is never more than `left_ms`.
 pub fn left(left_ms: u64, passed: Duration) -> Option<u64> {
     let certainly = passed.saturating_sub(passed / ALLOWANCE);
     let passed_ms = u64::try_from(certainly.as_millis()).unwrap_or(u64::MAX);
@@ -40,8 +40,9 @@ mod tests {
         }
     }
 
-    /// Whatever the row's end and the time of the read within their seconds, and however long the answer
-    /// took: what is sent is at least what is left, for watches that go up to a tenth too fast.
+    /// For every end of the row and instant of the read within their seconds, and for every delay
+    /// of the answer: an import sends at least what is left, if its clock runs up to a tenth too
+    /// fast.
     #[test]
     fn a_hold_never_ends_before_its_row() {
         for end_ms in [10_000_u64, 11_000, 180_000] {

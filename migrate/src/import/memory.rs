@@ -1,4 +1,4 @@
-//! A store in memory, which answers as the real one is to, and fails when it is told to.
+//! A store in memory that answers like the real one, and fails as a test plans it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -6,22 +6,22 @@ use std::sync::{Mutex, PoisonError};
 use super::{Answer, Fault, Group, Importer};
 use crate::plan::Kind;
 
-/// What happens to a request.
+/// The fate of a request.
 #[derive(Clone, Debug)]
 pub(super) enum Fate {
-    /// It takes effect and is answered.
+    /// The request takes effect, and its answer arrives.
     Answered,
-    /// It takes effect, and the answer is lost.
+    /// The request takes effect, and its answer is lost.
     AnswerLost,
-    /// So many of its groups take effect, and there is no answer.
+    /// This many of its groups take effect, and no answer arrives.
     Torn(usize),
-    /// It does not arrive.
+    /// The request does not arrive.
     Lost,
     /// The store refuses it.
     Refused,
 }
 
-/// The holder of each lock and its line: owners, in order.
+/// For each lock the owners: its holder, then its queue in order.
 type Lines = BTreeMap<String, Vec<String>>;
 
 #[derive(Debug, Default)]
@@ -30,9 +30,9 @@ pub(super) struct Memory(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     lines: Lines,
-    /// Of the requests to come; answered when none is left.
+    /// The fates of the next requests; [`Fate::Answered`] when none is left.
     fates: VecDeque<Fate>,
-    /// All groups that took effect, with the lease they brought.
+    /// All groups that took effect, with the lease that each brought.
     leases: Vec<(String, u64)>,
     token: u64,
     requests: usize,

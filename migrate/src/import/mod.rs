@@ -1,4 +1,4 @@
-//! Sends what a plan says to the native store, and can be ended at any point and begun again.
+//! Sends the planned rows to the native store; it can be stopped at any point and begun again.
 //!
 //! ```text
 //!  news of the scan ─► plan ─► requests ─► importer ─► answers counted, ranges that are done written down
@@ -7,24 +7,25 @@
 //!
 //! # What it promises
 //!
-//! - **A live row is one hold, or one place in line** (I25), however often it is imported: a row whose
-//!   import still stands is answered with [`Answer::AlreadyThere`] and changes nothing. So a request
-//!   without an answer is sent again, and a run that was killed is begun again, with or without its
-//!   checkpoint.
-//! - **A hold does not end before its row would have**, for its owner may believe in it that long: what
-//!   is left is counted down from the whole of what `TTL(…)` said, and only by time that has certainly
+//! - **A live row is one hold, or one place in line** (I25), however often it is imported: the
+//!   store answers [`Answer::AlreadyThere`] for a row whose import still stands, and changes
+//!   nothing. So a request without an answer is sent again, and a run that was killed is begun
+//!   again, with or without its checkpoint.
+//! - **A hold does not end before its row would have**, because its owner may rely on the row that
+//!   long: the import starts from the whole of `TTL(…)`, and subtracts only time that has certainly
 //!   passed ([`left()`]).
-//! - **It ends, if nobody claims it**, at most a second and the time of the answer later than its row.
-//! - **A line keeps its order**: a lock's holder is sent first, then who waits, in order; in one request
-//!   if one can hold them, otherwise in one after the other.
+//! - **An unclaimed hold ends about a second after its row**: up to a second for the rounding of
+//!   `TTL(…)`, the delays of the messages, and a tenth of the time between read and import.
+//! - **A line keeps its order**: a lock's holder is sent first, then its waiters, in order; in one
+//!   request if they fit, otherwise in one after the other.
 //!
 //! # What safety rests on
 //!
-//! Not on this. While it runs, and until what it imported is claimed, somebody may still lock by the
-//! old way: that no two then hold one lock is seen to by the modes that our clients register in
-//! Cassandra (nobody is `native` while anybody is still in `cassandra`), and for clients that know of no
-//! modes by the operator, who says that they are stopped (DESIGN §10). [`changed_by_strangers`] is a
-//! courtesy: it catches the operator who forgot one.
+//! Not on the import. While it runs, and until its holds are claimed, a client may still lock by
+//! the recipe. Two things prevent two holders of one lock: the modes that our clients register in
+//! Cassandra (no process is `native` while any is still in `cassandra`), and, for clients that know
+//! no modes, the operator, who states that they are stopped (DESIGN §10). [`changed_by_strangers`]
+//! is a courtesy: it catches a client that the operator forgot.
 //!
 //! [`changed_by_strangers`]: crate::plan::changed_by_strangers
 
@@ -51,14 +52,15 @@ pub use run::{Import, ImportError, Progress, Sum};
 pub use strangers::{Stranger, first_stranger};
 pub use whole::{Options, OtherTie, Step, WholeError, import_all, import_watched};
 
-/// An owner with what is left of one lease: the store opens one session for it, with that lease.
+/// One owner's rows with one remaining lease; the store opens one session for them, with that
+/// lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Whose the rows are.
+    /// The owner of the rows.
     pub owner: String,
-    /// What is left, milliseconds.
+    /// What is left of the lease, milliseconds.
     pub left_ms: u64,
-    /// What it holds, or waits for: [`ROWS_MAX`] at most.
+    /// The rows of the owner: [`ROWS_MAX`] at most.
     pub rows: Vec<GroupRow>,
 }
 
@@ -67,11 +69,11 @@ pub struct Group {
 pub struct GroupRow {
     /// The lock.
     pub lock: String,
-    /// Whether it is held or waited for.
+    /// A hold or a wait.
     pub kind: Kind,
 }
 
-/// What became of a row.
+/// The outcome of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Its owner holds the lock now.
@@ -79,11 +81,11 @@ pub enum Answer {
         /// The fencing token of the hold.
         token: u64,
     },
-    /// Its owner is in line now.
+    /// Its owner is in the queue now.
     Queued,
-    /// It was imported before, and that import still stands: nothing was changed.
+    /// The row was imported before, and that import still stands. Nothing was changed.
     AlreadyThere,
-    /// It was not imported.
+    /// The row was not imported.
     Refused {
         /// Why, for people.
         reason: String,
@@ -93,20 +95,21 @@ pub enum Answer {
 /// Why a request has no answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It may have taken effect, wholly or in part, or may still. To be sent again.
+    /// The request may have taken effect, wholly or in part, or may still. The caller sends it
+    /// again.
     #[error("{0}")]
     Unknown(String),
-    /// Nothing of it has taken effect, and nothing will another time either.
+    /// The request has not taken effect, and will not if it is sent again.
     #[error("{0}")]
     Refused(String),
 }
 
 /// The native store, as an import uses it.
 pub trait Importer {
-    /// Which cluster it is: never the same for two, and the same for one for ever.
+    /// The cluster's id: unique to the cluster, and never changed.
     fn cluster(&self) -> impl Future<Output = Result<String, Fault>>;
 
-    /// Imports groups, in order, once: an answer for each row of each of them. Dropping the future leaves
-    /// open whether it takes effect.
+    /// Sends groups once, to be imported in order; returns an answer for each row of each of them.
+    /// Dropping the future leaves open whether the request takes effect.
     fn import(&self, groups: &[Group]) -> impl Future<Output = Result<Vec<Vec<Answer>>, Fault>>;
 }

@@ -1,4 +1,4 @@
-//! So many rows in a second, and no more.
+//! Limits the rows that are sent per second.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_seams::{Moment, Seams};
 
-/// Lets rows through at a rate, all clones together. What was not used is not saved up.
+/// A rate that all clones share. Unused time is not saved up.
 #[derive(Clone, Debug)]
 pub struct Pace {
     rows_per_s: Option<NonZeroU32>,
@@ -14,13 +14,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many rows in a second; `None`: as fast as they come.
+    /// At most this many rows per second; `None`: no limit.
     pub fn new(rows_per_s: Option<NonZeroU32>) -> Self {
         let free_at = Arc::new(Mutex::new(Moment::from_origin(Duration::ZERO)));
         Self { rows_per_s, free_at }
     }
 
-    /// Waits until so many rows may go. Whoever comes first goes first. Dropping the future spends them.
+    /// Waits until this many rows may be sent; callers are served in the order of their calls.
+    /// Dropping the future does not return the rows to the budget.
     pub(super) async fn wait(&self, rows: usize, seams: &Seams) {
         let now = seams.clock.now();
         let from = self.take(rows, now);
@@ -29,7 +30,8 @@ impl Pace {
         }
     }
 
-    /// When so many rows may go: after those before them have had their time.
+    /// The instant at which this many rows may be sent: after the rows before them have had their
+    /// time.
     fn take(&self, rows: usize, now: Moment) -> Moment {
         let Some(rows_per_s) = self.rows_per_s else { return now };
         let rows = u32::try_from(rows).unwrap_or(u32::MAX);

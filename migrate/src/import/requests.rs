@@ -1,4 +1,4 @@
-//! Planned rows, as requests: bounded, and each lock's rows in their order.
+//! Groups planned rows into requests: bounded, and each lock's rows in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,24 +6,24 @@ use std::time::Duration;
 use super::{Group, GroupRow, left};
 use crate::plan::{Kind, Planned};
 
-/// Groups in a request: half of what a server takes in a call.
+/// Groups in a request: half of what a server takes in one call.
 pub const GROUPS_MAX: usize = 500;
 /// Rows in a group: as many as one session of an import takes.
 pub const ROWS_MAX: usize = 64;
 
-/// Groups that are sent at once, with what was left when they were read.
+/// Groups that are sent together, with what was left when they were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     groups: Vec<Group>,
-    /// Where the holds of an owner with a lease are gathered.
+    /// The group that collects the holds of an owner with a lease.
     open: BTreeMap<(String, u64), usize>,
 }
 
 impl Request {
-    /// The rows of some locks as requests, to be sent one after the other. A lock whose rows fit into a
-    /// request is not cut.
+    /// Makes requests of the rows of some locks, to be sent one after the other. A lock is not
+    /// split if its rows fit into a request.
     ///
-    /// Holds of one owner that have as much left share a group, and with it a session. That may move a
+    /// Holds of one owner with the same time left share a group, and so a session. That may move a
     /// hold forward, never a wait: a lock's holder is before its line anyway.
     pub fn of(locks: Vec<Vec<Planned>>) -> Vec<Self> {
         let mut requests = Vec::new();
@@ -69,8 +69,9 @@ impl Request {
         self.groups.iter().map(|group| group.rows.len()).sum()
     }
 
-    /// The groups as they are to be sent `passed` after they were read, and how many rows have ended by
-    /// then. If a holder has, the next in its line holds: the store takes nobody in who waits for nobody.
+    /// The groups as they are to be sent `passed` after they were read, and how many rows have
+    /// ended by then. If a holder's row has ended, the next in its line becomes the holder, because
+    /// the store refuses a wait for a free lock.
     pub(super) fn groups(&self, passed: Duration) -> (Vec<Group>, usize) {
         let mut free = BTreeSet::new();
         let mut groups = Vec::new();
@@ -123,7 +124,8 @@ mod tests {
         request.groups.iter().map(line).collect()
     }
 
-    /// If a wait of `a` joined its hold, it would stand before `b`, which is before it in line for `two`.
+    /// If `a`'s wait for `two` joined its hold, `a` would be queued before `b`, which precedes it
+    /// in that line.
     #[test]
     fn holds_of_one_owner_with_one_lease_share_a_group_and_waits_never_move() {
         let locks = vec![

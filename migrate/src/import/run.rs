@@ -1,4 +1,4 @@
-//! News in, requests out, answers counted.
+//! Turns the scan's [`News`] into requests, and counts the answers.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use crate::layout::LockRows;
 use crate::plan::{Rules, plan};
 use crate::scan::News;
 
-/// Pauses before a request without an answer is sent again: a new leader is there within them.
+/// Pauses before a request without an answer is sent again: long enough for a new leader.
 const PAUSES: [Duration; 7] = [
     Duration::from_millis(50),
     Duration::from_millis(200),
@@ -23,7 +23,7 @@ const PAUSES: [Duration; 7] = [
     Duration::from_secs(10),
     Duration::from_secs(15),
 ];
-/// Refused rows that are told by name.
+/// Refused rows that are kept by name.
 const REFUSED_SHOWN: usize = 10;
 
 /// An import under way.
@@ -32,53 +32,53 @@ pub struct Import<I> {
     importer: I,
     rules: Rules,
     pace: Pace,
-    /// Requests on their way at once.
+    /// Requests that may be under way at once.
     at_once: usize,
     seams: Seams,
 }
 
-/// Hears how far it is.
+/// Receives the progress of an import.
 pub trait Progress {
-    /// All rows of this range are imported, or it is counted why not.
+    /// All rows of this range are imported, or counted with the reason why not.
     ///
     /// # Errors
     ///
-    /// Whatever ends the import: it can be begun again.
+    /// An error ends the import, which can be begun again.
     fn range_done(&mut self, range: usize) -> Result<(), String>;
 
-    /// So many rows more were answered.
+    /// The store has answered this many more rows.
     fn rows(&mut self, number: usize);
 }
 
-/// What an import came to.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Rows that hold now.
+    /// Rows whose owners hold their lock now.
     pub imported: u64,
-    /// Rows that are in line now.
+    /// Rows whose owners are in the queue now.
     pub queued: u64,
-    /// Rows that an import before this one has brought, and that still stand.
+    /// Rows of an earlier import that still stand.
     pub already_there: u64,
     /// Rows that ended between their read and their turn.
     pub over: u64,
-    /// What the plan left out: `plan` shows what and why.
+    /// Findings of the plan, which are not sent; `plan` shows them with their reasons.
     pub left_out: u64,
     /// Rows that the store refused.
     pub refused: u64,
-    /// The first of them: lock, owner, and why.
+    /// The first refused rows: lock, owner, and reason.
     pub refusals: Vec<(String, String, String)>,
 }
 
-/// Why an import ended before its end. What was imported stands, and it can be begun again.
+/// Why an import ended early. What was imported stands, and the import can be begun again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// The store did not answer, over and over.
+    /// The store did not answer, after several attempts.
     #[error(
         "the store did not say what became of {rows} rows, {attempts} times: {last}; begin again \
          when it answers, what is there is not imported twice"
     )]
     NoAnswer {
-        /// How many.
+        /// How many rows the request had.
         rows: usize,
         /// How often they were sent.
         attempts: usize,
@@ -88,18 +88,18 @@ pub enum ImportError {
     /// The store refuses a whole request.
     #[error("the store refuses the import: {0}")]
     Refused(String),
-    /// Somebody who hears of the progress could not go on.
+    /// The receiver of the progress failed.
     #[error("{0}")]
     Progress(String),
 }
 
-/// What became of one piece of news.
+/// The outcome of one [`News`].
 enum Outcome {
     Sent { range: usize, sum: Sum },
     Told { range: usize, news: u64 },
 }
 
-/// How much of a range was told, and how much of that is done.
+/// How many [`News`] of a range are done, and how many there are, once known.
 #[derive(Default)]
 struct Told {
     done: u64,
@@ -107,19 +107,19 @@ struct Told {
 }
 
 impl<I: Importer> Import<I> {
-    /// An import by these rules. Nothing is sent yet.
+    /// Creates an import. Nothing is sent yet.
     pub fn new(importer: I, rules: Rules, pace: Pace, at_once: usize, seams: Seams) -> Self {
         Self { importer, rules, pace, at_once: at_once.max(1), seams }
     }
 
-    /// Imports what the news tell, until they end. The rows of one piece of news are sent one request
-    /// after the other; those of several at once, for no lock is in two of them.
+    /// Imports the locks of all `news` until the channel closes. The requests of one [`News`] are
+    /// sent one after the other; those of several at once, because no lock is in two of them.
     ///
-    /// Dropping the future may leave requests whose outcome is open; to begin again is harmless.
+    /// Dropping the future may leave requests whose outcome is open; beginning again is harmless.
     ///
     /// # Errors
     ///
-    /// [`ImportError`]; ranges that `progress` heard of are done.
+    /// [`ImportError`]; ranges that were reported to `progress` are done.
     pub async fn run(
         &self,
         news: mpsc::Receiver<News>,
@@ -171,7 +171,7 @@ impl<I: Importer> Import<I> {
         Ok(sum)
     }
 
-    /// Sends a request until it is answered; each time with what is left by then.
+    /// Sends a request until it is answered; each attempt with the time that is left by then.
     async fn send(&self, request: &Request, read_at: Moment) -> Result<Sum, ImportError> {
         let mut pauses = PAUSES.iter();
         let mut attempts = 0;
@@ -216,7 +216,7 @@ impl Sum {
         self.refusals.extend(other.refusals.into_iter().take(room));
     }
 
-    /// An answer for each row, or the answers are not for this request.
+    /// Counts the answers, if there is exactly one for each row.
     fn count_answers(
         &mut self,
         groups: Vec<Group>,

@@ -1,4 +1,4 @@
-//! Looks for clients of somebody else that still write, before anything is imported.
+//! Looks for foreign clients that still write, before anything is imported.
 
 use std::pin::pin;
 
@@ -8,20 +8,20 @@ use tokio::sync::mpsc;
 use crate::plan::{Rules, changed_by_strangers};
 use crate::scan::{News, Range, Scan, ScanError};
 
-/// News that wait to be looked at.
+/// Messages of the scan that wait for this task.
 const NEWS_WAITING: usize = 4;
 
-/// A row that somebody else's client changed lately.
+/// A row that a client which is not of our library changed lately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stranger {
-    /// Its lock, as it can be shown.
+    /// The lock's name, printable.
     pub lock: String,
-    /// Its owner, as it can be shown.
+    /// The owner's id, printable.
     pub owner: String,
 }
 
-/// The first row found that a client other than ours changed within its last two TTLs; see
-/// [`changed_by_strangers`]. Names that do not begin with the rules' prefix are not looked at. Cancel safe.
+/// Finds a row that a client which is not of our library changed within its last two TTLs; see
+/// [`changed_by_strangers`]. It skips names without the rules' prefix. Cancel safe.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub async fn first_stranger(
             read?;
             Ok(looking.await)
         }
-        // It ends early only if it has found one.
+        // The search ends before the read only if it has found a row.
         Either::Right((found, _)) => Ok(found),
     }
 }

@@ -1,4 +1,4 @@
-//! An import into a store in memory: what becomes of a lost answer, of a killed run, of a slow one.
+//! Imports into a store in memory: lost answers, killed runs, slow answers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn lease(lock: &str, owner: &str, left_s: i32) -> LockRows {
     LockRows { lock: Raw::Text(lock.into()), said: Said::Lease(LeaseRow { owner, value: None }) }
 }
 
-/// Held by `h`, with so many in line.
+/// A lock held by `h`, with this many waiters.
 fn queue(lock: &str, waiters: usize) -> LockRows {
     let cell = |column: String| ColumnCell {
         column: Raw::Text(column),
@@ -37,7 +37,7 @@ fn rules() -> Rules {
     Rules::new("", Duration::from_mins(3))
 }
 
-/// Ranges that were done, and the one after which the process is killed.
+/// Records the ranges that are done, and ends the import after `killed_after` of them.
 #[derive(Default)]
 struct Heard {
     done: BTreeSet<usize>,
@@ -56,7 +56,7 @@ impl Progress for Heard {
     fn rows(&mut self, _: usize) {}
 }
 
-/// Ranges of locks, each range in news of two locks; those that are done are left out.
+/// Runs an import of ranges of locks, two locks per [`News`], without the ranges that are done.
 async fn run(
     memory: &Memory,
     ranges: &[Vec<LockRows>],
@@ -118,7 +118,7 @@ async fn rows_become_holds_and_lines_and_again_nothing_more() {
     assert_eq!(lines(&memory), expected_lines());
 }
 
-/// Each request once with each fate; several lines with more rows than a request has.
+/// Each request meets each fate, twice in a row; the line has more rows than a request takes.
 #[tokio::test(start_paused = true)]
 async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
     let fates = [Fate::AnswerLost, Fate::Lost, Fate::Torn(1), Fate::Torn(3), Fate::Torn(700)];
@@ -138,7 +138,8 @@ async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
     }
 }
 
-/// Killed when a request is lost for good, or after a range; begun again with what was done, or without.
+/// A run ends when a request is lost for good, or after a range; the next one starts with the
+/// ranges that are done.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not() {
     let whole = Memory::default();
@@ -174,7 +175,8 @@ async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not(
     }
 }
 
-/// The store does not answer for a second: what has passed is taken off, and what has ended is not sent.
+/// The store does not answer for a second: the passed time is subtracted, and rows that have ended
+/// are not sent.
 #[tokio::test(start_paused = true)]
 async fn what_is_left_is_counted_down_while_the_store_does_not_answer() {
     let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost]);

@@ -1,4 +1,4 @@
-//! A whole import: from the tables to the last answer.
+//! A whole import, from opening the checkpoint to the last answer.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,51 +16,53 @@ use crate::layout::LockRows;
 use crate::plan::Rules;
 use crate::scan::{News, Range, Scan, ScanError};
 
-/// News that wait to be sent: with what is being read and sent, all that is in memory at once.
+/// Messages of the scan that wait to be sent: with what is being read and sent, all that is in
+/// memory at once.
 const NEWS_WAITING: usize = 4;
 
-/// How an import is done.
+/// The options of an import.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which locks, and what counts.
+    /// Which locks are imported, and by which rules.
     pub rules: Rules,
-    /// Into how many ranges the tables are cut.
+    /// The number of ranges that the tables are split into.
     pub ranges: usize,
     /// Ranges that are read at once.
     pub reads_at_once: usize,
-    /// Requests that are on their way at once.
+    /// Requests that may be under way at once.
     pub requests_at_once: usize,
-    /// How many rows may go in a second.
+    /// The limit of rows per second.
     pub pace: Pace,
-    /// Where it is written what is done.
+    /// The file that records the ranges that are done.
     pub checkpoint: Option<PathBuf>,
-    /// The operator says that no client of somebody else writes any more.
+    /// The operator states that all foreign clients are stopped.
     pub writers_stopped: bool,
-    /// The table of modes, to be asked what moves; `None`: the caller knows, and has said who is registered.
+    /// The table of modes, from which the import reads the registered writers; `None`: `rules` has
+    /// them.
     pub modes_table: Option<String>,
 }
 
-/// What an import tells while it goes on.
+/// What an import reports while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many ranges were done by an earlier run.
+    /// An earlier run has done some of the ranges.
     Resumed {
         /// How many.
         ranges: usize,
     },
-    /// So many rows more were answered.
+    /// The store has answered more rows.
     Rows {
         /// How many.
         number: usize,
     },
-    /// One range more is done.
+    /// One more range is done.
     Range,
 }
 
-/// Why an import ended before its end, or did not begin.
+/// Why an import ended early, or did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum WholeError {
-    /// Somebody else's client writes. Nothing was imported.
+    /// A foreign client still writes. Nothing was imported.
     #[error(
         "\"{owner}\" changed the row of \"{lock}\" within its last two TTLs, and is no client of \
          ours: it would not see what is imported; stop those clients and say --writers-stopped, or \
@@ -69,11 +71,11 @@ pub enum WholeError {
     Stranger {
         /// The lock.
         lock: String,
-        /// Who.
+        /// The row's owner.
         owner: String,
     },
-    /// Its locks are natively held and given back, and whatever rows are left say nothing of them any more.
-    /// Nothing was imported.
+    /// The scope's processes lock natively alone, so rows that are left say nothing about its
+    /// locks. Nothing was imported.
     #[error(
         "scope {scope:?} is at {}, where its processes lock natively alone: rows that are left there \
          would hold locks that nobody has; name another --prefix, or go back first (holdfast-migrate \
@@ -85,10 +87,12 @@ pub enum WholeError {
         /// Its stage.
         stage: Option<Stage>,
     },
-    /// The scope's processes lock by another recipe, other tables, or another cluster of the native store. Nothing was imported.
+    /// The scope's processes lock by another recipe, other tables, or in another cluster. Nothing
+    /// was imported.
     #[error("{0}")]
     OtherTie(#[from] OtherTie),
-    /// Nobody can tell which rows are those of a process of version 0.1. Nothing was imported.
+    /// A process of version 0.1 is in the scope, and its rows cannot be distinguished. Nothing was
+    /// imported.
     #[error(
         "{process} of scope {scope:?} is of version 0.1, whose rows cannot be told from those of other clients with its service \
          name; update it first"
@@ -99,21 +103,21 @@ pub enum WholeError {
         /// The process.
         process: String,
     },
-    /// The checkpoint cannot be used. Nothing was imported, or what was stands.
+    /// The checkpoint cannot be used. This run imported nothing.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The tables could not be read. What was imported stands.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// The store did not take it. What was imported stands.
+    /// The store did not accept the import. What was imported stands.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The store does not say which cluster it is. Nothing was imported.
+    /// The store did not return its cluster id. Nothing was imported.
     #[error("the store was not asked which cluster it is: {0}")]
     Target(Fault),
 }
 
-/// A scope is tied to something else than what it is to be moved with.
+/// A scope is tied to another recipe or cluster than this import or move uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "scope {scope:?} is tied to {what} \"{tied}\", and this is \"{own}\": look whether --scope, --from, the names of tables, \
@@ -124,18 +128,18 @@ pub struct OtherTie {
     pub scope: String,
     /// `recipe`, or `cluster`.
     pub what: &'static str,
-    /// What its processes said.
+    /// What the scope's processes recorded.
     pub tied: String,
-    /// What this was told.
+    /// What this import or move uses.
     pub own: String,
 }
 
 impl OtherTie {
-    /// Whether a scope may be moved with this: it is tied to the same, or to nothing yet.
+    /// Checks that a scope is tied to `own`, or to nothing yet.
     ///
     /// # Errors
     ///
-    /// [`OtherTie`] if it may not.
+    /// [`OtherTie`] if it is tied to something else.
     pub fn check(
         scope: &str,
         what: &'static str,
@@ -152,14 +156,14 @@ impl OtherTie {
     }
 }
 
-/// Imports what the tables say, but for ranges that an earlier run has done.
+/// Imports all rows of the tables, without the ranges that an earlier run has done.
 ///
-/// Dropping the future, or ending the process, at any point is harmless: what was imported stands, and the
-/// same call goes on from there.
+/// Dropping the future, or ending the process, at any point is harmless: what was imported stands,
+/// and the same call goes on from there.
 ///
 /// # Errors
 ///
-/// [`WholeError`] says what was imported until then.
+/// [`WholeError`]; each variant says whether anything was imported.
 pub async fn import_all<I: Importer>(
     scan: &Scan,
     importer: I,
@@ -170,11 +174,11 @@ pub async fn import_all<I: Importer>(
     import_watched(scan, importer, options, seams, tell, &mut |_| {}).await
 }
 
-/// The same, and shows all rows that are read to `watch`.
+/// Imports like [`import_all`], and shows all rows that it reads to `watch`.
 ///
 /// # Errors
 ///
-/// As of [`import_all`].
+/// As [`import_all`].
 pub async fn import_watched<I: Importer>(
     scan: &Scan,
     importer: I,
@@ -228,8 +232,8 @@ pub async fn import_watched<I: Importer>(
     Ok(sum)
 }
 
-/// The writers of processes that hold natively what they hold in the tables, in scopes that are not native yet and whose
-/// processes lock by these tables, and at this cluster.
+/// The writers of processes that hold natively what they hold in the tables. Fails if a scope below
+/// the prefix is native already, or is tied to other tables or another cluster.
 async fn registered(
     scan: &Scan,
     importer: &impl Importer,
@@ -254,7 +258,7 @@ async fn registered(
     Ok(writers)
 }
 
-/// Writes down what is done, and tells it.
+/// Records progress in the checkpoint and reports it.
 struct Noting<'a, T> {
     checkpoint: Option<Checkpoint>,
     tell: &'a mut T,

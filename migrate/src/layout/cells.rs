@@ -1,10 +1,10 @@
-//! Rows of cells, as the thesis and the bakery have them: a lock, a column's name, a value. In CQL each
+//! Rows of cells, as in the thesis and the bakery: a lock, a column's name, a value. In CQL each
 //! cell is a row of its own, `(key, column1, value)`.
 
 use super::raw::{Cell, Raw};
 use super::table::{Column, Expected, ID, NAME, NUMBERED, Role, Type};
 
-/// The locks of a bakery.
+/// The types of a bakery's lock names.
 const KEY: &[Type] = &[Type::Text, Type::Blob, Type::Number];
 
 /// One cell of a lock's row.
@@ -12,17 +12,17 @@ const KEY: &[Type] = &[Type::Text, Type::Blob, Type::Number];
 pub struct ColumnCell {
     /// The column's name.
     pub column: Raw,
-    /// What is in it; `None`: a row without a value, of which no TTL is known.
+    /// The value; `None`: a row without a value, whose TTL is unknown.
     pub cell: Option<Cell>,
 }
 
-/// As the thesis has them; the value is only looked at for its TTL.
+/// The thesis' table. Only the TTL of the value is used.
 pub(super) fn expected(table: &str, columns: &[String; 3], value: &'static [Type]) -> Expected {
     let [lock, column, cell] = columns;
     of_columns(table, [(lock, NAME), (column, ID), (cell, value)])
 }
 
-/// As the bakery has them: "row key and column name as integers".
+/// The bakery's table: "row key and column name as integers".
 pub(super) fn numbered(table: &str, columns: &[String; 3], value: &'static [Type]) -> Expected {
     let [lock, column, cell] = columns;
     of_columns(table, [(lock, KEY), (column, NUMBERED), (cell, value)])
@@ -40,7 +40,7 @@ fn of_columns(table: &str, columns: [(&String, &'static [Type]); 3]) -> Expected
     }
 }
 
-/// Lock, column, value: what has no column is no cell.
+/// Reads rows of lock, column, value; a row without a column is no cell.
 pub(super) fn of(rows: Vec<Vec<Option<Cell>>>) -> Vec<ColumnCell> {
     let cell = |row: Vec<Option<Cell>>| {
         let mut cells = row.into_iter().skip(1);

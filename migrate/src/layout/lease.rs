@@ -1,4 +1,4 @@
-//! `leases(name, owner, value)`: "a lease has a name, optional value and an owner" (lease seed).
+//! `leases(name, owner, value)`: "a lease has a name, optional value and an owner" (lease article).
 
 use super::raw::{Cell, Raw};
 use super::table::{Column, Expected, ID, NAME, Role};
@@ -6,9 +6,9 @@ use super::table::{Column, Expected, ID, NAME, Role};
 /// A row of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
-    /// Who holds it; `None`: a value without an owner, whose cell has ended before.
+    /// The holder; `None`: the owner's cell has ended before the value's.
     pub owner: Option<Cell>,
-    /// What the holder left there.
+    /// The holder's value.
     pub value: Option<Raw>,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn expected(table: &str, [name, owner, value]: &[String; 3]) -> Expec
 }
 
 impl LeaseRow {
-    /// Of the cells of [`expected`].
+    /// Reads the cells of a row, in the order of [`expected`].
     pub(super) fn of(row: Vec<Option<Cell>>) -> Self {
         let mut cells = row.into_iter().skip(1);
         let owner = cells.next().flatten();

@@ -1,4 +1,4 @@
-//! The tables of the recipes: what they are called, what they must look like, and what their rows say.
+//! The tables of the recipes: their names, their expected columns, and how their rows are read.
 
 mod bakery;
 mod cells;
@@ -33,7 +33,7 @@ pub enum Recipe {
 }
 
 impl Recipe {
-    /// As the command line has it.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lease => "lease",
@@ -45,19 +45,18 @@ impl Recipe {
     }
 }
 
-/// Names of the two tables of a recipe that has two, and of the columns that both have: lock, column,
-/// value.
+/// The names of a recipe's two tables, and of the columns that both have: lock, column, value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellTables {
-    /// The table that says who holds: main rows, or the numbers of the bakery.
+    /// The table of the holders: main rows, or the numbers of the bakery.
     pub first: String,
-    /// The other: places in line, threads that try, or who is choosing.
+    /// The other table: places in line, threads that try, or processes that are choosing.
     pub second: String,
     /// The columns of both.
     pub columns: [String; 3],
 }
 
-/// Where the rows of a recipe are, by the names the server has.
+/// The names of a recipe's tables and columns, exactly as on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Names {
     /// Table, and columns for lock, owner, value.
@@ -77,13 +76,13 @@ pub enum Names {
         table: String,
         /// Token and session.
         columns: [String; 2],
-        /// Since when the session has it; written, not read.
+        /// The column with the instant at which the session got the token; written, not read.
         since: String,
         /// The heartbeats.
         times: String,
         /// Session and last heartbeat.
         times_columns: [String; 2],
-        /// The tokens of a session; written, not read.
+        /// The column with the session's tokens; written, not read.
         held: String,
     },
     /// Numbers and choosers.
@@ -91,7 +90,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// The recipe they are of.
+    /// The recipe of these tables.
     pub fn recipe(&self) -> Recipe {
         match self {
             Self::Lease { .. } => Recipe::Lease,
@@ -102,7 +101,8 @@ impl Names {
         }
     }
 
-    /// As the table of modes has it, for tables of this keyspace: equal to what a process says that locks by them.
+    /// The recipe and its tables in this keyspace, as the table of modes has it: equal to what a
+    /// process that locks by them records.
     pub fn on(&self, keyspace: &str) -> String {
         let (recipe, tables): (_, Vec<&str>) = match self {
             Self::Lease { table, .. } => ("lease", vec![table]),
@@ -114,7 +114,7 @@ impl Names {
         recipe_on(recipe, keyspace, &tables)
     }
 
-    /// What the tables must look like: the one that is read first, and the other.
+    /// The expected columns of the table that is read first, and of the other.
     pub fn expected(&self) -> (Expected, Option<Expected>) {
         match self {
             Self::Lease { table, columns } => (lease::expected(table, columns), None),
@@ -128,48 +128,48 @@ impl Names {
     }
 }
 
-/// All that the tables say of one lock.
+/// All rows of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRows {
     /// Its name, as the table has it.
     pub lock: Raw,
-    /// What is said of it.
+    /// The rows.
     pub said: Said,
 }
 
-/// By recipe.
+/// The rows of one lock, by recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// A row of leases.
     Lease(LeaseRow),
     /// The cells of the main row, and those of the queue.
     Queue {
-        /// Who holds: one cell, by the recipe.
+        /// The holder: one cell, by the recipe.
         main: Vec<ColumnCell>,
         /// Places in line.
         queue: Vec<ColumnCell>,
     },
     /// The cells of the main row, and those of the shadow row.
     Shadow {
-        /// Who holds: one cell, by the recipe.
+        /// The holder: one cell, by the recipe.
         main: Vec<ColumnCell>,
-        /// Who tries.
+        /// Threads that try.
         shadow: Vec<ColumnCell>,
     },
     /// The sessions that have the token: one with LWT, any number without.
     Tokens(Vec<TokenRow>),
-    /// The numbers, and who is choosing one.
+    /// The numbers, and the flags of processes that are choosing one.
     Bakery {
-        /// A number for each process that wants in.
+        /// A number for each process that wants the lock.
         numbers: Vec<ColumnCell>,
-        /// A flag for each that draws one.
+        /// A flag for each process that draws one.
         choosing: Vec<ColumnCell>,
     },
 }
 
 impl LockRows {
-    /// Reads the rows of one partition, of the first table and of the second; `None` if they say
-    /// nothing. The cells of a row are in the order of [`Expected::columns`].
+    /// Reads the rows of one partition of both tables; `None` if there are none. The cells of a row
+    /// are in the order of [`Expected::columns`].
     pub fn of(
         recipe: Recipe,
         lock: Raw,

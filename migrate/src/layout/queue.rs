@@ -1,5 +1,5 @@
-//! The thesis' queue, §5: for each lock a row of places, whose cells are named by 20 digits of
-//! microseconds and the thread, and a main row, whose one cell is named by the thread that holds.
+//! The thesis' queue, §5. For each lock a row of places, whose cells are named by 20 digits of
+//! microseconds and the thread, and a main row, whose one cell is named by the holding thread.
 
 use super::table::{ANY, Expected};
 use super::{CellTables, cells};

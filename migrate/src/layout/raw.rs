@@ -1,9 +1,9 @@
-//! Values of cells, as the database has them, and what can be read from them.
+//! Values of cells, as the database returns them, and how they are read.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A value of a type that some recipe has.
+/// A value of a type that a recipe uses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Raw {
     /// `text`, `ascii`, and ids of type `uuid`, `timeuuid` in their usual form.
@@ -58,7 +58,7 @@ impl Raw {
         }
     }
 
-    /// The number, also one that is written as text.
+    /// The number, from a number or from text.
     pub fn number(&self) -> Option<i64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -77,7 +77,7 @@ impl Raw {
     }
 }
 
-/// For reports: bytes that are no text are shown as they are escaped in Rust.
+/// For reports: bytes that are no text are escaped as in Rust.
 impl fmt::Display for Raw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.text()) {
@@ -90,16 +90,17 @@ impl fmt::Display for Raw {
     }
 }
 
-/// A value with what Cassandra knows of it.
+/// A value with its TTL and write time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// What is in it.
     pub value: Raw,
-    /// `TTL(…)`: whole seconds until it vanishes, by the coordinator's clock. What is left in truth is
-    /// above one second less, and at most this. `None`: it stands for ever, or this was not asked.
+    /// `TTL(…)`: whole seconds until the cell vanishes, by the coordinator's clock. The true
+    /// remainder is more than this less one second, and at most this. `None`: the cell has no TTL,
+    /// or it was not read.
     pub left_s: Option<i32>,
-    /// `WRITETIME(…)`: microseconds since 1970, by the clock of whoever wrote it: the client or the
-    /// coordinator of a plain write, the coordinator of an LWT.
+    /// `WRITETIME(…)`: microseconds since 1970, by the clock of the client or of the coordinator
+    /// for a plain write, of the coordinator for an LWT.
     pub written_us: Option<i64>,
 }
 

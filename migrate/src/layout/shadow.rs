@@ -1,5 +1,6 @@
-//! The thesis' earlier solution, §4: a main row, whose one cell is named by the thread that holds, and a
-//! shadow row, where whoever tries writes its cell and looks whether it is alone.
+//! The thesis' earlier solution, §4. For each lock a main row, whose one cell is named by the
+//! holding thread, and a shadow row, where each thread that tries writes its cell and checks
+//! whether it is alone.
 
 use super::table::{ANY, Expected};
 use super::{CellTables, cells};

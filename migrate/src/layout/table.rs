@@ -1,14 +1,14 @@
-//! What a table must look like for a recipe, and whether it does.
+//! Which columns a table must have for a recipe, and a check of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A table as a recipe has it. Columns beside these are allowed, and are not read.
+/// A table that a recipe expects. Other columns are allowed, and are not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Its name.
     pub table: String,
-    /// The partition key, which is one column, first.
+    /// The columns that are read. The first one is the whole partition key.
     pub columns: Vec<Column>,
 }
 
@@ -17,28 +17,28 @@ pub struct Expected {
 pub struct Column {
     /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// Its place in the table's keys.
     pub role: Role,
     /// The types it may have.
     pub types: &'static [Type],
-    /// Whether TTL and write time are read along with it, where it is no part of a key.
+    /// Whether TTL and write time are read too, if the column is part of no key.
     pub detail: bool,
 }
 
-/// Where a column stands.
+/// A column's place in the table's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The partition key.
     Partition,
     /// The clustering key.
     Clustering,
-    /// No key.
+    /// Part of no key.
     Regular,
-    /// The clustering key, or no key: both are in use.
+    /// Part of the clustering key or of no key: both are in use.
     ClusteringOrRegular,
 }
 
-/// The types that recipes have.
+/// The types that recipes use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Type {
     /// `text`, `ascii`.
@@ -53,21 +53,21 @@ pub enum Type {
     Flag,
     /// `timestamp`.
     Time,
-    /// Any other, as CQL calls it.
+    /// Any other type, by its CQL name.
     Other(String),
 }
 
-/// Names of locks.
+/// Types of lock names.
 pub(super) const NAME: &[Type] = &[Type::Text, Type::Blob];
-/// Names and ids: what is not `text` comes from Thrift, or is an id of one's own.
+/// Types of owners' ids: what is not `text` comes from Thrift, or is a UUID.
 pub(super) const ID: &[Type] = &[Type::Text, Type::Blob, Type::Uuid];
-/// As the bakery has them: "integers".
+/// Types of the bakery's processes: "integers".
 pub(super) const NUMBERED: &[Type] = &[Type::Text, Type::Blob, Type::Uuid, Type::Number];
-/// What is never looked into, but for its TTL.
+/// Any type, for cells whose value is not used.
 pub(super) const ANY: &[Type] =
     &[Type::Text, Type::Blob, Type::Uuid, Type::Number, Type::Flag, Type::Time];
 
-/// A table as it is there.
+/// A table as it exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Actual {
     /// By name.
@@ -77,45 +77,45 @@ pub struct Actual {
 /// One of its columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActualColumn {
-    /// Where it stands.
+    /// Its place in the table's keys.
     pub role: Role,
-    /// What is in it.
+    /// Its type.
     pub is: Type,
 }
 
-/// Why a table is not the recipe's.
+/// Why a table does not fit the recipe.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// It lacks a column.
+    /// A column is missing.
     #[error(
         "it has no column \"{column}\", which was expected as {expected}; its columns are: {has}"
     )]
     NoColumn {
         /// The name.
         column: String,
-        /// What it should be.
+        /// The place and types that it should have.
         expected: String,
-        /// The names of those it has.
+        /// The columns that the table has.
         has: String,
     },
-    /// One is of another type.
+    /// A column has another type.
     #[error("its column \"{column}\" is of type {is}, expected was {expected}")]
     WrongType {
         /// The name.
         column: String,
         /// Its type.
         is: Type,
-        /// What it should be.
+        /// The types that it should have.
         expected: String,
     },
-    /// One stands elsewhere.
+    /// A column has another place in the keys.
     #[error("its column \"{column}\" is {is}, expected was {expected}")]
     WrongRole {
         /// The name.
         column: String,
-        /// Where it stands.
+        /// Its place.
         is: Role,
-        /// Where it should.
+        /// The place that it should have.
         expected: Role,
     },
     /// A key has more columns than the recipe's.
@@ -123,7 +123,7 @@ pub enum Mismatch {
     LongerKey {
         /// The name.
         column: String,
-        /// Which key.
+        /// The key that it is part of.
         is: Role,
     },
 }
@@ -133,7 +133,7 @@ impl Column {
         Self { name: name.to_owned(), role, types, detail: false }
     }
 
-    /// With TTL and write time.
+    /// Reads TTL and write time too.
     pub(super) fn with_detail(self) -> Self {
         Self { detail: true, ..self }
     }
@@ -144,7 +144,7 @@ impl Column {
 }
 
 impl Expected {
-    /// Whether the table that is there is this one. What is not read of it may be as it likes.
+    /// Checks that the existing table fits. Columns that are not read may be of any type.
     ///
     /// # Errors
     ///

@@ -1,25 +1,25 @@
-//! `tokens("token", service_session_id)`, with LWT or without, and `token_times(service_session_id, …,
-//! timestamp)` (Scylla seed). Without LWT the session is a part of the key, and a token that several
-//! want has a row for each.
+//! `tokens("token", service_session_id)`, with LWT or without, and `token_times(service_session_id,
+//! …, timestamp)` (Scylla article). Without LWT the session is part of the key, and a token that
+//! several sessions want has a row for each.
 
 use super::raw::Cell;
 use super::table::{Column, Expected, NAME, Role, Type};
 
-/// A session that has a token.
+/// A row of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its id; `None`: the token's row has none.
+    /// The session's id; `None`: the row has none.
     pub session: Option<Cell>,
-    /// Whether the session beats.
+    /// The session's heartbeat.
     pub heartbeat: Heartbeat,
 }
 
-/// What `token_times` says of a session.
+/// The row of a session in `token_times`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// It has no row there.
+    /// The session has no row there.
     Missing,
-    /// It has one.
+    /// The session has a row.
     There {
         /// When the last heartbeat was written, as of [`Cell::written_us`].
         written_us: Option<i64>,
@@ -43,7 +43,7 @@ pub(super) fn beats(table: &str, [session, beat]: &[String; 2]) -> Expected {
 }
 
 impl TokenRow {
-    /// Of the cells of [`expected`]; the heartbeat is filled in by who knows it.
+    /// Reads the cells of a row, in the order of [`expected`]; the scan adds the heartbeat later.
     pub(super) fn of(row: Vec<Option<Cell>>) -> Self {
         let session = row.into_iter().nth(1).flatten();
         Self { session, heartbeat: Heartbeat::Missing }

@@ -1,4 +1,5 @@
-//! The numbers of a lock, and who is choosing one. See the [module above](super) for who holds.
+//! The numbers of a lock, and the processes that are choosing one. The [module above](super) says
+//! who holds.
 
 use super::{Claim, Draft, Reason};
 use crate::layout::{ColumnCell, Raw};
@@ -8,7 +9,7 @@ pub(super) fn plan(numbers: Vec<ColumnCell>, choosing: &[ColumnCell], draft: &mu
     for cell in &unreadable {
         draft.find(Reason::NumberUnreadable, Some(&cell.column));
     }
-    // A number that nobody can read may be the lowest.
+    // An unreadable number may be the lowest.
     if unreadable.is_empty() {
         give_places(&in_line, draft);
     } else {
@@ -23,8 +24,8 @@ pub(super) fn plan(numbers: Vec<ColumnCell>, choosing: &[ColumnCell], draft: &mu
     }
 }
 
-/// By (number, process), "for we cannot guarantee any two processes don't get the same number"; and those
-/// whose number is none.
+/// Sorts by (number, process), "for we cannot guarantee any two processes don't get the same
+/// number"; returns the cells without a readable number separately.
 fn in_order(numbers: Vec<ColumnCell>, draft: &mut Draft) -> (Vec<ColumnCell>, Vec<ColumnCell>) {
     let (mut in_line, mut unreadable) = (Vec::new(), Vec::new());
     for cell in numbers {
@@ -38,7 +39,7 @@ fn in_order(numbers: Vec<ColumnCell>, draft: &mut Draft) -> (Vec<ColumnCell>, Ve
     (in_line.into_iter().map(|(_, cell)| cell).collect(), unreadable)
 }
 
-/// Ids that are numbers are compared as numbers, also where they are written as text.
+/// Ids that are numbers are compared as numbers, even if they are written as text.
 fn process(id: &Raw) -> (Option<i64>, Raw) {
     (id.number(), id.clone())
 }
@@ -53,7 +54,7 @@ fn give_places(in_line: &[ColumnCell], draft: &mut Draft) {
                 draft.hold(claim, None);
             }
             Err(reason) => {
-                // What is over holds nobody back.
+                // An ended cell holds back none of the others.
                 let holds_back = !held && reason != Reason::Over;
                 draft.find(reason, Some(&cell.column));
                 if holds_back {

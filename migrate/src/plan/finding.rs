@@ -7,19 +7,19 @@ use holdfast_core::{TextError, VALUE_BYTES_MAX};
 use super::LEASE_MAX_MS;
 use crate::layout::NoText;
 
-/// Something that is not imported.
+/// A row, or a lock, that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The lock, as it can be shown.
+    /// The lock's name, printable.
     pub lock: String,
-    /// Whose cell it is, as it can be shown; `None`: it is about the lock.
+    /// The owner of the cell, printable; `None`: the finding is about the lock.
     pub owner: Option<String>,
 }
 
-/// Why not. A reason either lets the rows be as the recipe has them, and they are skipped; or it says
-/// that they contradict the recipe, or each other.
+/// Why something is not imported. Some reasons are normal states of a recipe, whose rows are
+/// skipped; the others say that rows contradict the recipe, or each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The native store does not allow the name.
@@ -34,45 +34,45 @@ pub enum Reason {
     OwnerIsNoText(NoText),
     /// The value is too long.
     ValueTooLong {
-        /// Its bytes.
+        /// Its length in bytes.
         len: usize,
     },
-    /// More is left of it than an import takes.
+    /// More time is left than an import accepts.
     LeaseTooLong {
-        /// So much, milliseconds.
+        /// What is left, milliseconds.
         left_ms: u64,
     },
-    /// There is a row, and no owner in it.
+    /// The row has no owner.
     NobodyHolds,
-    /// Its TTL is over.
+    /// The TTL has ended.
     Over,
-    /// It waits for a lock whose holder is not imported.
+    /// The owner waits for a lock whose holder is not imported.
     HolderLeftOut,
-    /// The same owner is in line before.
+    /// The same owner has an earlier place in line.
     SecondPlace,
-    /// It tries, and is not in line.
+    /// The thread tries to get the lock, and is not in line.
     Trying,
-    /// It is drawing a number, and has no place yet.
+    /// The process is drawing a number, and has no place yet.
     Choosing,
-    /// Its number is 0: it is not in line.
+    /// The process has the number 0: it is not in line.
     NotInLine,
-    /// Several hold what one can hold.
+    /// Several owners hold a lock that one can hold.
     SeveralHolders {
         /// How many.
         holders: usize,
     },
-    /// It has no TTL: it would never end.
+    /// The row has no TTL, so it would never end.
     NoTtl,
     /// The token's session has no heartbeat.
     NoHeartbeat,
     /// A queue's cell whose name is not 20 digits and a thread.
     PlaceUnreadable,
-    /// A number that is none.
+    /// A number that cannot be read.
     NumberUnreadable,
 }
 
 impl Reason {
-    /// Whether it contradicts the recipe; otherwise it is only skipped.
+    /// Whether the rows contradict the recipe; otherwise they are only skipped.
     pub fn is_contradiction(&self) -> bool {
         match self {
             Self::SeveralHolders { .. }
@@ -97,8 +97,8 @@ impl Reason {
         }
     }
 
-    /// Whether somebody may hold or wait by what is left out: it is then natively as if he did not. What
-    /// is not in line, is over, or only tries has nothing to lose.
+    /// Whether the omitted row may be a hold or a wait, which its owner then does not have
+    /// natively. Rows that have ended, are not in line, or only try lose nothing.
     pub fn leaves_somebody_out(&self) -> bool {
         match self {
             Self::NobodyHolds
@@ -123,7 +123,7 @@ impl Reason {
         }
     }
 
-    /// For programs; never changes.
+    /// A stable code for programs; it never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Name(_) | Self::NameIsNoText(_) => "name",
@@ -146,7 +146,7 @@ impl Reason {
         }
     }
 
-    /// What all with this code have in common, for people.
+    /// What all findings with this code have in common, for people.
     pub fn heading(&self) -> &'static str {
         match self {
             Self::Name(_) | Self::NameIsNoText(_) => "a name that the native store does not allow",
@@ -169,7 +169,7 @@ impl Reason {
         }
     }
 
-    /// What is so in this case; empty if the heading says it all.
+    /// The details of this case; empty if the heading suffices.
     pub fn detail(&self) -> Cow<'static, str> {
         match self {
             Self::Name(fault) | Self::Owner(fault) => fault.to_string().into(),

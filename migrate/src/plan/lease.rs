@@ -1,4 +1,4 @@
-//! A row of leases: its owner holds, with its value.
+//! A row of leases: its owner is the holder, with its value.
 
 use super::{Claim, Draft, Reason, value_of};
 use crate::layout::LeaseRow;

@@ -1,26 +1,29 @@
-//! From rows to what is imported: pure, so that every case can be written down as a table.
+//! Turns rows into what is imported. The module is pure, so that tests can list every case in
+//! tables.
 //!
-//! A lock is imported with the order it has, or its holder is not imported: then nobody who waits for
-//! it is either, for the first of them would be granted what somebody else has. One who waits and cannot
-//! be imported is left out by himself.
+//! A lock is imported in its order. If its holder cannot be imported, its waiters are not either:
+//! the native store would grant the first of them a lock that another client has. A waiter that
+//! cannot be imported is left out alone.
 //!
 //! # What is a holder
 //!
-//! | recipe | who holds | who waits |
+//! | recipe | holder | waiters |
 //! |---|---|---|
-//! | lease | the owner | nobody is in line |
-//! | queue | the one cell of the main row; if it is empty, the first in the queue | the queue's cells in order, but for the holder's own |
-//! | shadow | the one cell of the main row | nobody is in line: who tries, tries again at random |
-//! | tokens | the one session of a token, if it beats | nobody is in line |
+//! | lease | the owner | none: the recipe has no line |
+//! | queue | the one cell of the main row; if it is empty, the first in the queue | the queue's cells in order, without the holder's own |
+//! | shadow | the one cell of the main row | none: threads that try retry at random |
+//! | tokens | the one session of a token, if it has a heartbeat | none: the recipe has no line |
 //! | bakery | the lowest (number, process) | the others, in that order |
 //!
-//! A queue whose main row is empty has a first, who alone may write itself there: nobody else is granted
-//! the lock before it. The native store would grant it at once, so it comes in as the holder.
+//! If a queue's main row is empty, only the first in the queue may write itself there, and no other
+//! client gets the lock before it. The native store would grant it the lock at once, so it is
+//! imported as the holder.
 //!
-//! The bakery's lowest may not be in yet, while somebody chooses: it waits until the number is drawn.
-//! It is imported as the holder all the same. Nobody but the one who chooses can come before it, and
-//! that one has no place yet that could be imported; if the lowest were left out, the next to ask
-//! natively would be granted a lock that it may well be in. Who chooses is named in the plan.
+//! The process with the bakery's lowest number may not have entered yet: while another process is
+//! choosing, it waits until that number is drawn. It is imported as the holder all the same. Only
+//! the choosing process can come before it, and that one has no place yet that could be imported.
+//! If the lowest were left out, the next native request would be granted a lock that its process
+//! may have. The plan names the choosing process.
 
 mod bakery;
 mod finding;
@@ -42,24 +45,26 @@ use crate::layout::{Cell, LockRows, Raw, Said};
 pub use finding::{Finding, Reason};
 pub use strangers::{changed_by_strangers, changed_by_unregistered, marks_of};
 
-/// The longest lease that an import takes: 366 days, milliseconds. Cassandra has TTLs of twenty years.
+/// The longest lease that an import accepts: 366 days, milliseconds. Cassandra allows TTLs of
+/// twenty years.
 pub const LEASE_MAX_MS: u64 = 366 * 86_400_000;
 
-/// What a plan is asked to be.
+/// The rules of a plan.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Only locks whose names begin with this.
     pub prefix: String,
-    /// How long a session of tokens may stand without a heartbeat: the housekeeper's grace.
+    /// How long a session of tokens stands without a heartbeat: the housekeeper's grace.
     pub grace: Duration,
-    /// The writers of our own processes that hold natively whatever they hold in the tables: what is theirs
-    /// is not imported. It would come in as somebody else's, for whom they themselves would have to wait. A process of
-    /// version 0.1 has none: its rows cannot be told from those of others with its service name.
+    /// The writers of our own processes that hold natively whatever they hold in the tables. Their
+    /// rows are not imported, because the import would have another owner, and they would have to
+    /// wait for it. A process of version 0.1 has no writer: its rows look like those of others with
+    /// its service name.
     pub registered: BTreeSet<Writer>,
 }
 
 impl Rules {
-    /// Names that begin so, and nobody registered.
+    /// Rules for names with this prefix, without registered writers.
     pub fn new(prefix: impl Into<String>, grace: Duration) -> Self {
         Self { prefix: prefix.into(), grace, registered: BTreeSet::new() }
     }
@@ -69,12 +74,12 @@ impl Rules {
     }
 }
 
-/// What becomes of one lock.
+/// The plan of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockPlan {
-    /// What is imported, in order: the holder first, then who waits.
+    /// What is imported, in order: the holder first, then the waiters.
     pub rows: Vec<Planned>,
-    /// What is not, and why.
+    /// What is not imported, and why.
     pub findings: Vec<Finding>,
 }
 
@@ -83,42 +88,43 @@ pub struct LockPlan {
 pub struct Planned {
     /// The lock.
     pub lock: String,
-    /// Whose it is.
+    /// The owner's id.
     pub owner: String,
-    /// What it is.
+    /// A hold or a wait.
     pub kind: Kind,
-    /// The most that can be left of its row when it was read, milliseconds: never less than what is.
+    /// The most that the row may have had left when it was read, milliseconds; never less than it
+    /// had.
     pub left_ms: u64,
-    /// When it was written, as of [`Cell::written_us`].
+    /// When the row was written; see [`Cell::written_us`].
     pub written_us: Option<i64>,
 }
 
-/// What is imported.
+/// A hold or a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Its owner holds the lock.
     Holds {
-        /// With this value; `None`: there is none.
+        /// Its value; `None`: the row has none.
         value: Option<Vec<u8>>,
     },
-    /// Its owner is in line, behind the one before.
+    /// Its owner waits behind the row before.
     Waits,
 }
 
 impl Planned {
-    /// Whether our own client wrote the row.
+    /// Whether our own client library wrote the row.
     pub fn is_ours(&self) -> bool {
         is_ours(&self.owner)
     }
 }
 
-/// Plans one lock; `None` if its name does not begin as the rules want it.
+/// Plans one lock; `None` if its name does not have the rules' prefix.
 pub fn plan(rows: LockRows, rules: &Rules) -> Option<LockPlan> {
     let LockRows { lock, said } = rows;
     let name = match name_of(&lock) {
         Ok(name) if !name.starts_with(&rules.prefix) => return None,
         Ok(name) => name,
-        // Nobody can say whether it begins so.
+        // A name that is no text is compared as it is shown.
         Err((shown, _)) if !shown.starts_with(&rules.prefix) => return None,
         Err((shown, reason)) => {
             let findings = vec![Finding { reason, lock: shown, owner: None }];
@@ -137,7 +143,7 @@ pub fn plan(rows: LockRows, rules: &Rules) -> Option<LockPlan> {
     Some(draft.plan)
 }
 
-/// A lock's name as the native store allows it; or as it can be shown, and why not.
+/// The lock's name if the native store allows it; otherwise a printable form and the reason.
 fn name_of(lock: &Raw) -> Result<String, (String, Reason)> {
     let read = match lock.text() {
         Ok(text) => LockName::parse(&text).map(|_| text.into_owned()).map_err(Reason::Name),
@@ -146,7 +152,7 @@ fn name_of(lock: &Raw) -> Result<String, (String, Reason)> {
     read.map_err(|reason| (lock.to_string(), reason))
 }
 
-/// A plan that is being made.
+/// A plan under construction.
 struct Draft {
     lock: String,
     plan: LockPlan,
@@ -172,7 +178,7 @@ impl Draft {
         self.plan.findings.push(Finding { reason, lock: self.lock.clone(), owner });
     }
 
-    /// Those behind a holder that is not imported.
+    /// Leaves out the waiters of a holder that is not imported.
     fn leave_out<'a>(&mut self, owners: impl Iterator<Item = &'a Raw>) {
         for owner in owners {
             self.find(Reason::HolderLeftOut, Some(owner));
@@ -180,7 +186,7 @@ impl Draft {
     }
 }
 
-/// Who says to have something, and for how long.
+/// An owner, and how long its hold or wait lasts.
 struct Claim {
     owner: String,
     left_ms: u64,
@@ -188,7 +194,7 @@ struct Claim {
 }
 
 impl Claim {
-    /// Of a cell with a TTL of its own.
+    /// Reads the claim of a cell that has a TTL of its own.
     fn of(owner: &Raw, cell: Option<&Cell>) -> Result<Self, Reason> {
         let owner = owner_of(owner)?;
         let left_ms = left_of(cell.and_then(|cell| cell.left_s))?;
@@ -201,14 +207,14 @@ fn owner_of(owner: &Raw) -> Result<String, Reason> {
     if text.is_empty() {
         return Err(Reason::OwnerEmpty);
     }
-    // What comes in is a session, and its label is the owner.
+    // An imported owner becomes the label of a session.
     Label::parse(&text).map_err(Reason::Owner)?;
     Ok(text.into_owned())
 }
 
-/// `TTL(…)` is what is left, rounded up to a whole second; whoever had the row may count on all of it. So
-/// all of it is imported: a hold that ended a fraction of a second before its row would be granted to
-/// somebody else while its owner may still believe in it.
+/// The time that `TTL(…)` leaves: it is rounded up to a whole second, and the owner may rely on all
+/// of it. So all of it is imported: if the hold ended a fraction of a second before its row, the
+/// lock would be granted to another client while the owner still relies on it.
 fn left_of(left_s: Option<i32>) -> Result<u64, Reason> {
     match left_s {
         None => Err(Reason::NoTtl),
@@ -223,7 +229,7 @@ fn within_a_year(left_ms: u64) -> Result<u64, Reason> {
     if left_ms > LEASE_MAX_MS { Err(Reason::LeaseTooLong { left_ms }) } else { Ok(left_ms) }
 }
 
-/// The value that a holder left, if an import can take it.
+/// The holder's value, if an import accepts it.
 fn value_of(value: Option<Raw>) -> Result<Option<Vec<u8>>, Reason> {
     match value.and_then(Raw::into_bytes) {
         Some(bytes) if bytes.len() > VALUE_BYTES_MAX => {

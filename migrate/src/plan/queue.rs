@@ -1,9 +1,9 @@
 //! A main row and a queue, as the thesis has them in §5.
 //!
-//! The two are read one after the other, and their cells end one without the other: what decides is
-//! what decides for the recipe's clients, the main row alone. A holder keeps its place in the queue
-//! while it holds (§5.3); that one is no wait. If the main row is empty, the first in the queue is the one who
-//! will hold: see the [module above](super).
+//! The two rows are read one after the other, and their cells end independently. The main row alone
+//! decides, as it does for the recipe's clients. A holder keeps its place in the queue while it
+//! holds (§5.3); that place is no wait. If the main row is empty, the first in the queue counts as
+//! the holder: see the [module above](super).
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(super) fn plan(main: &[ColumnCell], mut queue: Vec<ColumnCell>, draft: &mut 
             Ok(claim) if !in_line.insert(claim.owner.clone()) => {
                 draft.find(Reason::SecondPlace, Some(&cell.column));
             }
-            // The main row is empty, and nobody but this one may write itself there.
+            // The main row is empty, and only this owner may write itself there.
             Ok(claim) if draft.plan.rows.is_empty() => draft.hold(claim, None),
             Ok(claim) => draft.wait(claim),
             Err(reason) => draft.find(reason, Some(&cell.column)),
@@ -42,12 +42,12 @@ pub(super) fn plan(main: &[ColumnCell], mut queue: Vec<ColumnCell>, draft: &mut 
     }
 }
 
-/// The holder cannot be imported, and nobody behind it.
+/// The holder cannot be imported, and so none of its waiters.
 pub(super) struct LeftOut;
 
-/// Who holds by a main row: "if there is only one record" (listing 6, step 4). Two are there while one
-/// who lost is about to take its cell back, and for ever if it died; which of them holds the row does
-/// not say.
+/// The holder by a main row: "if there is only one record" (listing 6, step 4). There are two cells
+/// while a client that lost is about to delete its own, and until its TTL ends if that client died;
+/// the row does not show which one holds.
 pub(super) fn holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Claim>, LeftOut> {
     let one = match main {
         [] => return Ok(None),
@@ -60,7 +60,7 @@ pub(super) fn holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Cl
     match Claim::of(&one.column, one.cell.as_ref()) {
         Ok(claim) => Ok(Some(claim)),
         Err(reason) => {
-            // What is over holds nobody back.
+            // An ended cell holds back none of the others.
             let over = reason == Reason::Over;
             draft.find(reason, Some(&one.column));
             if over { Ok(None) } else { Err(LeftOut) }

@@ -14,7 +14,7 @@ pub(super) fn plan(main: &[ColumnCell], shadow: &[ColumnCell], draft: &mut Draft
         Ok(None) | Err(LeftOut) => None,
     };
     for cell in shadow {
-        // Listing 3, steps 11 and 12: the holder takes its own back only after it has the lock.
+        // Listing 3, steps 11 and 12: the holder deletes its own cell only after it has the lock.
         let is_holders = held_by.as_deref().is_some_and(|holder| cell.column.to_string() == holder);
         if !is_holders {
             draft.find(Reason::Trying, Some(&cell.column));

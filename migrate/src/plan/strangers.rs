@@ -1,8 +1,9 @@
-//! Whether somebody else's client still writes.
+//! Checks whether a foreign client, which is not of our library, still writes.
 //!
-//! A courtesy to who forgot to stop one, not what safety rests on: that two clients of different stores
-//! never hold one lock is seen to by the modes that our clients register, and for clients that know of no
-//! modes by the operator's word that they are stopped (DESIGN §10).
+//! The check helps an operator who forgot to stop one; safety does not rest on it. Two things
+//! prevent two clients of different stores from holding one lock: the modes that our clients
+//! register, and, for clients that know no modes, the operator's statement that they are stopped
+//! (DESIGN §10).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
@@ -12,22 +13,23 @@ use holdfast::compat::is_ours;
 use super::Rules;
 use crate::layout::{Cell, ColumnCell, Heartbeat, LockRows, Raw, Said, TokenRow};
 
-/// The first owner that is not one of our client's and whose row changed within its last two TTLs.
+/// The first owner that is not of our library and whose row changed within its last two TTLs.
 ///
-/// A row with a TTL did, or it would not be there: no clock is asked. For one without, the time at which
-/// it was written (a session's last heartbeat, for tokens) is compared with `now_us`, the time of the
-/// coordinator that was asked for it, and two graces count: `WRITETIME` is by the clock of whoever wrote,
-/// the client or another node, so that this is off by as much as those clocks differ.
+/// A row with a TTL was written within one TTL, or it would have ended: no clock is read. For a row
+/// without a TTL, the write time (of the session's last heartbeat, for tokens) is compared with
+/// `now_us`, the time of a coordinator, and two graces count. `WRITETIME` is by the clock of the
+/// writer, the client or another node, so the comparison is off by as much as those clocks differ.
 pub fn changed_by_strangers(rows: &LockRows, rules: &Rules, now_us: i64) -> Option<String> {
     changed_lately(rows, rules, now_us, |owner| !is_ours(owner))
 }
 
-/// The same of a client of ours that is no registered process: a plain recipe, or one of version 0.1.
+/// The same for a client of our library that is no registered process: a plain recipe, or version
+/// 0.1.
 pub fn changed_by_unregistered(rows: &LockRows, rules: &Rules, now_us: i64) -> Option<String> {
     changed_lately(rows, rules, now_us, |owner| is_ours(owner) && !rules.holds_natively(owner))
 }
 
-/// The first owner of those that are `sought` whose row changed within its last two TTLs.
+/// The first `sought` owner whose row changed within its last two TTLs.
 fn changed_lately(
     rows: &LockRows,
     rules: &Rules,
@@ -61,15 +63,15 @@ fn changed_lately(
     }
 }
 
-/// A place in line without its time.
+/// A column's owner; of a place in line without its time.
 fn shown(column: &Raw, is_place: bool) -> String {
     let text = column.to_string();
     let thread = text.split_at_checked(20).map(|(_, thread)| thread.to_owned());
     thread.filter(|_| is_place).unwrap_or(text)
 }
 
-/// Each cell that no registered process wrote, as one number: another one for another owner, and for another write of the same
-/// one; a session of tokens writes with every heartbeat.
+/// A hash of each cell that no registered process wrote. It differs by owner and by write of the
+/// cell; a heartbeat counts as a write of its session's token.
 pub fn marks_of(rows: &LockRows, rules: &Rules) -> Vec<(String, u64)> {
     let mark = |place: u8, owner: &str, written: Option<i64>, beaten: Option<i64>| {
         let mut hasher = DefaultHasher::new();
@@ -79,7 +81,7 @@ pub fn marks_of(rows: &LockRows, rules: &Rules) -> Vec<(String, u64)> {
     let of_cells = |place: u8, cells: &[ColumnCell]| -> Vec<(String, u64)> {
         let each = cells.iter().map(|cell| {
             let written = cell.cell.as_ref().and_then(|cell| cell.written_us);
-            // A place in line with its time.
+            // The hash covers a place's time too.
             let hash = mark(place, &cell.column.to_string(), written, None);
             (shown(&cell.column, place == 1 && matches!(rows.said, Said::Queue { .. })), hash)
         });
@@ -120,6 +122,6 @@ pub fn marks_of(rows: &LockRows, rules: &Rules) -> Vec<(String, u64)> {
 fn is_recent(left_s: Option<i32>, written_us: Option<i64>, grace: Duration, now_us: i64) -> bool {
     let two_graces = i64::try_from(grace.as_micros()).unwrap_or(i64::MAX).saturating_mul(2);
     let age = written_us.map(|written| now_us.saturating_sub(written));
-    // When it was written nobody knows: it may have been now.
+    // A cell without a write time counts as written now.
     left_s.is_some() || age.is_none_or(|age| age < two_graces)
 }

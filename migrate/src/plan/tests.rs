@@ -1,4 +1,4 @@
-//! Every case of every recipe, as a table: what the rows say, what is imported, what is found.
+//! Every case of every recipe, as tables: the rows, what is imported, what is found.
 
 use super::*;
 use crate::layout::{ColumnCell, Heartbeat, LeaseRow, TokenRow};
@@ -84,7 +84,7 @@ fn a_lease_keeps_value_and_write_time() {
     assert_eq!((row.written_us, row.is_ours()), (Some(7), true));
 }
 
-/// What the native store refuses is refused here, by the same rule.
+/// The plan refuses what the native store refuses, by the same rule.
 #[test]
 fn a_name_is_what_the_native_store_allows() {
     let long = "x".repeat(513);
@@ -101,7 +101,8 @@ fn a_name_is_what_the_native_store_allows() {
     }
 }
 
-/// A process in `both`, others of ours of the same service, and a stranger that calls itself alike.
+/// A process in `both`, others of our library in the same service, and a foreign client with a
+/// similar id.
 #[test]
 fn what_registered_processes_hold_is_not_planned_and_the_rest_of_a_line_is() {
     let registered = Writer::of("hf1:billing@0123456789abcdef/x").into_iter().collect();
@@ -113,7 +114,7 @@ fn what_registered_processes_hold_is_not_planned_and_the_rest_of_a_line_is() {
     };
     assert_eq!(owned("hf1:billing@0123456789abcdef/a5"), [""; 0]);
     assert_eq!(owned("hf1:billing@0123456789abcdef/a5:180"), [""; 0]);
-    // Of the same service: another process, and one of version 0.1, which may be any of them.
+    // The same service: another process, and one of version 0.1, which may be any of them.
     for other in ["hf1:billing@0123456789abcde0/a5", "hf1:billing/a5"] {
         assert_eq!(owned(other), [format!("{other} holds 5000")]);
     }
@@ -141,9 +142,9 @@ fn a_queue_is_its_holder_and_then_its_places_in_order() {
             vec![a.clone(), b.clone(), c.clone()],
             vec!["a holds 9000", "b waits 40000", "c waits 30000"],
         ),
-        // However they were read.
+        // The order in which the cells were read does not matter.
         (vec![], vec![c.clone(), a.clone()], vec!["a holds 50000", "c waits 30000"]),
-        // The holder's own place ended before: only the main row decides.
+        // The holder's own place ended first: only the main row decides.
         (vec![column("c", 9)], vec![b.clone()], vec!["c holds 9000", "b waits 40000"]),
         (
             vec![column("a", 9), column("b", 9)],
@@ -159,7 +160,7 @@ fn a_queue_is_its_holder_and_then_its_places_in_order() {
             vec![b.clone()],
             vec!["a: no-ttl", "00000000000000000002b: holder-left-out"],
         ),
-        // Over: the next one is first.
+        // The first has ended: the next one holds.
         (vec![column("a", 0)], vec![b.clone()], vec!["b holds 40000", "a: over"]),
         (
             vec![],
@@ -209,7 +210,8 @@ fn a_token_is_its_sessions_as_long_as_that_beats_and_for_a_grace() {
     let nobody = TokenRow { session: None, heartbeat: Heartbeat::Missing };
     let cases = [
         (vec![session("a", None, beats)], vec!["a holds 180000"]),
-        // Ours says how long it was promised: longer counts, shorter does not.
+        // A session of our library states its term in its id: a longer one counts, a shorter one
+        // does not.
         (vec![session("hf1:a/b:600", None, beats)], vec!["hf1:a/b:600 holds 600000"]),
         (vec![session("hf1:a/b:60", None, beats)], vec!["hf1:a/b:60 holds 180000"]),
         (vec![session("a", Some(9), beats)], vec!["a holds 9000"]),
@@ -223,7 +225,7 @@ fn a_token_is_its_sessions_as_long_as_that_beats_and_for_a_grace() {
     }
 }
 
-/// Equal numbers are decided by the process, as numbers: 9 before 10, also where they are text.
+/// Equal numbers are ordered by the process, as numbers: 9 before 10, even as text.
 #[test]
 fn the_bakerys_lowest_number_holds_and_the_others_wait_in_order() {
     let text_number = |process: &str, number: &str| ColumnCell {
@@ -245,7 +247,8 @@ fn the_bakerys_lowest_number_holds_and_the_others_wait_in_order() {
             vec![],
             vec!["9 holds 9000", "10 waits 9000"],
         ),
-        // Who chooses has no place; who has drawn its number has, whatever its flag says.
+        // A choosing process has no place; one that has drawn its number has, whatever its flag
+        // says.
         (
             vec![number(1, 5, 9), number(2, 6, 9)],
             vec![flag(2, true), flag(3, true), flag(4, false)],
@@ -276,7 +279,7 @@ fn the_bakerys_lowest_number_holds_and_the_others_wait_in_order() {
     }
 }
 
-/// A row with a TTL was written within it; one without is as old as its write time says.
+/// A row with a TTL was written within it; one without is as old as its write time.
 #[test]
 fn a_stranger_that_still_writes_is_found_and_our_own_client_is_none() {
     let now_us = 1_000_000_000;

@@ -1,10 +1,10 @@
 //! The sessions of a token.
 //!
-//! A token has no TTL: it stands as long as its session beats, and one grace longer, counted by whoever
-//! clears up. Nobody's clock has to agree with anybody's for that, and here neither: what is left is
-//! taken for a whole grace from when the heartbeat was read. That is never less than what a housekeeper
-//! leaves it, and for a session that died long ago it is what a housekeeper that is started now leaves
-//! it.
+//! A token has no TTL: it stands while its session has heartbeats, and one grace longer by the
+//! housekeeper's clock. The recipe needs no agreement between clocks, and neither does the plan: it
+//! counts a whole grace from the read of the heartbeat. That is never less than a housekeeper
+//! leaves the session, and for a session that died long ago it is what a housekeeper that starts
+//! now leaves it.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::layout::{Cell, Heartbeat, TokenRow};
 
 pub(super) fn plan(sessions: &[TokenRow], grace: Duration, draft: &mut Draft) {
     let [TokenRow { session, heartbeat }] = sessions else {
-        // Without LWT: the one who finds himself alone holds, and the others are about to go. Which one
-        // that was, the rows do not say.
+        // Without LWT a session holds if it finds itself alone, and the others are about to delete
+        // their rows. The rows do not show which one that was.
         draft.find(Reason::SeveralHolders { holders: sessions.len() }, None);
         return;
     };
@@ -33,10 +33,10 @@ pub(super) fn plan(sessions: &[TokenRow], grace: Duration, draft: &mut Draft) {
 fn claim(cell: &Cell, heartbeat: Heartbeat, grace: Duration) -> Result<Claim, Reason> {
     let owner = owner_of(&cell.value)?;
     let Heartbeat::There { .. } = heartbeat else { return Err(Reason::NoHeartbeat) };
-    // A session of ours says how long it was promised.
+    // A session of our library states its term in its id.
     let grace = term_of(&owner).map_or(grace, |term| term.max(grace));
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-    // The recipe knows no TTL; where a table has one, the token does not outlive it.
+    // The recipe uses no TTL; where a table has one, the token does not outlive it.
     let left_ms = match cell.left_s {
         Some(left_s) => left_of(Some(left_s))?.min(grace_ms),
         None => grace_ms,

@@ -1,26 +1,28 @@
-//! The way back of a scope: `native`, `both`, `cassandra`; with rows for what is held natively, so that clients that
-//! know only the recipe are kept out by it.
+//! Moves a scope back: `native`, `both`, `cassandra`. It writes rows for native holds, so that
+//! clients that know only the recipe are kept out.
 //!
-//! | at | a step back is made when |
+//! | at | the move goes back when |
 //! |---|---|
-//! | `native` | no process is in `native` |
-//! | `both` | whatever is held natively has a row |
-//! | `cassandra` | there is none; rows of native holds that have ended are taken back |
+//! | `fallback` | no process is in `fallback` |
+//! | `native` | no process is in `native` or `fallback` |
+//! | `both` | every native hold has a row |
+//! | `cassandra` | no further step; rows of native holds that have ended are removed |
 //!
-//! # What has no row
+//! # Holds without a row
 //!
-//! What a process in `both` holds has one: it holds in Cassandra as well. What was imported has its old one,
-//! for it ends when that does; if somebody has removed it, it is written again, under the same owner and for what is
-//! left. What a native client holds by itself has none, and nobody would renew one: it is in the way, by name. If it
-//! has to be, a row is written for it that stands for so long (`live_for`): whoever holds natively for longer than
-//! that is not seen by old clients after it. When the hold has ended, the same command takes its row back.
+//! A process in `both` has a row, because it holds in Cassandra as well. An imported hold has its
+//! old row, with the same end; if that was removed, rollback writes it again, under the same owner
+//! and for the time left. A hold of a native client has no row, and no client would renew one: it
+//! is an obstacle, by name. With `live_for` rollback writes a row for it that stands that long; old
+//! clients do not see a hold that lasts longer. When the hold has ended, the same command removes
+//! its row.
 //!
 //! # What it promises
 //!
-//! No step is made while something is in its way, as far as it was seen: that no process is in `native` is asked
-//! with the step itself; that no native client takes a lock by itself between the look and the step is the
-//! operator's to see to, as it is at every stage but `native`. It may be ended anywhere and begun again: a row
-//! that is there is not written again, and stands until its time is over.
+//! No step is made while rollback sees an obstacle. The step itself checks that no process is in
+//! `native`. That no native client takes a lock between the check and the step is up to the
+//! operator, as at every stage but `native`. A rollback can be stopped at any point and begun
+//! again: an existing row is not written again, and stands until its TTL ends.
 
 mod owner;
 mod rows;
@@ -42,81 +44,81 @@ use crate::verify::NativeStore;
 pub(crate) use owner::StandIn;
 pub use rows::{NewRow, Put, Rows};
 
-/// Locks that are looked at natively at once.
+/// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
-/// News that wait to be looked at.
+/// Messages of the scan that wait for this task.
 const NEWS_WAITING: usize = 4;
-/// Between two looks at a lock whose two sides do not go together.
+/// The pause before a lock is read again whose two sides do not fit together.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Looks at all locks in one step: the last has to find nothing to be written.
+/// Passes over all locks in one step: the last one must find no row to write.
 const PASSES: usize = 3;
 
-/// Who holds a lock natively: the first, if several share it.
+/// The native holder of a lock; the first, if several share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBy {
     /// Its session.
     pub session: u64,
-    /// What that calls itself.
+    /// The session's label.
     pub label: String,
-    /// The grant.
+    /// The fencing token of its grant.
     pub token: u64,
-    /// It was imported, and nobody has claimed it.
+    /// The hold was imported and not claimed.
     pub is_imported: bool,
 }
 
 /// A lock that is held natively.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// By whom.
+    /// The holder.
     pub by: HeldBy,
-    /// Somebody waits for it who was not imported.
+    /// A session that was not imported waits for the lock.
     pub has_live_waiters: bool,
-    /// What a holder left.
+    /// The lock's value.
     pub value: Option<Vec<u8>>,
 }
 
-/// The native store, as its holds are looked at.
+/// The native store, as rollback reads it.
 pub trait HeldStore: NativeStore {
-    /// One lock; `None` if nobody holds it.
+    /// Reads one lock; `None` if it has no holder.
     fn held(&self, name: &str) -> impl Future<Output = Result<Option<HeldLock>, Fault>>;
 
-    /// What is left of the lease of an import's session; `None`: it has ended.
+    /// What is left of an imported session's lease; `None`: the session has ended.
     fn left(&self, session: u64) -> impl Future<Output = Result<Option<Duration>, Fault>>;
 }
 
-/// How a scope goes back.
+/// A move of one scope back towards `cassandra`.
 #[derive(Debug)]
 pub struct Rollback<'a, N> {
     /// The scope.
     pub modes: &'a ScopeModes,
     /// What its locks' names begin with.
     pub scope: &'a str,
-    /// The recipe's tables, to be read.
+    /// Reads the recipe's tables.
     pub scan: &'a Scan,
-    /// And to be written.
+    /// Writes the recipe's tables.
     pub rows: &'a Rows,
     /// The store.
     pub native: &'a N,
-    /// Into how many ranges the tables are cut, and how many are read at once.
+    /// The number of ranges that the tables are split into, and of those read at once.
     pub ranges: (usize, usize),
-    /// For how long the row of a live native client's hold stands; `None`: such a hold is in the way.
+    /// How long the row of a native client's hold stands; `None`: such a hold is an obstacle.
     pub live_for: Option<Duration>,
-    /// How long to wait, in all, for what is in the way.
+    /// How long to wait, in all, for obstacles to go.
     pub wait: Duration,
     /// Time.
     pub seams: Seams,
 }
 
-/// Who holds a lock by the tables, and how much is left of that, seconds.
+/// The owners that hold a lock by the tables, and what is left of each, seconds.
 type InTable = Vec<(String, Option<i32>)>;
 
-/// What becomes of one lock.
+/// What one lock needs before the step back.
 enum Verdict {
-    /// Whoever knows only the recipe is kept out.
+    /// The lock is free, or a row keeps out clients that know only the recipe.
     Covered,
-    /// A row is to be written.
+    /// This row has to be written.
     Write(NewRow),
-    /// Neither.
+    /// The lock is an obstacle.
     InTheWay(Obstacle),
 }
 
@@ -131,7 +133,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`MoveError`]; the scope is at the stage that was told last, or one further back if an answer was lost.
+    /// [`MoveError`]; the scope is at the stage that was reported last, or one further back if an
+    /// answer was lost.
     pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
         let waiting = (self.wait, &self.seams);
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
@@ -161,7 +164,7 @@ where
         Stepped::of(self.modes.go_back_from(view).await, LockerMode::Both)
     }
 
-    /// From `both` to `cassandra`: rows first.
+    /// From `both` to `cassandra`: writes the rows first.
     async fn cover_and_go_back(
         &self,
         view: &ScopeView,
@@ -183,8 +186,8 @@ where
         self.go_back(view).await
     }
 
-    /// Looks at all that is held natively, and writes rows for what has none. On the `last` pass one that is still
-    /// to be written is in the way: it was written, and is not there.
+    /// Checks all native holds, and writes rows for those that have none. On the `last` pass a
+    /// missing row is an obstacle: an earlier pass wrote it, and it is gone.
     async fn cover(&self, last: bool) -> Result<(usize, Obstacles), MoveError> {
         let (mut written, mut obstacles, mut after) = (0, Obstacles::default(), None);
         loop {
@@ -205,7 +208,7 @@ where
         }
     }
 
-    /// What becomes of a lock, with its row written if it is to be.
+    /// Decides about a lock, and writes its row if it needs one.
     async fn settle(&self, name: String, last: bool) -> Result<Verdict, MoveError> {
         let verdict = self.judge(&name).await?;
         let row = match verdict {
@@ -230,8 +233,8 @@ where
         }
     }
 
-    /// A process in `both` takes and gives back the two halves one after the other: what does not go together
-    /// is looked at once more.
+    /// Reads a lock a second time if its two sides do not fit together, because a process in `both`
+    /// takes and gives back its two halves one after the other.
     async fn judge(&self, name: &str) -> Result<Verdict, MoveError> {
         let first = self.look(name).await?;
         let may_be_between = match &first {
@@ -288,7 +291,7 @@ where
                 return Verdict::Covered;
             }
         } else if let Some((by, _)) = there.first() {
-            // A process in `both`, with both its halves: others of its kind wait in Cassandra.
+            // A process in `both` that has both halves: others in `both` wait for it in Cassandra.
             let is_both = is_ours(by) && StandIn::of(by).is_none() && !held.has_live_waiters;
             return if is_both { Verdict::Covered } else { taken(name, held, by) };
         }
@@ -300,7 +303,7 @@ where
         Verdict::Write(new_row(name, stand_in.owner(term), live_for, held))
     }
 
-    /// Rows that stand in for native holds which have ended are taken back.
+    /// Removes rows that stand in for native holds which have ended.
     async fn take_back(&self, tell: &mut Tell<'_>) -> Result<(), MoveError> {
         let (send, mut news) = mpsc::channel(NEWS_WAITING);
         let (ranges, at_once) = (Range::split(self.ranges.0), self.ranges.1);
@@ -347,14 +350,14 @@ fn taken(name: &str, held: &HeldLock, by: &str) -> Verdict {
     Verdict::InTheWay(Obstacle::RowTaken { lock, label, by: by.to_owned() })
 }
 
-/// Whole seconds, and one more: a TTL ends on a whole second of a clock.
+/// The TTL is rounded up to whole seconds, plus one: a TTL ends on a whole second of a clock.
 fn new_row(name: &str, owner: String, left: Duration, held: &HeldLock) -> NewRow {
     let ttl_s = i32::try_from(left.as_secs().saturating_add(2)).unwrap_or(i32::MAX);
     let value = held.value.clone().and_then(|value| String::from_utf8(value).ok());
     NewRow { lock: name.to_owned(), owner, ttl_s, value }
 }
 
-/// Those who keep others out, as the recipe looks for them.
+/// The owners that keep others out by the recipe.
 fn in_table(rows: &LockRows) -> InTable {
     let of_cells = |cells: &[ColumnCell]| -> InTable {
         let left_s = |cell: &ColumnCell| cell.cell.as_ref().and_then(|cell| cell.left_s);

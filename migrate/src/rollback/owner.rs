@@ -1,14 +1,15 @@
-//! What the row of a native client's hold calls its owner.
+//! The owner's id in the row that stands in for a native client's hold.
 
 use std::time::Duration;
 
 use holdfast::compat::is_ours;
 
-/// What the attempt of such an owner begins with.
+/// The prefix of the attempt in such an id.
 const MARK: &str = "native-";
 
-/// The hold of a native client, as it is called in Cassandra: `hf1:LABEL/native-TOKEN`. Ours, so that nobody takes it
-/// for a stranger's, and shown by its label; of one grant, so that it is known when that has ended.
+/// A native client's hold, with its id in Cassandra: `hf1:LABEL/native-TOKEN`. The id has our
+/// prefix, so that it does not count as a foreign client's; the label is for people; the token
+/// shows whether the grant has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StandIn {
     pub(crate) label: String,
@@ -16,20 +17,21 @@ pub(crate) struct StandIn {
 }
 
 impl StandIn {
-    /// As the owner of a row; with the term in seconds where the recipe's ids end with it.
+    /// The owner's id; it ends with the term in seconds if the recipe's ids do.
     pub(crate) fn owner(&self, term: Option<Duration>) -> String {
         let term = term.map(|term| format!(":{}", term.as_secs())).unwrap_or_default();
         format!("hf1:{}/{MARK}{}{term}", self.label, self.token)
     }
 
-    /// Of the owner of a row, if it is one.
+    /// Parses the owner's id of a row; `None` if the row stands in for no native hold.
     pub(crate) fn of(owner: &str) -> Option<Self> {
         if !is_ours(owner) {
             return None;
         }
         let (label, attempt) = owner.strip_prefix("hf1:")?.rsplit_once('/')?;
         let token = attempt.strip_prefix(MARK)?.split(':').next()?.parse().ok()?;
-        // A native client may be called anything: whatever its label ends with is not a writer.
+        // A native client chooses its label freely, so the end of the label is not parsed as a
+        // writer.
         Some(Self { label: label.to_owned(), token })
     }
 }

@@ -1,9 +1,10 @@
-//! Writes rows of a recipe for what is held natively, so that whoever knows only the recipe is kept out.
+//! Writes rows of a recipe for native holds, so that clients that know only the recipe are kept
+//! out.
 //!
-//! A row is put where nobody's is, or renewed where it is the same holder's: by LWT where the recipe locks by
-//! LWT. Where it does not (queue, shadow), a cell in the main row is enough: who finds one that is not its own
-//! takes its own back and waits. No client is at work that would not be kept out natively as well, so a cell
-//! that comes in beside another one is nobody's second hold.
+//! A row is written where there is none, or renewed for the same owner: by LWT where the recipe
+//! locks by LWT. In the other recipes (queue, shadow) a cell in the main row is enough: a client
+//! that finds a cell beside its own deletes its own and waits. Every client at work is kept out
+//! natively as well, so a cell that is written beside another one makes no second hold.
 
 use std::sync::Arc;
 
@@ -13,42 +14,42 @@ use holdfast_seams::Seams;
 
 use crate::layout::{CellTables, Names, Recipe};
 
-/// How often a statement without an answer is sent.
+/// How often a statement is sent that gets no answer.
 const ATTEMPTS: u32 = 5;
-/// Between two of them.
+/// The pause between two attempts.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// What is to be in the row.
+/// A row to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRow {
     /// The lock.
     pub lock: String,
-    /// Who has it, as the recipe is to call him.
+    /// The owner's id, in the form of the recipe.
     pub owner: String,
-    /// For how long, seconds.
+    /// Its TTL, seconds.
     pub ttl_s: i32,
-    /// What he left there.
+    /// The lock's value.
     pub value: Option<String>,
 }
 
-/// What came of it.
+/// The outcome of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Put {
     /// The row is there.
     Written,
-    /// Somebody else's is.
+    /// The lock has a row of another owner.
     Taken {
-        /// Whose.
+        /// The owner of that row.
         by: String,
     },
-    /// It cannot be, whatever is done.
+    /// The recipe allows no such row.
     Impossible {
         /// Why.
         why: String,
     },
 }
 
-/// The tables of a recipe, to be written.
+/// The tables of a recipe, for writing.
 pub struct Rows {
     tables: Tables,
     names: Names,
@@ -62,21 +63,21 @@ impl std::fmt::Debug for Rows {
 }
 
 impl Rows {
-    /// Of a keyspace. Nothing is sent yet.
+    /// The tables of a keyspace. Nothing is sent yet.
     pub fn new(database: Arc<dyn Database>, names: Names, seams: Seams) -> Self {
         Self { tables: Tables::new(database, seams.clock.clone()), names, seams }
     }
 
-    /// Which recipe's.
+    /// The recipe of the tables.
     pub fn recipe(&self) -> Recipe {
         self.names.recipe()
     }
 
-    /// Puts a row, or renews it. Doing it again is harmless.
+    /// Writes a row, or renews it. Repeating it is harmless.
     ///
     /// # Errors
     ///
-    /// Without an answer, or refused: the row may be there or not.
+    /// The statement was refused or got no answer; the row may exist or not.
     pub async fn put(&self, row: &NewRow) -> Result<Put, String> {
         match &self.names {
             Names::Lease { table, columns } => self.put_lease(table, columns, row).await,
@@ -89,11 +90,11 @@ impl Rows {
         }
     }
 
-    /// Takes a row of that owner back, if it is there.
+    /// Removes the row of that owner, if it exists.
     ///
     /// # Errors
     ///
-    /// As of [`Rows::put`].
+    /// As [`Rows::put`].
     pub async fn take_back(&self, lock: &str, owner: &str) -> Result<(), String> {
         match &self.names {
             Names::Lease { table, columns: [name, holder, _] } => {
@@ -113,7 +114,7 @@ impl Rows {
         }
     }
 
-    /// "INSERT INTO leases … IF NOT EXISTS", and then "UPDATE … IF owner" (lease seed).
+    /// "INSERT INTO leases … IF NOT EXISTS", and then "UPDATE … IF owner" (lease article).
     async fn put_lease(
         &self,
         table: &str,
@@ -127,7 +128,8 @@ impl Rows {
         self.put_if_free(table, (name, &row.lock), owner, &row.owner, cells, Some(row.ttl_s)).await
     }
 
-    /// The token's session is there before it: a housekeeper of ours lets it stand for as long as its id says.
+    /// Writes the token's session first: a housekeeper of our library lets it stand for as long as
+    /// its id states.
     async fn put_token(&self, row: &NewRow) -> Result<Put, String> {
         let Names::Tokens { table, columns: [token, session], since, times, times_columns, held } =
             &self.names
@@ -142,7 +144,7 @@ impl Rows {
         ];
         let insert = Action::InsertIfAbsent { cells: beats, ttl_s: None };
         let key = vec![text(beating, &row.owner)];
-        // There already: the heartbeat that it has stands.
+        // If the session exists, its heartbeat stands.
         self.conditional(Statement::new(Ident::new(times), key, insert)).await?;
         let cells: Cells = vec![
             (Ident::new(session), Some(Value::from(row.owner.as_str()))),
@@ -177,7 +179,7 @@ impl Rows {
             Conditional::NotApplied(row) => row,
         };
         let by = there.as_ref().and_then(|row| row.text(&Ident::new(owner)));
-        // A row whose owner has ended, and whose value has not, is nobody's.
+        // A row whose owner's cell has ended before the value's belongs to no client.
         if let Some(by) = by.filter(|by| *by != own) {
             return Ok(Put::Taken { by: by.to_owned() });
         }
@@ -203,7 +205,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Sent until it is answered: each of these may be applied twice.
+    /// Sends the statement until it is answered. Each of these statements may be applied twice.
     async fn conditional(&self, statement: Statement) -> Result<Conditional, String> {
         let mut attempts = 0;
         loop {
@@ -230,7 +232,7 @@ impl Rows {
         }
     }
 
-    /// By this machine's clock, as any client of these recipes has it.
+    /// The time of this machine's clock, like that of every client of these recipes.
     fn now_us(&self) -> i64 {
         let now_ms = i64::try_from(self.seams.clock.wall_ms()).unwrap_or(i64::MAX);
         now_ms.saturating_mul(1_000)

@@ -1,4 +1,5 @@
-//! The driver behind a scan: the one place that names `scylla`, beside the type of its session.
+//! Reads tables through the driver: the only module that names `scylla`, besides the type of its
+//! session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::layout::{Actual, ActualColumn, Cell, Expected, Raw, Role, Type};
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 /// Rows in a page: some hundred kilobytes, a few milliseconds of a node's time.
 const PAGE_ROWS: i32 = 1_000;
-/// Pauses before a page is asked for again: a node that is restarted is back within them.
+/// Pauses before a page is requested again: long enough for a node to restart.
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_millis(400),
@@ -34,10 +35,10 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// The only order of tokens that is a number of 64 bits.
+/// The only partitioner whose tokens are numbers of 64 bits.
 const PARTITIONER: &str = "Murmur3Partitioner";
 
-/// The tables, with their reads prepared.
+/// The tables of a recipe, with prepared reads.
 pub(super) struct Driver {
     session: Arc<Session>,
     keyspace: String,
@@ -82,7 +83,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// All rows of one key of a table; none for a key that is no value of its type.
+    /// Reads all rows of one key of a table; none for a key that is no value of the column's type.
     async fn rows_of(&self, table: usize, key: &Raw) -> Result<Vec<Row>, ScanError> {
         let table = self.table(table)?;
         let is = table.key.get_variable_col_specs().iter().next().map(|spec| spec.typ().clone());
@@ -126,7 +127,7 @@ impl Driver {
         }
     }
 
-    /// The rows of a table of modes, at QUORUM; none if there is no such table.
+    /// Reads the rows of a table of modes, at QUORUM; none if there is no such table.
     async fn rows_of_modes(&self, table: &str) -> Result<Vec<ModeRow>, ScanError> {
         let state = self.session.get_cluster_state();
         let there = state.get_keyspace(&self.keyspace);
@@ -157,7 +158,7 @@ impl Driver {
         if last == PARTITIONER { Ok(()) } else { Err(ScanError::Partitioner { name }) }
     }
 
-    /// The first column of the first row.
+    /// The first column of the result's first row.
     async fn one(&self, text: &str, table: &str) -> Result<Option<CqlValue>, ScanError> {
         let read = self.session.query_unpaged(text, ()).await;
         let read = read.map_err(|error| of_execution(table, 1, &error))?;
@@ -171,7 +172,7 @@ impl Driver {
         self.tables.get(table).ok_or_else(missing)
     }
 
-    /// One page, asked for again after a fault that may pass.
+    /// Reads one page; repeats the request after a fault that may pass.
     async fn read(
         &self,
         readable: &Readable,
@@ -248,7 +249,7 @@ impl Tables for Driver {
     }
 }
 
-/// The tables, if they are there and look as they must.
+/// Finds the tables and checks their columns.
 fn look(
     session: &Session,
     keyspace: &str,
@@ -285,7 +286,8 @@ fn actual(table: &Table) -> Actual {
         let role = match column.kind {
             ColumnKind::PartitionKey => Role::Partition,
             ColumnKind::Clustering => Role::Clustering,
-            // One value for all rows of a partition: read as any other.
+            // A static column has one value for all rows of a partition, and is read like any
+            // other.
             _ => Role::Regular,
         };
         (name.clone(), ActualColumn { role, is: type_of(&column.typ) })
@@ -315,7 +317,7 @@ fn type_of(is: &ColumnType<'_>) -> Type {
     }
 }
 
-/// The token, and the columns as the table is read.
+/// Reads a row: the token, then the columns of `readable`.
 fn cells(row: DriverRow, readable: &Readable) -> (i64, Row) {
     let mut values = row.columns.into_iter();
     let token = match values.next().flatten() {
@@ -333,7 +335,7 @@ fn cells(row: DriverRow, readable: &Readable) -> (i64, Row) {
     (token, readable.columns.iter().map(cell).collect())
 }
 
-/// `None` for null, and for what the check of the table has refused.
+/// Converts a value; `None` for null, and for types that the check of the table has refused.
 fn raw(value: CqlValue) -> Option<Raw> {
     Some(match value {
         CqlValue::Text(text) | CqlValue::Ascii(text) => Raw::Text(text),
@@ -353,7 +355,7 @@ fn raw(value: CqlValue) -> Option<Raw> {
     })
 }
 
-/// A number of any length, if it fits.
+/// A big-endian number of any length, if it fits.
 fn whole(bytes: &[u8]) -> Option<i64> {
     let (first, rest) = bytes.split_at_checked(bytes.len().saturating_sub(8))?;
     let sign = if rest.first().or(first.first())? & 0x80 == 0 { 0 } else { 0xff };
@@ -362,7 +364,7 @@ fn whole(bytes: &[u8]) -> Option<i64> {
     first.iter().all(|byte| *byte == sign).then(|| i64::from_be_bytes(number))
 }
 
-/// A key as the type of its column has it.
+/// A key as a value of its column's type.
 fn bound(key: &Raw, is: &ColumnType<'_>) -> Option<CqlValue> {
     let ColumnType::Native(is) = is else { return None };
     Some(match is {

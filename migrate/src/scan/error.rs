@@ -1,34 +1,34 @@
-//! What goes wrong when tables are read. Nothing was changed, whatever it is.
+//! Errors of reading tables. A scan never changes anything.
 
 use crate::layout::Mismatch;
 
 /// Why tables cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ScanError {
-    /// No such keyspace.
+    /// The keyspace does not exist.
     #[error(
         "there is no keyspace \"{keyspace}\"; those of the cluster are: {has}; --keyspace names one"
     )]
     NoKeyspace {
-        /// The one that was asked for.
+        /// The keyspace that was requested.
         keyspace: String,
-        /// Those that there are.
+        /// The keyspaces that exist.
         has: String,
     },
-    /// No such table.
+    /// The table does not exist.
     #[error(
         "keyspace \"{keyspace}\" has no table \"{table}\"; its tables are: {has}; an option names it \
          if it is called otherwise (holdfast-migrate plan --help)"
     )]
     NoTable {
-        /// Where it was looked for.
+        /// The keyspace.
         keyspace: String,
-        /// The one that was asked for.
+        /// The table that was requested.
         table: String,
-        /// Those that there are.
+        /// The tables that exist.
         has: String,
     },
-    /// A table is not the recipe's.
+    /// A table does not fit the recipe.
     #[error("table \"{table}\" is not as the recipe has it: {mismatch}")]
     OtherTable {
         /// Its name.
@@ -36,7 +36,7 @@ pub enum ScanError {
         /// The first difference.
         mismatch: Mismatch,
     },
-    /// Its partitions are in another order.
+    /// The cluster orders its partitions in another way.
     #[error(
         "the cluster's partitioner is {name}; tables are read in the order of Murmur3Partitioner"
     )]
@@ -44,20 +44,20 @@ pub enum ScanError {
         /// Its name.
         name: String,
     },
-    /// The server refuses.
+    /// The server refuses the read.
     #[error("table \"{table}\": the server refuses to read it: {message}")]
     Refused {
         /// Its name.
         table: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
-    /// A page was not read.
+    /// A page could not be read.
     #[error("table \"{table}\" could not be read at QUORUM, {attempts} times: {last}")]
     Unreadable {
         /// Its name.
         table: String,
-        /// How often it was tried.
+        /// How often it was requested.
         attempts: u32,
         /// The last fault.
         last: String,
@@ -65,7 +65,7 @@ pub enum ScanError {
 }
 
 impl ScanError {
-    /// Whether it will be so another time, unless something is changed.
+    /// Whether the error persists until an operator changes something.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::NoKeyspace { .. }

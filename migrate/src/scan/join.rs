@@ -1,4 +1,4 @@
-//! The two tables of a recipe, lock by lock. Both are read in the order of their tokens.
+//! Joins the two tables of a recipe, lock by lock. Both are read in the order of their tokens.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,7 +9,7 @@ use super::ranges::Range;
 use super::tables::Tables;
 use crate::layout::{Cell, Raw};
 
-/// Told at once, at most, but for the rows of one lock.
+/// Locks that are reported together; the last token may add a few.
 const LOCKS_AT_ONCE: usize = 500;
 
 /// The cells of a row, in the order of the columns that are read.
@@ -22,9 +22,9 @@ pub(crate) struct Page {
     pub(crate) next: Option<Vec<u8>>,
 }
 
-/// Where pages come from.
+/// The source of pages.
 pub(super) trait Pages {
-    /// A page of a range of table 0 or 1.
+    /// Reads a page of a range of table 0 or 1.
     async fn page(
         &self,
         table: usize,
@@ -44,7 +44,7 @@ impl Pages for dyn Tables {
     }
 }
 
-/// All rows of one key.
+/// All rows of one lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Joined {
     pub(super) lock: Raw,
@@ -52,7 +52,7 @@ pub(super) struct Joined {
     pub(super) second: Vec<Row>,
 }
 
-/// One table of the two, as far as it was read.
+/// One of the two tables, as far as it was read.
 pub(super) struct Side {
     table: usize,
     rows: VecDeque<(i64, Row)>,
@@ -89,7 +89,7 @@ impl Side {
         Ok(self.rows.front().map(|(token, _)| *token))
     }
 
-    /// All rows with this token, by their key.
+    /// Takes all rows with this token, with their keys.
     async fn take(
         &mut self,
         pages: &(impl Pages + ?Sized),
@@ -109,7 +109,7 @@ impl Side {
     }
 }
 
-/// Reads a range of both tables, or of the first, and tells what there is, a few locks at once.
+/// Reads a range of both tables, or of the first, and reports the locks in portions.
 pub(super) async fn join(
     pages: &(impl Pages + ?Sized),
     clock: &dyn Clock,
@@ -148,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Tables as lists of tokens and keys; pages of two rows.
+    /// Tables as lists of tokens and keys, in pages of two rows.
     struct Tables([Vec<(i64, &'static str)>; 2]);
 
     impl Pages for Tables {
@@ -189,7 +189,7 @@ mod tests {
         rows.iter().map(|(key, first, second)| ((*key).to_owned(), *first, *second)).collect()
     }
 
-    /// Rows of one lock stand on both sides of an end of a page, and locks in one table only.
+    /// A lock's rows are on two pages, and some locks are in one table only.
     #[tokio::test]
     async fn the_rows_of_a_lock_come_together_from_both_tables_over_pages() {
         let first = vec![(-5, "a"), (1, "b"), (1, "b"), (1, "b"), (9, "d")];

@@ -1,14 +1,15 @@
 //! Reads the tables of a recipe, lock by lock, by token ranges.
 //!
 //! A cluster orders the rows of a table by the token of their partition key, and each node has some
-//! ranges of tokens: a table is read in many ranges, a few at once, each in pages. The two tables of a
-//! recipe have the same key, so that a lock's rows stand in the same range of both, in the same order:
-//! they are joined as they come, and what is in memory is a page of each for every range that is being
-//! read. Only the sessions of tokens are kept whole, for a token says no more than whose it is: they are read at the
-//! beginning of each pass, never before, because a heartbeat tells of a live session only as long as it is young.
+//! ranges of tokens. So a scan reads a table in many ranges, a few at once, each in pages. The two
+//! tables of a recipe have the same key, so a lock's rows are in the same range of both, in the
+//! same order: the scan joins them as they arrive, and keeps in memory one page of each table for
+//! every range that is being read. Only the sessions of tokens are kept whole, because a token
+//! names only its session. They are read at the beginning of each pass, never before, because only
+//! a young heartbeat shows that a session lives.
 //!
-//! Reads are at QUORUM: what was acknowledged at QUORUM before the read began is seen. They change nothing
-//! and are repeated, a few times, after a fault.
+//! Reads are at QUORUM: they see what was acknowledged at QUORUM before the read began. They change
+//! nothing and are repeated, a few times, after a fault.
 
 mod driver;
 mod error;
@@ -38,17 +39,17 @@ pub use ranges::Range;
 pub use scopes::SeenScope;
 use tables::Tables;
 
-/// Tables of a recipe that are there and look as they must.
+/// Reads the tables of a recipe, which exist and have its columns.
 pub struct Scan {
     names: Names,
     tables: Arc<dyn Tables>,
     seams: Seams,
 }
 
-/// Sessions that have a heartbeat, and when it was written.
+/// Sessions that have a heartbeat, and the write time of that.
 type Sessions = BTreeMap<String, Option<i64>>;
 
-/// Which tables these are: equal for two scans if, and only if, they read the same tables of the same
+/// Identifies tables: equal for two scans if, and only if, they read the same tables of the same
 /// cluster, not others of the same names.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Identity {
@@ -56,28 +57,28 @@ pub struct Identity {
     pub cluster: String,
     /// The keyspace.
     pub keyspace: String,
-    /// Each table, and the id that the cluster gave it when it was made.
+    /// Each table, with the id that the cluster gave it when it was created.
     pub tables: Vec<(String, String)>,
 }
 
-/// What a scan tells.
+/// A message of a scan.
 #[derive(Debug)]
 pub enum News {
-    /// Some locks of a range, none of which was told before.
+    /// Some locks of a range; each lock is reported once.
     Locks {
-        /// Which range.
+        /// The range's number.
         range: usize,
-        /// They.
+        /// The locks.
         locks: Vec<LockRows>,
-        /// Not before the answer with the last of these rows had come: what was left of a row when it
-        /// was read has become less by at least the time since.
+        /// An instant not before the answer with the last of these rows: what a row had left when
+        /// it was read has become less by at least the time since.
         read_at: Moment,
     },
-    /// All locks of a range have been told.
+    /// All locks of a range were reported.
     Done {
-        /// Which range.
+        /// The range's number.
         range: usize,
-        /// In how many pieces of news.
+        /// How many messages had its locks.
         news: u64,
     },
 }
@@ -89,7 +90,7 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    /// Looks for the tables. Changes nothing.
+    /// Finds the tables and checks them. Changes nothing.
     ///
     /// # Errors
     ///
@@ -106,47 +107,48 @@ impl Scan {
         Ok(Self { names, tables: Arc::new(driver), seams })
     }
 
-    /// Over tables that are not a cluster's.
+    /// A scan of tables without a cluster.
     #[cfg(test)]
     pub(crate) fn over(tables: Arc<dyn Tables>, names: Names, seams: Seams) -> Self {
         Self { names, tables, seams }
     }
 
-    /// The recipe with its tables, as the table of modes has it.
+    /// The recipe and its tables, as the table of modes has them.
     pub fn named(&self) -> String {
         self.names.on(&self.tables.keyspace())
     }
 
-    /// Which recipe wrote the rows.
+    /// The recipe that wrote the rows.
     pub fn recipe(&self) -> Recipe {
         self.names.recipe()
     }
 
-    /// Which tables these are.
+    /// Identifies the tables.
     ///
     /// # Errors
     ///
-    /// [`ScanError`] if the cluster does not say.
+    /// [`ScanError`] if the cluster does not answer.
     pub async fn identity(&self) -> Result<Identity, ScanError> {
         self.tables.identity().await
     }
 
-    /// The time of the coordinator that is asked, microseconds since 1970: for a comparison with write
-    /// times, which are by other clocks.
+    /// The time of one coordinator, microseconds since 1970, for comparison with write times, which
+    /// come from other clocks.
     ///
     /// # Errors
     ///
-    /// [`ScanError`] if it does not say.
+    /// [`ScanError`] if the coordinator does not answer.
     pub async fn now_us(&self) -> Result<i64, ScanError> {
         self.tables.now_us().await
     }
 
-    /// One pass: reads these ranges, so many at once, and tells what is there. Waits while nobody takes the news.
-    /// Cancel safe: what was told was told.
+    /// Makes one pass: reads these ranges, `at_once` of them at a time, and sends what it reads to
+    /// `news`. Waits while the channel is full. Cancel safe: messages that were sent stay valid.
     ///
     /// # Errors
     ///
-    /// [`ScanError`] if a page could not be read in spite of repeats. What was told stands.
+    /// [`ScanError`] if a page could not be read in spite of repeats. Messages that were sent stay
+    /// valid.
     pub async fn run(
         &self,
         ranges: &[Range],
@@ -158,7 +160,7 @@ impl Scan {
         stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
     }
 
-    /// All that the tables say of one lock now; `None` if nothing.
+    /// Reads all rows of one lock now; `None` if it has none.
     ///
     /// # Errors
     ///
@@ -172,11 +174,11 @@ impl Scan {
         let Some(rows) = LockRows::of(self.recipe(), name.clone(), first, second) else {
             return Ok(None);
         };
-        // Those of a pass may be older than the row.
+        // Does not use a pass's sessions: they may be older than the row.
         self.with_heartbeat(rows, &Sessions::new()).await
     }
 
-    /// Whether a lock's rows are in two tables: the heartbeats of tokens are not by lock.
+    /// Whether the second table has rows per lock: the heartbeats of tokens are per session.
     fn has_second(&self) -> bool {
         match self.recipe() {
             Recipe::Lease | Recipe::Tokens => false,
@@ -200,7 +202,7 @@ impl Scan {
             });
             let locks = self.with_heartbeats(locks.collect(), sessions).await?;
             told.fetch_add(1, Ordering::Relaxed);
-            // Who does not listen any more wants no more news.
+            // A receiver that was dropped needs no more messages.
             let _ = news.send(News::Locks { range: range.index, locks, read_at }).await;
             Ok(())
         };
@@ -209,7 +211,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Tokens with what is known of their sessions.
+    /// Adds the heartbeats to tokens.
     async fn with_heartbeats(
         &self,
         locks: Vec<LockRows>,
@@ -222,8 +224,9 @@ impl Scan {
         Ok(known)
     }
 
-    /// A session that began after the sessions were read is asked for by itself. If there is none, its
-    /// token is read once more: both may just have ended, and then nothing is wrong.
+    /// Adds the heartbeat to one token. A session that began after the pass's read of sessions is
+    /// read by itself. If it has no row, its token is read again: both may just have ended, which
+    /// is no error.
     async fn with_heartbeat(
         &self,
         mut rows: LockRows,
@@ -255,7 +258,7 @@ impl Scan {
         Ok(rows.into_iter().next().map(written_of))
     }
 
-    /// The sessions of tokens as they are now; none where the recipe has none.
+    /// Reads all sessions of tokens; none where the recipe has none.
     async fn sessions(&self) -> Result<Sessions, ScanError> {
         let mut sessions = Sessions::new();
         let Names::Tokens { .. } = self.names else { return Ok(sessions) };
@@ -278,7 +281,7 @@ impl Scan {
     }
 }
 
-/// When a heartbeat was written: of the cells of `token_times`, the second.
+/// The write time of a heartbeat: the second cell of `token_times`.
 fn written_of(row: Vec<Option<Cell>>) -> Option<i64> {
     row.into_iter().nth(1).flatten()?.written_us
 }

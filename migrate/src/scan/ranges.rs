@@ -1,19 +1,19 @@
-//! The ring of tokens, in pieces.
+//! Splits the ring of tokens into ranges.
 
-/// Some of the tokens: those above one and up to another.
+/// A range of tokens: above `after` and up to `upto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// Its number among all, from 0.
     pub index: usize,
-    /// Above this one.
+    /// The last token below the range.
     pub after: i64,
-    /// Up to this one, and with it.
+    /// The last token of the range.
     pub upto: i64,
 }
 
 impl Range {
-    /// The whole ring in so many ranges, equally long but for a token; one at least. No key has the
-    /// lowest token, which is no range's.
+    /// Splits the whole ring into this many ranges, at least one, whose lengths differ by one token
+    /// at most. No range has the lowest token, because no key has it.
     pub fn split(number: usize) -> Vec<Self> {
         let number = number.max(1);
         let bounds = |at: usize| {

@@ -1,4 +1,5 @@
-//! The scopes that processes of ours have registered in: read from the table of modes, where there is one.
+//! Reads the scopes, with the processes registered in them, from the table of modes, if there is
+//! one.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +12,15 @@ use super::{Scan, ScanError};
 pub struct SeenScope {
     /// What its locks' names begin with.
     pub scope: String,
-    /// Where it is; `None`: at a stage that is not known here.
+    /// Its stage; `None`: one that this release does not know.
     pub stage: Option<Stage>,
-    /// The writers of those of its processes that hold natively whatever they hold in the recipe's tables.
+    /// The writers of its processes that hold natively whatever they hold in the recipe's tables.
     pub writers: BTreeSet<Writer>,
-    /// Those of version 0.1 among them, whose rows cannot be told from others'.
+    /// Processes of version 0.1 among those, whose rows look like those of other clients.
     pub older: Vec<String>,
-    /// The recipe, with its tables, that its processes lock by, if one has said so.
+    /// The recipe and tables that its processes lock by, if one has recorded them.
     pub recipe: Option<String>,
-    /// The cluster of the native store that they lock in, likewise.
+    /// The cluster of the native store that they lock in, if one has recorded it.
     pub cluster: Option<String>,
 }
 
@@ -27,14 +28,14 @@ pub struct SeenScope {
 pub(crate) type ModeRow = [Option<String>; 6];
 
 impl SeenScope {
-    /// Whether a name can begin with both.
+    /// Whether a name can have both prefixes.
     pub fn meets(&self, prefix: &str) -> bool {
         self.scope.starts_with(prefix) || prefix.starts_with(&self.scope)
     }
 }
 
 impl Scan {
-    /// The scopes in a table of modes; none if there is no such table.
+    /// Reads the scopes of a table of modes; none if there is no such table.
     ///
     /// # Errors
     ///
@@ -44,7 +45,7 @@ impl Scan {
     }
 }
 
-/// The rows of one scope stand together.
+/// Groups rows by scope; the rows of one scope are adjacent.
 fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
     let mut scopes: Vec<SeenScope> = Vec::new();
     for [scope, process, mode, stage, recipe, cluster] in rows {
@@ -68,7 +69,7 @@ fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
     scopes
 }
 
-/// One that nobody has moved yet says none.
+/// A scope without a stage was never moved.
 fn stage_of(stage: Option<&str>) -> Option<Stage> {
     let Some(stage) = stage else { return Some(Stage::Cassandra) };
     Stage::of_row(stage)

@@ -1,17 +1,17 @@
-//! The text of the reads. What is named is an identifier, what is bound is a value.
+//! The CQL of the reads. Names are quoted identifiers, values are bound.
 
 use crate::layout::{Actual, Expected, Role};
 
-/// A table that is there, as it is read.
+/// An existing table, with the columns to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Readable {
     pub(super) table: String,
-    /// The first is the partition key. TTL and write time follow those with detail.
+    /// The columns, the partition key first. TTL and write time follow those marked `true`.
     pub(super) columns: Vec<(String, bool)>,
 }
 
 impl Readable {
-    /// TTL and write time can be asked for what is no part of a key.
+    /// Reads TTL and write time only of columns that are part of no key.
     pub(super) fn of(expected: &Expected, actual: &Actual) -> Self {
         let is_regular = |name: &String| {
             actual.columns.get(name).is_some_and(|there| there.role == Role::Regular)
@@ -25,7 +25,7 @@ impl Readable {
         }
     }
 
-    /// All rows of a range: the token first, then the columns.
+    /// Reads all rows of a range: the token first, then the columns.
     pub(super) fn select_range(&self, keyspace: &str) -> String {
         let token = self.token();
         let wanted = self.wanted();
@@ -33,7 +33,7 @@ impl Readable {
         format!("SELECT {token}, {wanted} FROM {table} WHERE {token} > ? AND {token} <= ?")
     }
 
-    /// The rows of one key: the same columns.
+    /// Reads the rows of one key, with the same columns.
     pub(super) fn select_key(&self, keyspace: &str) -> String {
         let (token, wanted, key) = (self.token(), self.wanted(), self.key());
         format!(
@@ -64,7 +64,7 @@ pub(super) fn of_keyspace(keyspace: &str, table: &str) -> String {
     format!("{}.{}", quoted(keyspace), quoted(table))
 }
 
-/// As the server has the name, capitals and all.
+/// Quotes a name, so that the server keeps its case.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

@@ -1,5 +1,5 @@
-//! What a scan reads from: the seam between it and the driver, so that its tests, and those of what stands on it, need no
-//! cluster.
+//! The source that a scan reads from. The trait separates scan and driver, so that tests of the
+//! scan, and of what uses it, need no cluster.
 
 use holdfast_seams::BoxFuture;
 
@@ -10,7 +10,7 @@ use crate::layout::Raw;
 
 /// The tables of a recipe: 0 is the one that is read first, 1 the other.
 pub(crate) trait Tables: Send + Sync {
-    /// A page of a range of a table.
+    /// Reads a page of a range of a table.
     fn page(
         &self,
         table: usize,
@@ -18,19 +18,19 @@ pub(crate) trait Tables: Send + Sync {
         from: Option<Vec<u8>>,
     ) -> BoxFuture<'_, Result<Page, ScanError>>;
 
-    /// All rows of one key of a table.
+    /// Reads all rows of one key of a table.
     fn rows<'a>(&'a self, table: usize, key: &'a Raw)
     -> BoxFuture<'a, Result<Vec<Row>, ScanError>>;
 
-    /// In which keyspace they are.
+    /// The keyspace of the tables.
     fn keyspace(&self) -> String;
 
-    /// What the clock of the coordinator shows that is asked, microseconds since 1970.
+    /// The time of one coordinator's clock, microseconds since 1970.
     fn now_us(&self) -> BoxFuture<'_, Result<i64, ScanError>>;
 
-    /// Which tables these are.
+    /// Identifies the tables.
     fn identity(&self) -> BoxFuture<'_, Result<Identity, ScanError>>;
 
-    /// The rows of a table of modes; none if there is no such table.
+    /// Reads the rows of a table of modes; none if there is no such table.
     fn modes<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Vec<ModeRow>, ScanError>>;
 }

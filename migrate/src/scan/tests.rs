@@ -1,4 +1,4 @@
-//! Tables in memory, as a scan reads them, and what a scan tells of them.
+//! Tables in memory for a scan, and what a scan reports of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,8 @@ use super::scopes::ModeRow;
 use super::*;
 use crate::plan::{Rules, changed_by_strangers};
 
-/// A recipe's tables, which tests write as they like. The token of a row is its place in the order of keys.
+/// A recipe's tables, which tests write directly. A row's token is its position in the order of
+/// keys.
 #[derive(Default)]
 pub(crate) struct InMemory(Mutex<State>);
 
@@ -27,7 +28,7 @@ impl InMemory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The rows of one key, whatever there was before; none: they are gone.
+    /// Replaces the rows of one key; an empty list removes them.
     pub(crate) fn put(&self, table: usize, key: &str, rows: Vec<Row>) {
         let table = &mut self.lock().tables[table];
         let key = Raw::Text(key.to_owned());
@@ -38,13 +39,13 @@ impl InMemory {
         }
     }
 
-    /// A lease of `owner`, written then.
+    /// Writes a lease of `owner`.
     pub(crate) fn lease(&self, lock: &str, owner: &str, left_s: i32, written_us: i64) {
         let owner = cell(owner, Some(left_s), Some(written_us));
         self.put(0, lock, vec![vec![cell(lock, None, None), owner, None]]);
     }
 
-    /// From now on the nodes' clocks show this.
+    /// Sets the nodes' clocks.
     pub(crate) fn set_now_us(&self, now_us: i64) {
         self.lock().now_us = now_us;
     }
@@ -112,7 +113,7 @@ fn tokens() -> Names {
     }
 }
 
-/// All that one pass tells.
+/// The locks that one pass reports.
 async fn pass(scan: &Scan) -> Vec<LockRows> {
     let (send, mut news) = mpsc::channel(4);
     let listening = async {
@@ -129,8 +130,8 @@ async fn pass(scan: &Scan) -> Vec<LockRows> {
     told
 }
 
-/// One scan makes all passes of `cutover --wait`. A session that beats all the while is never taken for one that has not beaten for
-/// two graces, however long ago the scan was opened.
+/// One scan makes all passes of `cutover --wait`. A session with regular heartbeats never counts as
+/// one without a heartbeat for two graces, however long ago the scan was opened.
 #[tokio::test]
 async fn each_pass_reads_the_heartbeats_as_they_are_then() {
     const SECOND: i64 = 1_000_000;
@@ -150,7 +151,7 @@ async fn each_pass_reads_the_heartbeats_as_they_are_then() {
         let stranger = rows.iter().find_map(|rows| changed_by_strangers(rows, &rules, now_us));
         assert_eq!(stranger.as_deref(), Some("worker-7"), "after {minute} minutes");
     }
-    // The session ends; what is left of it is nobody's any more once two graces are over.
+    // The session ends; its rows stop counting once two graces are over.
     tables.set_now_us((100 + 19 * 60 + 361) * SECOND);
     let now_us = scan.now_us().await.unwrap();
     let rows = pass(&scan).await;

@@ -1,75 +1,75 @@
-//! One lock on both sides: what the plan of its rows says, and what the native store has. Pure.
+//! Compares the plan of a lock's rows with its native state. Pure.
 
 use std::fmt;
 
 use crate::plan::{Kind, LockPlan, Planned};
 
-/// Waiters that are compared: the native store tells no more of a line at once.
+/// Waiters that are compared: the native store shows no more of a line at once.
 pub const LINE_COMPARED: usize = 100;
 
-/// A lock as the native store has it.
+/// A lock in the native store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NativeLock {
     /// Its name.
     pub name: String,
-    /// Who holds it.
+    /// Its holders.
     pub holders: Vec<Party>,
-    /// Who waits for it, in order: the first [`LINE_COMPARED`].
+    /// Its waiters, in order: the first [`LINE_COMPARED`].
     pub line: Vec<Party>,
     /// Its value.
     pub value: Option<Vec<u8>>,
 }
 
-/// One who holds or waits there.
+/// A native holder or waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// What it is called: of one that was imported, its owner's id.
+    /// Its session's label; of an imported one the owner's id.
     pub label: String,
-    /// It was imported, and nobody has claimed it.
+    /// It was imported and not claimed.
     pub is_imported: bool,
 }
 
-/// What differs.
+/// A difference between the rows and the native store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// A holder's row, and nobody holds natively.
+    /// The table has a holder, and the lock is free natively.
     NotHeld {
-        /// Whose row.
+        /// The owner of the row.
         owner: String,
     },
-    /// A holder's row, and somebody else holds natively.
+    /// The table has a holder, and the lock has another one natively.
     OtherHolder {
-        /// Whose row.
+        /// The owner of the row.
         owner: String,
-        /// Who holds, as it can be shown: a claim changes it.
+        /// The native holder's label; a claim changes it.
         native: String,
     },
     /// The values differ.
     OtherValue {
-        /// Whose row.
+        /// The owner of the row.
         owner: String,
     },
-    /// A row in line, and it is not in line natively.
+    /// The table has a waiter that is not in line natively.
     NotInLine {
-        /// Whose row.
+        /// The owner of the row.
         owner: String,
     },
-    /// The lines are in another order.
+    /// The two lines have different orders.
     OtherOrder {
-        /// Whose turn it is by the rows.
+        /// The waiter that comes first in the table.
         owner: String,
-        /// Whose turn it is natively.
+        /// The waiter that comes first natively.
         native: String,
     },
-    /// Something was imported whose row is not there.
+    /// An imported hold or wait has no row.
     OnlyNative {
-        /// Whose it is.
+        /// Its owner.
         owner: String,
     },
 }
 
 impl Difference {
-    /// For programs; never changes.
+    /// A stable code for programs; it never changes.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotHeld { .. } => "not-held",
@@ -82,7 +82,7 @@ impl Difference {
     }
 }
 
-/// For people, after the lock's name.
+/// The difference for people, to follow the lock's name.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -109,8 +109,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What differs between a lock's rows and the native store. Rows that cannot be imported are not looked
-/// for there, and who came natively is nobody's difference, unless he holds what a row holds.
+/// The differences between a lock's rows and the native store. Rows that cannot be imported are not
+/// looked for there. A session that was not imported counts only if it holds what a row holds.
 pub fn compare(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<Difference> {
     let nothing = NativeLock::default();
     let native = native.unwrap_or(&nothing);
@@ -140,7 +140,7 @@ fn compare_holder(row: &Planned, native: &NativeLock) -> Option<Difference> {
         return Some(Difference::OtherHolder { owner, native: first.label.clone() });
     }
     match &row.kind {
-        // Without a value of its own a row leaves the one that is there.
+        // A row without a value leaves the value that the lock has.
         Kind::Holds { value: Some(value) } if native.value.as_ref() != Some(value) => {
             Some(Difference::OtherValue { owner })
         }
@@ -148,7 +148,8 @@ fn compare_holder(row: &Planned, native: &NativeLock) -> Option<Difference> {
     }
 }
 
-/// The rows that are in line natively, in the order they have there; others are named.
+/// Compares the rows with the native line: rows that are missing there, and the first that has
+/// another place.
 fn compare_line(waiters: &[&Planned], native: &NativeLock, differences: &mut Vec<Difference>) {
     let in_line =
         |owner: &str| native.line.iter().any(|party| party.is_imported && party.label == owner);
@@ -184,7 +185,7 @@ mod tests {
         LockPlan { rows: owners.iter().enumerate().map(row).collect(), findings: Vec::new() }
     }
 
-    /// `holder, first in line, …`; one with a star came natively.
+    /// `holder, first in line, …`; a star marks a session that was not imported.
     fn native(parties: &[&str], value: Option<&[u8]>) -> NativeLock {
         let party = |name: &&str| Party {
             label: name.trim_end_matches('*').to_owned(),
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// It is in the report of the plan, and not here again.
+    /// The plan's report has it already.
     #[test]
     fn what_cannot_be_imported_is_no_difference() {
         let reason = Reason::NoTtl;

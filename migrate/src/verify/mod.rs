@@ -1,9 +1,9 @@
-//! Compares the tables with the native store, and tells every difference. Changes nothing.
+//! Compares the tables with the native store, and reports every difference. It changes nothing.
 //!
-//! The two are not read at one instant, and rows end: what differs is read once more, on both sides, a
-//! little later, and only what differs then is told. While somebody still writes, or claims what was
-//! imported, there are differences that mean no harm; with the writers stopped, and before anybody claims,
-//! there is none.
+//! The two are not read at one instant, and rows end. So a lock that differs is read again a little
+//! later, on both sides, and only what differs then is reported. While a client still writes, or
+//! claims an import, harmless differences appear; with all writers stopped, and before any claim,
+//! there are none.
 
 mod compare;
 
@@ -23,22 +23,22 @@ use crate::plan::{LockPlan, Rules, plan};
 use crate::scan::{News, Range, Scan, ScanError};
 pub use compare::{Difference, LINE_COMPARED, NativeLock, Party, compare};
 
-/// How long what differs is let alone: an import ends up to a second after its row.
+/// The pause before the second read: an import ends up to a second after its row.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Locks that are read once more: if more differ, it is no matter of an instant.
+/// Locks that are read again: if more differ, the instant of the read is not the cause.
 const LOOKED_AT_AGAIN: usize = 1_000;
-/// Locks that are asked for natively at once.
+/// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
-/// News that wait to be compared.
+/// Messages of the scan that wait for this task.
 const NEWS_WAITING: usize = 4;
 
-/// The native store, as it is compared.
+/// The native store, as a comparison reads it.
 pub trait NativeStore {
-    /// One lock; `None`: nobody has it, waits for it, or left a value.
+    /// Reads one lock; `None`: it has no holder, no waiter, and no value.
     fn lock(&self, name: &str) -> impl Future<Output = Result<Option<NativeLock>, Fault>>;
 
-    /// Names of locks, below the prefix and after that name, that somebody has or waits for; and after
-    /// which name there are more.
+    /// Names of locks with a holder or a waiter, below the prefix and after the position `after`;
+    /// and the position of the next page, if there is one.
     fn names(
         &self,
         prefix: &str,
@@ -46,28 +46,28 @@ pub trait NativeStore {
     ) -> impl Future<Output = Result<(Vec<String>, Option<String>), Fault>>;
 }
 
-/// What a comparison came to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Locks that have something to import, or something imported.
     pub locks: u64,
-    /// Those of them that differ.
+    /// How many of them differ.
     pub differing: u64,
 }
 
-/// Why a comparison ended before its end. What was told is so.
+/// Why a comparison ended early. The differences that were reported are valid.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The tables could not be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// The store was not read.
+    /// The store could not be read.
     #[error("the store was not read: {0}")]
     Native(#[from] Fault),
 }
 
-/// Compares all locks below the rules' prefix: those that have rows, then those that have something
-/// imported and no rows.
+/// Compares all locks below the rules' prefix: those with rows, then those with an import and no
+/// rows.
 ///
 /// # Errors
 ///
@@ -111,11 +111,11 @@ struct Sides<'a, N> {
     native: &'a N,
     rules: &'a Rules,
     seams: &'a Seams,
-    /// Locks that were read once more.
+    /// Locks that were read again.
     again: AtomicUsize,
 }
 
-/// A lock with what differs of it.
+/// A lock and its differences.
 type Compared = (String, Vec<Difference>);
 
 impl<N: NativeStore> Sides<'_, N> {
@@ -152,7 +152,8 @@ impl<N: NativeStore> Sides<'_, N> {
         Ok(())
     }
 
-    /// `None` for a lock outside of the prefix, or with nothing to import.
+    /// Compares one lock with rows; `None` if it is outside of the prefix, or has nothing to
+    /// import.
     async fn compare_lock(&self, rows: LockRows) -> Result<Option<Compared>, VerifyError> {
         let key = rows.lock.clone();
         let Some(planned) = plan(rows, self.rules).filter(|plan| !plan.rows.is_empty()) else {
@@ -173,7 +174,7 @@ impl<N: NativeStore> Sides<'_, N> {
         self.again.fetch_add(1, Ordering::Relaxed) < LOOKED_AT_AGAIN
     }
 
-    /// What is planned of a lock now.
+    /// The lock's plan by its rows now.
     async fn planned(&self, key: &Raw) -> Result<LockPlan, VerifyError> {
         let rows = self.scan.lock(key).await?;
         Ok(rows.and_then(|rows| plan(rows, self.rules)).unwrap_or_default())
@@ -199,7 +200,8 @@ impl<N: NativeStore> Sides<'_, N> {
         }
     }
 
-    /// `None` for a lock that has rows, which was compared before, or has nothing imported.
+    /// Compares one lock without rows; `None` if it has rows, which were compared before, or no
+    /// import.
     async fn compare_name(&self, name: String) -> Result<Option<Compared>, VerifyError> {
         let key = Raw::Text(name.clone());
         let mut again = false;

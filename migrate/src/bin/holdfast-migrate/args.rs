@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The command line.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -48,19 +48,20 @@ pub(crate) enum Command {
     Import(ImportArgs),
     /// Compare the tables with the store, and list every difference. Changes nothing.
     ///
-    /// What was imported and has no row in these tables differs: if locks came from several recipes, name
-    /// those of this one by --prefix. What differs is read once more, three seconds later. While somebody still writes, or claims what
-    /// was imported, there are differences that mean no harm. Exit codes: 0 no difference; 1 some; 122
-    /// and 123 as of plan; 125 an error of holdfast-migrate itself, or a wrong command line.
+    /// What was imported and has no row in these tables differs: if locks came from several
+    /// recipes, name those of this one by --prefix. What differs is read once more, three seconds
+    /// later. While a client still writes, or claims what was imported, there are differences that
+    /// mean no harm. Exit codes: 0 no difference; 1 some; 122 and 123 as of plan; 125 an error of
+    /// holdfast-migrate itself, or a wrong command line.
     Verify(VerifyArgs),
     /// Move a scope on, stage by stage: from `cassandra` to `both`, and from there to `native`.
     ///
     /// Shows where it is and who is in which mode; checks before each step what has to hold for it, and
     /// names what is in the way; imports what old clients have left, compares, and says what to do next.
-    /// The processes are changed by you, one by one. May be ended anywhere and begun again. Exit codes: 0
-    /// the scope is there, and every process with it; 122 refused: something is in the way, by name, or as
-    /// of plan; 123 a cluster could not be reached, and it goes on from where it is; 125 an error of
-    /// holdfast-migrate itself, or a wrong command line.
+    /// You change the processes yourself, one by one. May be ended anywhere and begun again. Exit
+    /// codes: 0 the scope is there, and every process with it; 122 refused: something is in the
+    /// way, by name, or as of plan; 123 a cluster could not be reached, and it goes on from where
+    /// it is; 125 an error of holdfast-migrate itself, or a wrong command line.
     Cutover(CutoverArgs),
     /// Move a scope back, stage by stage: from `native` to `both`, and from there to `cassandra`.
     ///
@@ -77,11 +78,13 @@ pub(crate) struct CutoverArgs {
     /// How far.
     #[arg(long, value_enum, default_value = "native")]
     pub(crate) to: Forward,
-    /// No client that knows only the recipe works any more. Without this no scope leaves `both` for `native`: nobody but you
-    /// knows. What they left is imported; a row that one of them writes while this runs ends it.
+    /// All clients that know only the recipe are stopped. Without this statement no scope leaves
+    /// `both` for `native`, because only you can know it. The rows they left are imported; if one
+    /// of them writes a row meanwhile, the command ends.
     #[arg(long)]
     pub(crate) writers_stopped: bool,
-    /// Leave out what cannot be imported: natively it is free from then on, whoever has it now.
+    /// Leave out what cannot be imported: natively these locks are free from then on, even if a
+    /// client holds them now.
     #[arg(long)]
     pub(crate) leave_out: bool,
     #[command(flatten)]
@@ -96,9 +99,9 @@ pub(crate) struct RollbackArgs {
     /// How far back.
     #[arg(long, value_enum, default_value = "cassandra")]
     pub(crate) to: Back,
-    /// Write rows that stand for so long also for what live native clients hold, which otherwise are in
-    /// the way: nobody renews these rows, so whoever holds for longer is not seen after it. Once such a hold
-    /// has ended, rollback again takes its row back.
+    /// Also write rows for the holds of live native clients, which are otherwise in the way. These
+    /// rows stand for this time and nobody renews them: old clients do not see a hold that lasts
+    /// longer. Once such a hold has ended, rollback again takes its row back.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) live_for: Option<Duration>,
 }
@@ -128,13 +131,14 @@ pub(crate) enum Back {
 /// A scope, and both its stores.
 #[derive(Debug, Args)]
 pub(crate) struct ScopeArgs {
-    /// What the names of the scope's locks begin with, as its processes say it; empty: all names.
+    /// What the names of the scope's locks begin with, as its processes have set it; empty: all
+    /// names.
     #[arg(long = "scope", value_name = "PREFIX")]
     pub(crate) name: String,
     /// Wait so long, in all, for what is in the way: 10m, for instance.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     pub(crate) wait: Duration,
-    /// The clients of the scope decide within their datacenter: so does this.
+    /// Decide within the datacenter, as the clients of the scope do (`LOCAL_SERIAL`).
     #[arg(long)]
     pub(crate) local_serial: bool,
     #[command(flatten)]
@@ -216,8 +220,7 @@ pub(crate) struct ImportArgs {
     /// Write into this file what is done, and go on from there if it exists.
     #[arg(long, value_name = "FILE")]
     pub(crate) resume: Option<PathBuf>,
-    /// No client of somebody else writes any more: import although rows changed lately that no
-    /// client of ours wrote.
+    /// All clients other than Holdfast's are stopped: import even if they changed rows lately.
     #[arg(long)]
     pub(crate) writers_stopped: bool,
 }
@@ -240,8 +243,8 @@ pub(crate) struct Source {
     /// The recipe that wrote the rows.
     #[arg(long, value_enum)]
     from: Recipe,
-    /// Tokens: how long a session may stand without a heartbeat, as the housekeeper has it. One of our
-    /// own client that says a longer time has that.
+    /// Tokens: how long a session may stand without a heartbeat, as the housekeeper has it.
+    /// Sessions of Holdfast's client that state a longer time have that.
     #[arg(long, value_parser = duration, default_value = "180s")]
     grace: Duration,
     /// Read the tables in so many ranges of tokens: more than the nodes have, so that each is short.
@@ -275,7 +278,7 @@ impl Source {
         Rules::new(prefix, self.grace)
     }
 
-    /// How many ranges there are, and how many are read at once.
+    /// The number of ranges, and of those read at once.
     pub(crate) fn ranges(&self) -> (usize, usize) {
         (number(self.ranges), number(self.at_once))
     }
@@ -319,7 +322,7 @@ impl Source {
     }
 }
 
-/// Bounded far below what a `usize` holds.
+/// Converts a number that is bounded far below `usize`.
 pub(crate) fn number(value: u32) -> usize {
     usize::try_from(value).unwrap_or(1)
 }

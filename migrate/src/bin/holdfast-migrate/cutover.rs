@@ -66,7 +66,7 @@ fn options(args: &CutoverArgs) -> Options {
     }
 }
 
-/// What is left to be done.
+/// What the operator has to do next.
 fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
     let scope = &args.scope.name;
     if view.stage == Stage::Both {

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::{Cli, ImportArgs, number};
 use crate::plan;
 
-/// The store refused some of it.
+/// The exit code if the store refused some rows.
 const SOME_REFUSED: u8 = 1;
 
 pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
@@ -66,7 +66,7 @@ pub(crate) fn failure(error: &WholeError) -> Failure {
     Failure::new(code, printable(&error.to_string()))
 }
 
-/// What a person sees while it goes on.
+/// The progress bar of an import.
 pub(crate) struct Shown {
     bar: ProgressBar,
     rows: u64,

@@ -1,4 +1,4 @@
-//! Moves lock rows from Cassandra into Holdfast. `holdfast-migrate --help` tells what it does.
+//! Moves lock rows from Cassandra into Holdfast; see `holdfast-migrate --help`.
 
 mod args;
 mod cutover;
@@ -19,8 +19,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => {
-            // Help and version are asked for, everything else is our caller's mistake. Nobody is
-            // left to be told if even this cannot be printed.
+            // Help and version were requested; everything else is the caller's mistake. A failure
+            // to print cannot be reported anywhere.
             let _ = usage.print();
             return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
         }

@@ -1,4 +1,4 @@
-//! What `cutover` and `rollback` have in common: how they get to a scope, and what a person sees of its way.
+//! The common parts of `cutover` and `rollback`: opening a scope, and printing its way.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::args::{Cli, ScopeArgs};
 use crate::import::{self, Shown};
 use crate::{plan, verify};
 
-/// Processes that a person is shown by name.
+/// Processes that the output names.
 const PROCESSES_SHOWN: usize = 20;
 
 /// A scope with both its stores.
@@ -57,11 +57,11 @@ pub(crate) fn failure(error: MoveError) -> Failure {
     Failure::new(code, printable(&error.to_string()))
 }
 
-/// Prints what is told, as it comes.
+/// Prints the reports of a move as they arrive.
 pub(crate) struct Printed {
     json: bool,
     ranges: usize,
-    /// While an import goes on.
+    /// The progress bar while an import runs.
     bar: Option<Shown>,
 }
 
@@ -124,7 +124,7 @@ fn print_view(view: &ScopeView) {
     let count = |mode| view.processes.iter().filter(|one| one.mode == mode).count();
     let modes = [LockerMode::Cassandra, LockerMode::Both, LockerMode::Native];
     let mut counts: Vec<String> = modes.map(|mode| format!("{} in {mode}", count(mode))).into();
-    // Few scopes have it.
+    // Few scopes have processes in `fallback`.
     let fallback = count(LockerMode::Fallback);
     counts.extend((fallback > 0).then(|| format!("{fallback} in fallback")));
     let all = match view.processes.len() {

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::args::{Cli, PlanArgs, Source};
 
-/// News that wait to be planned: a few pages.
+/// Messages of the scan that wait to be planned: a few pages.
 const NEWS_WAITING: usize = 4;
 
 pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
@@ -40,19 +40,19 @@ pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The tables, found and checked.
+/// Opens the tables and checks them.
 pub(crate) async fn scan(cli: &Cli, source: &Source) -> Result<Scan, Failure> {
     scan_over(cli, source, session(cli).await?).await
 }
 
-/// A session of the driver.
+/// Opens a session of the driver.
 pub(crate) async fn session(cli: &Cli) -> Result<Arc<Session>, Failure> {
     let credentials = cli.reach.credentials();
     let session = open(&cli.reach.contact_points, credentials.as_ref(), CONNECT_LIMIT).await;
     session.map_err(place::failure)
 }
 
-/// The tables, over a session.
+/// Opens the tables over a session.
 pub(crate) async fn scan_over(
     cli: &Cli,
     source: &Source,
@@ -67,7 +67,7 @@ pub(crate) fn failure(error: &ScanError) -> Failure {
     Failure::new(code, printable(&error.to_string()))
 }
 
-/// What comes in is planned and counted, and for programs printed as it comes.
+/// Plans and counts the locks that arrive, and prints them for programs.
 struct Planning {
     rules: Rules,
     tally: Tally,
@@ -114,7 +114,7 @@ impl Planning {
         let rows = plan.rows.iter().map(json_row);
         let lines: Vec<Value> = rows.chain(plan.findings.iter().map(json_finding)).collect();
         for line in lines {
-            // Whoever reads it may have gone; that is no error.
+            // The reader of the output may have gone, which is no error.
             let _ = writeln!(out, "{line}");
         }
     }

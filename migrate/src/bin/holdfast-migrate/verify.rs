@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::args::{Cli, VerifyArgs};
 use crate::plan;
 
-/// Something differs.
+/// The exit code if something differs.
 const DIFFERENT: u8 = 1;
 
 pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
@@ -24,7 +24,7 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
         let scopes = scan.scopes(&args.modes.modes_table).await;
         let scopes = scopes.map_err(|error| plan::failure(&error))?;
         let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));
-        // They hold natively under their own names what they hold in the tables under others.
+        // Registered processes hold natively under other ids than in the tables.
         rules.registered = met.flat_map(|seen| seen.writers).collect();
         let read = (&ranges[..], at_once);
         verify(&scan, &native, &rules, read, &seams, &mut tell)
