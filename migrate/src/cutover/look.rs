@@ -20,7 +20,7 @@ use crate::verify::NativeStore;
 
 /// Messages of the scan that wait for this task.
 const NEWS_WAITING: usize = 4;
-/// Rows of our own unregistered clients that are read a second time. Further ones are not examined.
+/// Rows of ours that are kept in memory for a second look. When there are more, they get their second look before the scan goes on.
 const SUSPECTS: usize = 1_000;
 /// The pause before the second read. A process needs less to enter the scope, or to take both
 /// halves of a stand-in.
@@ -60,6 +60,10 @@ impl<N: NativeStore> Look<'_, N> {
                 for rows in locks {
                     marks.note(&rows, self.rules);
                     self.look_at(rows, now_us, &mut obstacles, &mut suspects);
+                    if suspects.len() == SUSPECTS {
+                        let suspects = std::mem::take(&mut suspects);
+                        self.confront(suspects, now_us, &mut obstacles).await?;
+                    }
                 }
             }
             Ok((obstacles, suspects))
@@ -88,9 +92,7 @@ impl<N: NativeStore> Look<'_, N> {
             obstacles
                 .extend(owner.map(|owner| Obstacle::Stranger { lock: lock.to_string(), owner }));
         }
-        if let Some(owner) = ours.filter(|_| suspects.len() < SUSPECTS) {
-            suspects.push(Suspect { lock, owner });
-        }
+        suspects.extend(ours.map(|owner| Suspect { lock, owner }));
         if !self.leave_out {
             let left = findings.into_iter().filter(|found| found.reason.leaves_somebody_out());
             obstacles.extend(left.map(|finding| Obstacle::NotImported { finding }));

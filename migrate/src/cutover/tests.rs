@@ -231,6 +231,30 @@ fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {
     }
 }
 
+/// A release is under way: 1,500 locks of unregistered processes are given back between the two looks, and one is not. Wherever the
+/// scan meets that one, it prevents the step.
+#[test]
+fn an_unregistered_client_is_found_behind_any_number_of_others() {
+    for stays in ["orders/0", "orders/700", "orders/1499"] {
+        let world = World::new();
+        let names: Vec<String> = (0..1_500).map(|number| format!("orders/{number}")).collect();
+        for name in &names {
+            world.tables.lease(name, "hf1:billing@00000000000000bb/03", 60, 5);
+        }
+        let (tables, seams) = (world.tables.clone(), world.machine.world().seams());
+        let ending = async move {
+            seams.sleep(secs(1)).await;
+            for name in names.iter().filter(|name| *name != stays) {
+                tables.put(0, name, Vec::new());
+            }
+        };
+        world.machine.world().seams().spawn("release", ending).detach();
+        let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+        assert!(refused.contains(&format!("holds {stays} in Cassandra alone")), "{refused}");
+        assert_eq!(world.stage(), Stage::Both);
+    }
+}
+
 #[test]
 fn a_process_of_0_1_is_in_the_way_of_native_by_name() {
     let world = World::new();
