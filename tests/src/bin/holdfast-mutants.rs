@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
+use holdfast_seams::Seams;
 use holdfast_tests::life::{
-    Clocks, Many, Only, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
+    Clocks, Many, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
 };
 
 /// Lives lives with one deliberate bug after another until the judge finds it.
@@ -30,11 +31,15 @@ struct Arguments {
     /// Lives side by side [default: as many as there are cores].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Live only the lives that found them before: a file of lines `mutant seed`, or `mutant plan.json`
-    /// for a plan beside it, or `mutant test NAME` where a test shows what no run was found for. Each must be found by
-    /// one of its lives; one without any line is not found.
+    /// Live only the lives that found them before: a file of lines `mutant HOW seed` (HOW: `first`, `two`,
+    /// `three` or `all` streams, or a schedule), `mutant plan.json` for a plan beside it, or `mutant test
+    /// NAME` where a test shows what no run was found for. Each must be found by one of its lives; one
+    /// without any line is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
+    /// Begin no mutant after so many seconds of a replay. The one to begin with is drawn.
+    #[arg(long, requires = "replay")]
+    seconds: Option<u64>,
     /// Live this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
     #[arg(long, conflicts_with = "replay")]
     plan: Option<PathBuf>,
@@ -122,20 +127,19 @@ fn look_for_all(arguments: &Arguments) -> Vec<Looked> {
     all
 }
 
-/// The schedule without which a mutant harms nobody.
+/// The schedule in which a mutant is searched; `None` for runs as seeds draw them.
 fn schedule_of(mutant: Mutant) -> Option<Schedule> {
-    // Nobody calls from another cluster otherwise.
-    (mutant == Mutant::StrangerAdmitted).then_some(Schedule::OtherLife)
-}
-
-/// The runs in which a mutant can harm anybody.
-fn only_with(mutant: Mutant) -> Only {
-    if mutant >= Mutant::RecipeIgnoresSkew {
-        Only::WithMoves
+    if mutant == Mutant::StrangerAdmitted {
+        // Nobody calls from another cluster otherwise.
+        Some(Schedule::OtherLife)
+    } else if mutant >= Mutant::ModeRowLeavesGuards {
+        Some(Schedule::Moves)
+    } else if mutant >= Mutant::RecipeIgnoresSkew {
+        Some(Schedule::Recipe)
     } else if mutant >= Mutant::CoverFromReceipt {
-        Only::WithScopes
+        Some(Schedule::Switches)
     } else {
-        Only::Any
+        None
     }
 }
 
@@ -148,13 +152,13 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         first_seed,
         lives: None,
         within: Some(Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0)),
+        at_least: 0,
         failures: 1,
         jobs: arguments.jobs.unwrap_or_else(cores),
         clocks: Clocks::Within,
         schedule: schedule_of(mutant),
         first_stream: false,
         large_tables: false,
-        only: only_with(mutant),
     };
     let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
@@ -197,7 +201,14 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
         }
         looked
     };
-    let mutants = chosen(arguments);
+    let mut mutants = chosen(arguments);
+    let clock = Seams::system().clock;
+    let end = arguments.seconds.map(|seconds| clock.now() + Duration::from_secs(seconds));
+    if end.is_some() {
+        let turn = usize::try_from(fresh_seed()).unwrap_or(0) % mutants.len().max(1);
+        mutants.rotate_left(turn);
+    }
+    let is_over = || end.is_some_and(|end| clock.now() >= end);
     let jobs = arguments.jobs.unwrap_or_else(cores).max(1);
     let (next, all) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -205,7 +216,7 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(mutant) = mutants.get(place) else { return };
+                    let Some(mutant) = mutants.get(place).filter(|_| !is_over()) else { return };
                     let looked = look(*mutant);
                     println!("{}", line(&looked));
                     if let Ok(mut all) = all.lock() {
@@ -220,53 +231,38 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
     all
 }
 
-/// The runs of a seed that may have found a mutant: as it is drawn now, and before that as it was drawn before there were
-/// scopes, a third stream, or a second.
-fn plans_of(mutant: Mutant, seed: u64) -> Vec<Plan> {
-    if let Some(schedule) = schedule_of(mutant) {
-        return vec![Plan::of(schedule, seed)];
-    }
-    if only_with(mutant) != Only::Any {
-        return vec![Plan::draw(seed, Clocks::Within).without_a_large_table()];
-    }
-    let before = Plan::of_two_streams(seed, Clocks::Within).without_a_large_table();
-    let without_scopes = Plan::without_scopes(seed, Clocks::Within).without_a_large_table();
-    let plan = Plan::draw(seed, Clocks::Within).without_a_large_table();
-    vec![before.clone().first_stream_alone(), before, without_scopes, plan]
-}
-
-/// The lines of a file: each has a mutant, and a seed, the file of a plan beside this one, or the name of a test.
+/// The lines of a file: each has a mutant, and how the run that found it is drawn, with its seed, or the file of a plan beside this one,
+/// or the name of a test.
 fn kept(path: &Path) -> Result<Vec<(Mutant, Kept)>, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string(path)?;
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    let mut all = Vec::new();
-    for line in lines {
-        let mut words = line.split_whitespace();
-        let (Some(name), Some(life)) = (words.next(), words.next()) else {
-            return Err(format!(
-                "'{line}' is none of `mutant seed`, `mutant plan.json` and `mutant test NAME`"
-            )
-            .into());
-        };
-        let mutant = name.parse()?;
-        if life == "test" {
-            let shown_by = words.next().ok_or_else(|| format!("'{line}' names no test"))?;
-            all.push((mutant, Kept::Test(shown_by.to_owned())));
-            continue;
+    lines.map(|line| kept_line(path, line)).collect()
+}
+
+fn kept_line(path: &Path, line: &str) -> Result<(Mutant, Kept), Box<dyn std::error::Error>> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (mutant, kept) = match words[..] {
+        [mutant, "test", name] => (mutant, Kept::Test(name.to_owned())),
+        [mutant, how, seed] => {
+            let plan = Plan::kept_as(how, seed.parse()?);
+            let plan = plan.ok_or_else(|| format!("'{line}': no run is drawn as '{how}'"))?;
+            (mutant, Kept::Run(Box::new(plan)))
         }
-        let plans = match life.parse() {
-            Ok(seed) => plans_of(mutant, seed),
-            Err(_) => vec![read_plan(&path.with_file_name(life))?],
-        };
-        all.extend(plans.into_iter().map(|plan| (mutant, Kept::Run(Box::new(plan)))));
-    }
-    Ok(all)
+        [mutant, plan] => (mutant, Kept::Run(Box::new(read_plan(&path.with_file_name(plan))?))),
+        _ => {
+            let forms = "`mutant HOW seed`, `mutant plan.json`, `mutant test NAME`";
+            return Err(format!("'{line}' is none of {forms}").into());
+        }
+    };
+    Ok((mutant.parse()?, kept))
 }
 
 fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    writeln!(file, "{mutant} {seed}")
+    let schedule = schedule_of(mutant).and_then(|schedule| schedule.to_possible_value());
+    let how = schedule.map_or_else(|| "all".to_owned(), |value| value.get_name().to_owned());
+    writeln!(file, "{mutant} {how} {seed}")
 }
 
 fn line(looked: &Looked) -> String {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::life::{
-    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Only, Outcome, Plan, Schedule,
-    live_many, shrink,
+    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
+    shrink,
 };
 
 /// Lives whole lives of a cluster, each drawn from one seed, and judges them.
@@ -139,13 +139,13 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
         first_seed,
         lives: arguments.lives,
         within: arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
+        at_least: 0,
         failures: arguments.failures,
         jobs: arguments.jobs.unwrap_or(cores),
         clocks,
         schedule: arguments.schedule,
         first_stream: arguments.first_stream,
         large_tables: !arguments.no_large_tables,
-        only: Only::Any,
     }
 }
 

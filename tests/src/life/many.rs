@@ -21,28 +21,6 @@ const ENDS_WITHIN: Duration = Duration::from_mins(5);
 /// Between two looks at the lives that are being lived.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Which plans are lived, of those that the seeds draw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Only {
-    /// All of them.
-    #[default]
-    Any,
-    /// Those with scopes that fall back on Cassandra.
-    WithScopes,
-    /// Those with a scope that moves.
-    WithMoves,
-}
-
-impl Only {
-    fn takes(self, plan: &Plan) -> bool {
-        match self {
-            Self::Any => true,
-            Self::WithScopes => plan.scopes.is_some(),
-            Self::WithMoves => plan.scopes.as_ref().is_some_and(|scopes| scopes.moves.is_some()),
-        }
-    }
-}
-
 /// Which lives, and when to stop.
 #[derive(Clone, Debug)]
 pub struct Many {
@@ -52,6 +30,8 @@ pub struct Many {
     pub lives: Option<u64>,
     /// No life begins after so long.
     pub within: Option<Duration>,
+    /// So many begin, whatever time that takes.
+    pub at_least: u64,
     /// No life begins once so many have failed.
     pub failures: u64,
     /// Threads.
@@ -64,8 +44,6 @@ pub struct Many {
     pub first_stream: bool,
     /// Whether a large table is lived as it is drawn; one run with it takes as long as a hundred others.
     pub large_tables: bool,
-    /// The seeds of the others are passed over: no run of theirs is made.
-    pub only: Only,
 }
 
 impl Many {
@@ -85,7 +63,8 @@ impl Many {
         let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
         let schedule = self.schedule.and_then(name).map(|name| format!(" --schedule {name}"));
         let without = if self.first_stream { " --first-stream" } else { "" };
-        let small = if self.large_tables { "" } else { " --no-large-tables" };
+        let small = self.large_tables || self.schedule.is_some();
+        let small = if small { "" } else { " --no-large-tables" };
         format!("just simulate {seed}{beyond}{without}{small}{}", schedule.unwrap_or_default())
     }
 }
@@ -129,8 +108,9 @@ pub fn live_many(
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let outcome = Mutex::new(Outcome::default());
     let over = || {
+        let enough = next.load(Ordering::Relaxed) >= many.at_least;
         let late = many.within.is_some_and(|within| clock.now().saturating_since(begun) >= within);
-        late || stop.load(Ordering::Relaxed)
+        late && enough || stop.load(Ordering::Relaxed)
     };
     let living = Living::default();
     let work = || {
@@ -142,9 +122,6 @@ pub fn live_many(
             }
             let seed = many.first_seed.wrapping_add(number);
             let plan = many.plan(seed);
-            if !many.only.takes(&plan) {
-                continue;
-            }
             let living = living.begin(seed);
             let started = clock.now();
             let life = live(&plan);

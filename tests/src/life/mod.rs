@@ -41,7 +41,7 @@ use holdfast_seams::simulated::Machine;
 pub use counts::Counts;
 pub use fault::{CutOff, Damage, Fault, Kind, Shape, Way, Who};
 pub use ledger::{Ledger, LedgerError};
-pub use many::{Failed, Many, Only, Outcome, live_many};
+pub use many::{Failed, Many, Outcome, live_many};
 pub use move_plan::{MoverPlan, MovesPlan};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
 pub use schedule::Schedule;

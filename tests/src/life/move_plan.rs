@@ -51,26 +51,31 @@ impl MovesPlan {
     /// What the seed of a run with scopes draws.
     pub(super) fn draw(seed: u64) -> Option<Self> {
         let mut draw = Draw::new(seed ^ MOVES_STREAM);
-        if draw.below(MOVES_ONE_IN) != 0 {
-            return None;
-        }
+        (draw.below(MOVES_ONE_IN) == 0).then(|| Self::any(&mut draw))
+    }
+
+    /// One with that seed, whether or not the run that is drawn from it has one.
+    pub(super) fn of(seed: u64) -> Self {
+        Self::any(&mut Draw::new(seed ^ MOVES_STREAM))
+    }
+
+    fn any(draw: &mut Draw) -> Self {
         let recipes: Vec<Recipe> = Recipe::ALL_FORMS.into_iter().chain(Recipe::OLDER).collect();
         let recipe = recipes[usize::try_from(draw.below(recipes.len() as u64)).unwrap_or(0)];
         let old = draw.below(3);
-        let mut clients: Vec<MoverPlan> = (0..old + 2 + draw.below(2))
-            .map(|place| MoverPlan::draw(&mut draw, place < old))
-            .collect();
+        let mut clients: Vec<MoverPlan> =
+            (0..old + 2 + draw.below(2)).map(|place| MoverPlan::draw(draw, place < old)).collect();
         if draw.below(MISTAKEN_ONE_IN) == 0 {
             let other = if recipe == Recipe::Lease { Recipe::TokensLwt } else { Recipe::Lease };
-            clients.push(MoverPlan { mistaken: Some(other), ..MoverPlan::draw(&mut draw, false) });
+            clients.push(MoverPlan { mistaken: Some(other), ..MoverPlan::draw(draw, false) });
         }
-        Some(Self {
+        Self {
             recipe,
             clients,
             every_ms: 800 + draw.below(3_000),
             onward: draw.below(2) == 0,
             stays: draw.below(STAYS_ONE_IN) == 0,
-        })
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use super::counts::Counts;
 use super::locker_client::TTL;
 use super::move_plan::MovesPlan;
 use super::mover::{MOVED, MOVING, Mover, start};
+use super::schedule::Schedule;
 use super::stage::{Stage, in_history, lock};
 use crate::draw::Draw;
 use crate::recipe::Recipe;
@@ -31,6 +32,8 @@ const SESSION: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long the last visitor waits for the scope to come where it may enter, and then for the lock.
 const SERVED_WITHIN: Duration = Duration::from_mins(3);
+/// How far the wall clock of a client of [`Recipe::TokensLwt`] is wrong at most in a run of little else, milliseconds, either way.
+const WALL_SKEW_MS: u64 = 300_000;
 /// Once in so many looks the operator turns round.
 const TURNS_ONE_IN: u64 = 8;
 /// At the first and at the last stage it turns round once in so many looks.
@@ -58,16 +61,17 @@ impl Stage<'_> {
         // Every scope begins where old clients are.
         self.moving.old_may_come.store(true, Ordering::Relaxed);
         if plan.recipe == Recipe::TokensLwt {
-            self.begin_housekeeper();
+            self.begin_housekeeper(OPERATOR);
         }
         for place in 0..plan.clients.len() as u64 {
             self.begin_mover(FIRST + place);
         }
     }
 
-    fn begin_housekeeper(&self) {
-        let process = self.world.client_process(OPERATOR);
-        let (seams, cassandra) = (process.seams(), self.cassandra_of(OPERATOR));
+    /// A housekeeper in the process of that number.
+    fn begin_housekeeper(&self, number: u64) {
+        let process = self.world.client_process(number);
+        let (seams, cassandra) = (process.seams(), self.cassandra_of(number));
         let Ok(mut housekeeper) = Housekeeper::new(&cassandra, TokenTables::default(), TTL) else {
             return self.wrong("the housekeeper of the tokens does not start".to_owned());
         };
@@ -89,6 +93,12 @@ impl Stage<'_> {
         let base = self.locker_client(number, plan.rate, SESSION);
         let (process, id) = (self.world.client_process(number), base.id);
         let recipe = plan.mistaken.unwrap_or(moves.recipe);
+        if recipe == Recipe::TokensLwt && self.plan.schedule == Some(Schedule::Recipe) {
+            // Several housekeepers die, stall and meet, and the wall clocks of processes mean nothing.
+            let wrong = i64::try_from(Draw::new(!base.seed).below(2 * WALL_SKEW_MS)).unwrap_or(0);
+            process.set_wall_skew(wrong - WALL_SKEW_MS.cast_signed());
+            self.begin_housekeeper(number);
+        }
         let (moving, wrong) = (self.moving.clone(), self.wrong.clone());
         let client = Mover { base, recipe, plan, moving, wrong };
         let actor: Actor = begin(&process, &self.recorder, id, client.work());

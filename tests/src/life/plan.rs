@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Damage, Fault, Kind, Shape, Way, Who};
@@ -174,6 +175,19 @@ impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
         Self::without_scopes(seed, clocks).with_scopes()
+    }
+
+    /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes, `all`
+    /// everything, and the name of a schedule its runs; never with a large table.
+    pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
+        let plan = match how {
+            "first" => Self::of_two_streams(seed, Clocks::Within).first_stream_alone(),
+            "two" => Self::of_two_streams(seed, Clocks::Within),
+            "three" => Self::without_scopes(seed, Clocks::Within),
+            "all" => Self::draw(seed, Clocks::Within),
+            _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
+        };
+        Some(plan.without_a_large_table())
     }
 
     /// The run as it was before runs had scopes.

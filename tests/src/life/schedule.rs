@@ -1,5 +1,5 @@
-//! Schedules that once broke openraft, made to happen again and again in simulated runs of their
-//! own.
+//! Simulated runs of their own, in which one thing happens again and again: schedules that once broke openraft, and what only
+//! locks that move between the store and Cassandra meet.
 //!
 //! | schedule | what it broke | how it is produced here |
 //! |---|---|---|
@@ -9,6 +9,10 @@
 //!
 //! Each is counted when it really happens ([`Counts::scheduled`](super::Counts::scheduled)): a run
 //! in which it does not happen proves nothing.
+//!
+//! [`Schedule::Switches`], [`Schedule::Moves`] and [`Schedule::Recipe`] have next to no other clients, so that a run costs little and
+//! rare orders of events come soon: leaders of a scope and clients that take it over, a scope on its way through all modes, and
+//! a recipe alone with a queue of work. What happened in them is counted as in every run with scopes.
 
 use std::time::Duration;
 
@@ -17,10 +21,11 @@ use serde::{Deserialize, Serialize};
 use super::crew::{Change, ask, until_made};
 use super::fault::{Fault, Shape, Who};
 use super::plan::{Clocks, Plan, Strike};
+use super::scope_plan::ScopesPlan;
 use super::stage::{ROGUE, Stage, lock};
 use crate::sim::{Crash, Host, World, apart};
 
-/// A schedule that once broke openraft.
+/// What happens again and again in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
@@ -30,10 +35,18 @@ pub enum Schedule {
     StaleMembers,
     /// A node of an earlier life of the cluster comes up among the present ones.
     OtherLife,
+    /// Scopes change their store, under leaders with different settings that come and go.
+    Switches,
+    /// A scope moves through all modes and back.
+    Moves,
+    /// Clients lock by one recipe, and workers take items of a queue, in Cassandra alone.
+    Recipe,
 }
 
 /// How long the schedule goes on before the run continues without it.
 const LENGTH_MS: u64 = 45_000;
+/// How long a run of [`Schedule::Switches`] and those below it is.
+const SCOPES_LENGTH_MS: u64 = 90_000;
 /// How long syncs take, milliseconds: of a leader, which is the last of the five,
 const LEADER_MS: (u64, u64) = (100, 160);
 /// of a follower that is ahead,
@@ -53,9 +66,41 @@ const STRANGER_STAYS: Duration = Duration::from_secs(5);
 /// Entries of the earlier cluster, so that it has a snapshot and its log is purged.
 const EARLIER_HOLDS: u64 = 60;
 
+impl Schedule {
+    /// Whether it is one of scopes, whose faults the plan has.
+    pub(super) fn is_of_scopes(self) -> bool {
+        matches!(self, Self::Switches | Self::Moves | Self::Recipe)
+    }
+}
+
 impl Plan {
     /// A run of a schedule, with no other faults than the schedule needs.
     pub fn of(schedule: Schedule, seed: u64) -> Self {
+        if schedule.is_of_scopes() {
+            Self::of_scopes(schedule, seed)
+        } else {
+            Self::of_openraft(schedule, seed)
+        }
+    }
+
+    /// A run with one client of the store alone, on a network without faults of its own. Where no scope falls back one node is enough.
+    fn of_scopes(schedule: Schedule, seed: u64) -> Self {
+        let mut plan = Self::draw(seed, Clocks::Within).first_stream_alone();
+        plan.nodes = if schedule == Schedule::Switches { 3 } else { 1 };
+        plan.length_ms = SCOPES_LENGTH_MS;
+        plan.clients.truncate(1);
+        (plan.rogue, plan.imports) = (false, false);
+        (plan.air.lost_per_million, plan.air.twice_per_million) = (0, 0);
+        let (scopes, mut strikes) = match schedule {
+            Schedule::Switches => ScopesPlan::of_switches(seed, SCOPES_LENGTH_MS),
+            _ => ScopesPlan::of_moves(seed, SCOPES_LENGTH_MS, schedule == Schedule::Recipe),
+        };
+        strikes.sort_by_key(|strike| strike.at_ms);
+        (plan.strikes, plan.scopes, plan.schedule) = (strikes, Some(scopes), Some(schedule));
+        plan
+    }
+
+    fn of_openraft(schedule: Schedule, seed: u64) -> Self {
         let mut plan = Self::draw(seed, Clocks::Within).first_stream_alone();
         plan.nodes = if schedule == Schedule::UnevenAcks { 5 } else { 3 };
         plan.length_ms = LENGTH_MS + 5_000;
@@ -66,7 +111,7 @@ impl Plan {
         }
         plan.strikes = match schedule {
             Schedule::UnevenAcks => losses_of_the_leader(),
-            Schedule::StaleMembers | Schedule::OtherLife => Vec::new(),
+            _ => Vec::new(),
         };
         plan.schedule = Some(schedule);
         plan
@@ -105,12 +150,14 @@ impl<'a> Stage<'a> {
                 Schedule::UnevenAcks => self.change_paces().await,
                 Schedule::StaleMembers => self.leave_members_behind().await,
                 Schedule::OtherLife => self.meet(earlier).await,
+                // Their faults are in the plan.
+                Schedule::Switches | Schedule::Moves | Schedule::Recipe => return,
             }
         }
         self.counts().scheduled += match schedule {
             Schedule::UnevenAcks => self.world.network().answers().crossings(),
             // Counted when it happens.
-            Schedule::StaleMembers => 0,
+            Schedule::StaleMembers | Schedule::Switches | Schedule::Moves | Schedule::Recipe => 0,
             Schedule::OtherLife => {
                 self.world.network().answers().strangers().values().copied().sum()
             }

@@ -7,15 +7,21 @@ use holdfast_cassandra::authority::Durations;
 use holdfast_server::authority::Terms;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{CutOff, Fault, Kind};
+use super::fault::{CutOff, Fault, Kind, Shape, Way, Who};
 use super::move_plan::MovesPlan;
 use super::plan::{Strike, rate};
+use super::scope_stage::FIRST as FIRST_CLIENT;
 use super::work::WorkPlan;
 use crate::draw::Draw;
 use crate::sim::COORDINATORS;
 
 /// What a seed is turned into for all of this.
 const SCOPES_STREAM: u64 = 0x5343_4f50_4553;
+/// The same for runs that consist of little else (`Schedule::Switches` and those below it).
+const SWITCHES_STREAM: u64 = 0x5357_4954_4348;
+/// Faults of such a run.
+const SWITCHES_STRIKES: u64 = 22;
+const MOVES_STRIKES: u64 = 16;
 /// Of so many runs one has scopes.
 pub(super) const SCOPES_ONE_IN: u64 = 3;
 /// W and V in seconds, as nodes of a run may have them.
@@ -63,16 +69,119 @@ impl ScopesPlan {
         if draw.below(SCOPES_ONE_IN) != 0 {
             return None;
         }
+        let (moves, work) = (MovesPlan::draw(seed), WorkPlan::draw(seed));
+        let plan = Self { moves, work, ..Self::any(&mut draw) };
+        let strikes = plan.strikes(&mut draw, length_ms);
+        Some((plan, strikes))
+    }
+
+    /// Scopes that neither move nor have work.
+    fn any(draw: &mut Draw) -> Self {
         let setting = |draw: &mut Draw| {
             SETTINGS[usize::try_from(draw.below(SETTINGS.len() as u64)).unwrap_or(0)]
         };
         // In half of the runs all nodes have the same settings, as they should.
-        let settings = (0..=2 * draw.below(2)).map(|_| setting(&mut draw)).collect();
-        let clients = (0..3 + draw.below(3)).map(|_| ScopeClientPlan::draw(&mut draw)).collect();
-        let plan =
-            Self { settings, clients, moves: MovesPlan::draw(seed), work: WorkPlan::draw(seed) };
-        let strikes = plan.strikes(&mut draw, length_ms);
-        Some((plan, strikes))
+        let settings = (0..=2 * draw.below(2)).map(|_| setting(draw)).collect();
+        let clients = (0..3 + draw.below(3)).map(|_| ScopeClientPlan::draw(draw)).collect();
+        Self { settings, clients, moves: None, work: None }
+    }
+
+    /// Scopes that change their store again and again, with the faults that make them do so.
+    pub(super) fn of_switches(seed: u64, length_ms: u64) -> (Self, Vec<Strike>) {
+        let mut draw = Draw::new(seed ^ SWITCHES_STREAM);
+        let mut plan = Self::any(&mut draw);
+        for client in &mut plan.clients {
+            // Longer than W, so that the scope's authority ends first.
+            client.ttl_ms = 4_000 + draw.below(12_000);
+        }
+        let strikes =
+            (0..SWITCHES_STRIKES).flat_map(|_| plan.switches_strikes(&mut draw, length_ms));
+        let strikes = strikes.collect();
+        (plan, strikes)
+    }
+
+    /// A scope that moves, or one that stays with its recipe beside a queue of work, and no other.
+    pub(super) fn of_moves(seed: u64, length_ms: u64, stays: bool) -> (Self, Vec<Strike>) {
+        let mut draw = Draw::new(seed ^ SWITCHES_STREAM);
+        let moves = MovesPlan { stays, ..MovesPlan::of(seed) };
+        let work = stays.then(|| WorkPlan::of(seed));
+        let plan = Self { clients: Vec::new(), moves: Some(moves), work, ..Self::any(&mut draw) };
+        let strikes = (0..MOVES_STRIKES).map(|_| plan.moves_strike(&mut draw, length_ms));
+        let strikes = strikes.collect();
+        (plan, strikes)
+    }
+
+    /// A fault that makes another node lead, or one of [`Kind::OF_SCOPES`]; or a leader that Cassandra does not answer beside another
+    /// fault that matters most then: answers of the store are late at a client, or outcomes in Cassandra are unknown when the leader is
+    /// answered again.
+    fn switches_strikes(&self, draw: &mut Draw, length_ms: u64) -> Vec<Strike> {
+        let fault = match draw.below(18) {
+            0..=1 => Fault::Transfer,
+            2..=3 => Fault::Partition(Shape::LeaderAlone),
+            4 => Fault::Partition(Shape::LeaderWithClients),
+            5..=6 => Fault::Pause(Who::Leader),
+            7 => Fault::Kill(Who::Leader),
+            8 => Fault::Rates,
+            9..=10 => {
+                let client = FIRST_CLIENT + draw.below(self.places());
+                return self.beside_an_unanswered_leader(draw, length_ms, |draw, away| {
+                    let at_ms = away.at_ms + draw.below(away.lasts_ms / 2);
+                    let lasts_ms = 1_500 + draw.below(5_000);
+                    Strike { at_ms, lasts_ms, fault: Fault::HoldBack(Way::ToClient(client)) }
+                });
+            }
+            11..=12 => {
+                return self.beside_an_unanswered_leader(draw, length_ms, |draw, away| {
+                    let (answer_lost, request_lost) = (draw.below(300), draw.below(500));
+                    let (late, unavailable) = (draw.below(150), 0);
+                    let fault =
+                        Fault::TablesUnsure { answer_lost, request_lost, late, unavailable };
+                    let lasts_ms = 3_000 + draw.below(6_000);
+                    let end_ms = away.at_ms + away.lasts_ms + draw.below(4_000);
+                    Strike { at_ms: end_ms.saturating_sub(lasts_ms), lasts_ms, fault }
+                });
+            }
+            _ => return vec![self.strike(draw, any_of_scopes, length_ms)],
+        };
+        let lasts_ms = 200 + draw.below(9_000);
+        vec![Strike { at_ms: draw.below(length_ms - lasts_ms), lasts_ms, fault }]
+    }
+
+    /// The leader is cut off from Cassandra for about W, and what `other` makes of that.
+    fn beside_an_unanswered_leader(
+        &self,
+        draw: &mut Draw,
+        length_ms: u64,
+        other: impl FnOnce(&mut Draw, &Strike) -> Strike,
+    ) -> Vec<Strike> {
+        let lasts_ms = self.longest_w_ms() + draw.below(4_000);
+        let at_ms = draw.below(length_ms - lasts_ms);
+        let away = Strike { at_ms, lasts_ms, fault: Fault::TablesAway(CutOff::Leader) };
+        vec![other(draw, &away), away]
+    }
+
+    /// A node that is away for a while, or a fault of Cassandra or of one of the clients.
+    fn moves_strike(&self, draw: &mut Draw, length_ms: u64) -> Strike {
+        if draw.below(8) == 0 {
+            let (at_ms, lasts_ms) = (draw.below(length_ms - 10_000), draw.below(10_000));
+            return Strike { at_ms, lasts_ms, fault: Fault::Kill(Who::Leader) };
+        }
+        let not_the_store = |draw: &mut Draw| match any_of_scopes(draw) {
+            Kind::Outage | Kind::StoreAway => Kind::TablesUnsure,
+            kind => kind,
+        };
+        let strike = self.strike(draw, not_the_store, length_ms);
+        let Fault::PauseScopeClient(_) = strike.fault else { return strike };
+        // Some pauses are longer than the TTL of a row, and none is longer than what the judge allows a call to overrun its limit.
+        let lasts_ms = 500 + draw.below(9_300);
+        Strike { at_ms: draw.below(length_ms - lasts_ms), lasts_ms, ..strike }
+    }
+
+    /// The clients that faults strike by their place.
+    fn places(&self) -> u64 {
+        let others = self.moves.as_ref().map_or(0, |moves| moves.clients.len())
+            + self.work.as_ref().map_or(0, |work| work.rates.len());
+        (if self.clients.is_empty() { others } else { self.clients.len() }) as u64
     }
 
     /// How the nodes keep scopes.
@@ -96,33 +205,37 @@ impl ScopesPlan {
     /// Once, at least, the native store is away for so long that somebody takes over.
     fn strikes(&self, draw: &mut Draw, length_ms: u64) -> Vec<Strike> {
         let away = if draw.below(2) == 0 { Kind::Outage } else { Kind::StoreAway };
-        let more = (0..2 + draw.below(5)).map(|_| {
-            let place = usize::try_from(draw.below(Kind::OF_SCOPES.len() as u64)).unwrap_or(0);
-            Kind::OF_SCOPES[place]
-        });
+        let more = (0..2 + draw.below(5)).map(|_| any_of_scopes(draw));
         let kinds: Vec<Kind> = std::iter::once(away).chain(more).collect();
-        let strike = |kind: Kind| {
-            let fault = self.fault(draw, kind);
-            let lasts_ms = match kind {
-                Kind::Outage | Kind::StoreAway => self.longest_w_ms() + 2_000 + draw.below(12_000),
-                Kind::TablesAway if draw.below(2) == 0 => self.longest_w_ms() + draw.below(8_000),
-                _ => 500 + draw.below(8_000),
-            };
-            let latest_ms = length_ms.saturating_sub(lasts_ms + 2_000).max(1);
-            Strike { at_ms: draw.below(latest_ms), lasts_ms, fault }
+        kinds.into_iter().map(|kind| self.strike(draw, |_| kind, length_ms)).collect()
+    }
+
+    fn strike(
+        &self,
+        draw: &mut Draw,
+        kind: impl FnOnce(&mut Draw) -> Kind,
+        length_ms: u64,
+    ) -> Strike {
+        let kind = kind(draw);
+        let fault = self.fault(draw, kind);
+        let lasts_ms = match kind {
+            Kind::Outage | Kind::StoreAway => self.longest_w_ms() + 2_000 + draw.below(12_000),
+            Kind::TablesAway if draw.below(2) == 0 => self.longest_w_ms() + draw.below(8_000),
+            _ => 500 + draw.below(8_000),
         };
-        kinds.into_iter().map(strike).collect()
+        let latest_ms = length_ms.saturating_sub(lasts_ms + 2_000).max(1);
+        Strike { at_ms: draw.below(latest_ms), lasts_ms, fault }
     }
 
     fn fault(&self, draw: &mut Draw, kind: Kind) -> Fault {
-        let client = |draw: &mut Draw| draw.below(self.clients.len() as u64);
+        let client = |draw: &mut Draw| draw.below(self.places());
         match kind {
             Kind::Outage => Fault::Outage,
             Kind::StoreAway => Fault::StoreAway,
             Kind::TablesAway => Fault::TablesAway(match draw.below(6) {
                 0 => CutOff::Everybody,
                 1 => CutOff::Clients,
-                2..=3 => CutOff::Client(draw.below(2 * self.clients.len() as u64)),
+                2..=3 => CutOff::Client(draw.below(2 * self.places())),
                 _ => CutOff::Leader,
             }),
             Kind::TablesUnsure => Fault::TablesUnsure {
@@ -140,6 +253,11 @@ impl ScopesPlan {
             _ => Fault::KillScopeClient(client(draw)),
         }
     }
+}
+
+fn any_of_scopes(draw: &mut Draw) -> Kind {
+    let place = usize::try_from(draw.below(Kind::OF_SCOPES.len() as u64)).unwrap_or(0);
+    Kind::OF_SCOPES[place]
 }
 
 impl ScopeClientPlan {

@@ -15,6 +15,7 @@ use super::client::{Actor, begin};
 use super::counts::Counts;
 use super::fault::{CutOff, Fault};
 use super::move_stage::{END as MOVERS_END, FIRST as MOVERS};
+use super::schedule::Schedule;
 use super::scope_client::{NAMES, SCOPES, ScopeClient, epoch_of, judged};
 use super::scope_plan::ScopesPlan;
 use super::stage::{STAGE, Stage, in_history, lock};
@@ -147,6 +148,12 @@ impl Stage<'_> {
             }
         }
         counts.scope_epochs = epochs.len() as u64;
+        counts.scheduled += match self.plan.schedule {
+            Some(Schedule::Switches) => counts.scope_epochs,
+            Some(Schedule::Moves) => counts.scope_moves,
+            Some(Schedule::Recipe) => counts.old_grants + counts.moving_grants,
+            _ => 0,
+        };
     }
 
     fn begin_scope_client(&self, number: u64) {

@@ -23,6 +23,7 @@ use super::looks::Looks;
 use super::mover::Moving;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
 use super::rogue::Rogue;
+use super::schedule::Schedule;
 use super::scope_plan::ScopesPlan;
 use super::table::{self, Hoarders};
 use super::work::Items;
@@ -47,6 +48,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_WITHIN: Duration = Duration::from_secs(30);
 /// I31: with a majority connected and no fault active, some node leads after this time.
 const LEADER_WITHIN: Duration = Duration::from_secs(30);
+/// Longest time that a look at a clock takes in a run whose schedule is one of scopes, microseconds.
+const LOOK_TAKES_US: u64 = 4;
 /// The disk reserve of each node.
 const RESERVE_BYTES: u64 = 1 << 20;
 /// Two attempts of a leader to hand over, each ten seconds after it began to lead, or after the
@@ -135,6 +138,10 @@ impl<'a> Stage<'a> {
     /// Makes the whole run.
     pub(super) fn live(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Lived {
         let stage = Self::set(machine, plan, trace);
+        if plan.schedule.is_some_and(Schedule::is_of_scopes) {
+            // In most of these runs a process takes a while to think.
+            machine.set_look_takes(Duration::from_micros(stage.draw().below(LOOK_TAKES_US)));
+        }
         machine.run(async {
             let earlier = stage.prepare_schedule().await;
             if stage.first_start().await {

@@ -46,11 +46,16 @@ impl WorkPlan {
     /// What the seed of a run with scopes draws.
     pub(super) fn draw(seed: u64) -> Option<Self> {
         let mut draw = Draw::new(seed ^ WORK_STREAM);
-        if draw.below(WORK_ONE_IN) != 0 {
-            return None;
-        }
-        let rates = (0..2 + draw.below(2)).map(|_| rate(&mut draw)).collect();
-        Some(Self { rates })
+        (draw.below(WORK_ONE_IN) == 0).then(|| Self::any(&mut draw))
+    }
+
+    /// One with that seed, whether or not the run that is drawn from it has one.
+    pub(super) fn of(seed: u64) -> Self {
+        Self::any(&mut Draw::new(seed ^ WORK_STREAM))
+    }
+
+    fn any(draw: &mut Draw) -> Self {
+        Self { rates: (0..2 + draw.below(2)).map(|_| rate(draw)).collect() }
     }
 }
 
