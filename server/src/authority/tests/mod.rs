@@ -1,8 +1,6 @@
-//! The rules one by one, and lives of leaders, clients and clients that fall back, on virtual time.
+//! The rules of a leader, one by one, and two clusters on one keyspace, on virtual time.
 
-mod clients;
 mod clusters;
 mod keeper;
-mod lives;
 mod patience;
 mod world;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast_core::{Applied, Batch, Command, Event, LockTable, LogIndex, ScopePrefix, Tenure};
 use holdfast_seams::simulated::{Machine, Process};
-use holdfast_seams::{BoxFuture, Moment, Rng, Seams};
+use holdfast_seams::{BoxFuture, Rng, Seams};
 use tokio::sync::watch;
 
 use super::super::board::Board;
@@ -51,7 +51,6 @@ struct State {
     leader: Option<(usize, u64)>,
     /// What those see who were deposed and do not know it.
     stale: BTreeMap<usize, LockTable>,
-    epochs_raised: u64,
 }
 
 impl Raft {
@@ -62,7 +61,6 @@ impl Raft {
             tenure: 0,
             leader: None,
             stale: BTreeMap::new(),
-            epochs_raised: 0,
         };
         Arc::new(Self { world: machine.world(), state: Mutex::new(state), nodes: OnceLock::new() })
     }
@@ -83,10 +81,6 @@ impl Raft {
         self.lock().leader.is_some_and(|leader| tenure.map(|of| (id, of.get())) == Some(leader))
     }
 
-    pub(super) fn epochs_raised(&self) -> u64 {
-        self.lock().epochs_raised
-    }
-
     /// A command of a client, or of a leader: in the log at this instant, if anybody leads.
     pub(super) fn commit(&self, command: Command) -> Option<(LogIndex, Applied)> {
         let mut state = self.lock();
@@ -98,9 +92,6 @@ impl Raft {
         state.table.apply_batch(index, tenure, &batch, &mut applied).expect("one log");
         state.table.check().expect("a sound table");
         let applied = applied.pop()?;
-        state.epochs_raised += u64::from(
-            matches!(&batch.commands[..], [Command::RaiseEpoch { .. }]) && applied.outcome.is_ok(),
-        );
         for node in self.nodes.get().into_iter().flatten() {
             if !state.stale.contains_key(&node.id) {
                 for event in &applied.events {
@@ -111,10 +102,6 @@ impl Raft {
             }
         }
         Some((index, applied))
-    }
-
-    pub(super) fn look<T>(&self, look: impl FnOnce(&LockTable) -> T) -> T {
-        look(&self.lock().table)
     }
 
     /// Whoever leads does so no more, and learns of it a while later.
@@ -218,74 +205,4 @@ impl Consensus for Node {
     }
 
     fn attach(&self, _listener: Arc<dyn Listener>) {}
-}
-
-/// Who believes to hold, on true time: never two, and never one under an older token than one before.
-pub(super) struct Judge {
-    world: Process,
-    seen: Mutex<Seen>,
-}
-
-/// What came about.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    safe: BTreeMap<usize, (u64, Moment)>,
-    highest: u64,
-    pub(super) wrongs: Vec<String>,
-    pub(super) native: u64,
-    pub(super) fallback: u64,
-}
-
-impl Judge {
-    pub(super) fn new(machine: &Machine) -> Arc<Self> {
-        Arc::new(Self { world: machine.world(), seen: Mutex::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn seen(&self) -> Seen {
-        self.lock().clone()
-    }
-
-    /// From now on a client believes in a hold until then, by its own clock.
-    pub(super) fn safe(&self, client: usize, process: &Process, token: u64, until: Moment) {
-        let (now, until) = (self.world.seams().clock.now(), process.on_the_worlds_clock(until));
-        let mut seen = self.lock();
-        seen.safe.remove(&client);
-        if until <= now {
-            return;
-        }
-        let at = now.saturating_since(Moment::from_origin(Duration::ZERO));
-        let other = seen
-            .safe
-            .iter()
-            .find(|(_, (_, until))| *until > now)
-            .map(|(other, held)| (*other, *held));
-        if let Some((other, (theirs, _))) = other {
-            seen.wrongs.push(format!(
-                "{at:?}: {client} is safe under {token:#x}, and {other} under {theirs:#x}"
-            ));
-        }
-        if token < seen.highest {
-            let highest = seen.highest;
-            seen.wrongs
-                .push(format!("{at:?}: {client} is safe under {token:#x} after {highest:#x}"));
-        }
-        seen.highest = seen.highest.max(token);
-        seen.safe.insert(client, (token, until));
-    }
-
-    pub(super) fn over(&self, client: usize) {
-        self.lock().safe.remove(&client);
-    }
-
-    pub(super) fn held_natively(&self) {
-        self.lock().native += 1;
-    }
-
-    pub(super) fn held_in_cassandra(&self) {
-        self.lock().fallback += 1;
-    }
 }
