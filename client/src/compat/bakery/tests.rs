@@ -171,12 +171,12 @@ fn of(form: BakeryForm) -> impl Fn(&Model, &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_the_wikis_bakery_safe_at_once() {
-    lives::live_many(0..20, &of(BakeryForm::Wiki));
+    lives::live_many(0..8, &of(BakeryForm::Wiki));
 }
 
 #[test]
 fn in_no_life_are_two_guards_of_the_bakery_in_php_safe_at_once() {
-    lives::live_many(100..120, &of(BakeryForm::Php));
+    lives::live_many(100..108, &of(BakeryForm::Php));
 }
 
 #[test]

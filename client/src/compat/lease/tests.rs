@@ -31,7 +31,7 @@ fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_a_lock_safe_at_once() {
-    lives::live_many(0..120, &of);
+    lives::live_many(0..30, &of);
 }
 
 #[test]

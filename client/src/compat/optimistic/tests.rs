@@ -49,7 +49,7 @@ fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_an_optimistic_token_safe_at_once() {
-    lives::live_many(0..25, &of);
+    lives::live_many(0..8, &of);
 }
 
 #[test]

@@ -269,7 +269,7 @@ fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_a_queued_lock_safe_at_once() {
-    lives::live_many(0..40, &of);
+    lives::live_many(0..12, &of);
 }
 
 #[test]

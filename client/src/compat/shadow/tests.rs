@@ -50,7 +50,7 @@ fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_a_shadowed_lock_safe_at_once() {
-    lives::live_many(0..25, &of);
+    lives::live_many(0..8, &of);
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
 
 #[test]
 fn in_no_life_are_two_guards_of_a_token_safe_at_once() {
-    lives::live_many(0..60, &of);
+    lives::live_many(0..16, &of);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn live_many(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn in_no_life_are_two_guards_safe_at_once_while_a_scope_moves() {
-    live_many(0..40);
+    live_many(0..14);
 }
 
 #[test]
