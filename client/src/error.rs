@@ -23,7 +23,7 @@ pub enum Error {
     NotGranted {
         /// The names of the request.
         names: Vec<String>,
-        /// Who holds it, as far as the store reported.
+        /// The holder, as far as the store reported.
         holders: Vec<Holder>,
         /// How long the call waited; `None` for a try.
         waited: Option<Duration>,
