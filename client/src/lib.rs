@@ -48,9 +48,6 @@
 mod acquire;
 mod backoff;
 mod builder;
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
 mod client;
 mod cluster;
 pub mod compat;

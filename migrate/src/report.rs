@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast::cli::escaped;
+use holdfast_cli::escaped;
 use serde_json::{Value, json};
 
 use crate::plan::{Finding, Kind, LockPlan, Planned, Reason};

@@ -83,7 +83,7 @@ pub use client::TimeClient;
 pub use replica::{TimeReplica, TimeUpdate};
 
 /// The name of the cell and its table. The article names the cell and no table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeTable {
     pub(crate) table: Ident,
     pub(crate) name: Ident,

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Client;
-use holdfast::cli::duration;
-use holdfast::cli::failure::Failure;
-use holdfast::cli::names::{BakeryNames, LeaseNames, QueueNames, ShadowNames, TokenNames};
-use holdfast::cli::place::Reach;
+use holdfast_cli::duration;
+use holdfast_cli::failure::Failure;
+use holdfast_cli::names::{BakeryNames, LeaseNames, QueueNames, ShadowNames, TokenNames};
+use holdfast_cli::place::Reach;
 use holdfast_migrate::layout::{CellTables, Names, Recipe};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::plan::Rules;
@@ -328,7 +328,7 @@ pub(crate) fn number(value: u32) -> usize {
 }
 
 fn three(names: &[String]) -> [String; 3] {
-    holdfast::cli::names::of_columns(names).map(str::to_owned)
+    holdfast_cli::names::of_columns(names).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `holdfast-migrate cutover`.
 
-use holdfast::cli::failure::Failure;
-use holdfast::cli::{line, printable, runtime};
 use holdfast::compat::{ScopeView, Stage};
+use holdfast_cli::failure::Failure;
+use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::cutover::{Cutover, OldClients};
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_seams::Seams;

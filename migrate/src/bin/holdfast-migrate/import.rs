@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal as _;
 
-use holdfast::cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
-use holdfast::cli::{line, printable, runtime};
+use holdfast_cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
+use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::import::{
     CheckpointError, ImportError, Options, Pace, Step, Sum, WholeError, import_all,
 };

@@ -11,7 +11,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::Parser;
-use holdfast::cli::failure::{Failure, OWN_ERROR};
+use holdfast_cli::failure::{Failure, OWN_ERROR};
 
 use args::{Cli, Command};
 

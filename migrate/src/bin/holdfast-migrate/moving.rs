@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use holdfast::cli::failure::{Failure, NOT_REACHED, REFUSED};
-use holdfast::cli::{line, place, printable};
 use holdfast::compat::{Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope};
+use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
+use holdfast_cli::{line, place, printable};
 use holdfast_migrate::cutover::{MoveError, Obstacle, Obstacles, Told};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::scan::{Scan, Session};

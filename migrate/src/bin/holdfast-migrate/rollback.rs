@@ -1,8 +1,8 @@
 //! `holdfast-migrate rollback`.
 
-use holdfast::cli::failure::{Failure, REFUSED};
-use holdfast::cli::{line, printable, runtime};
 use holdfast::compat::Stage;
+use holdfast_cli::failure::{Failure, REFUSED};
+use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::rollback::{Rollback, Rows};
 use holdfast_seams::Seams;
 use serde_json::json;

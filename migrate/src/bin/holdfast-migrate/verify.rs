@@ -1,7 +1,7 @@
 //! `holdfast-migrate verify`.
 
-use holdfast::cli::failure::{Failure, NOT_REACHED};
-use holdfast::cli::{line, printable, runtime};
+use holdfast_cli::failure::{Failure, NOT_REACHED};
+use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
 use holdfast_seams::Seams;

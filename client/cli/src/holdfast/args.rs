@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Builder;
-use holdfast::cli::CONNECT_LIMIT;
-pub(crate) use holdfast::cli::duration;
+use holdfast_cli::CONNECT_LIMIT;
+pub(crate) use holdfast_cli::duration;
 
 use crate::failure::Failure;
 #[cfg(feature = "cassandra")]

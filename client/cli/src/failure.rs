@@ -1,6 +1,6 @@
 //! Errors that end the command line: one line, and an exit code.
 
-use crate::Error;
+use holdfast::Error;
 
 /// The lock was lost, and the command stopped.
 pub const LOST: u8 = 121;

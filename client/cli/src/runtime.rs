@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// Runs `work` to its end on this thread.
 ///

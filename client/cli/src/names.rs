@@ -1,10 +1,10 @@
 //! Names of tables and columns, for deployments with other names than the defaults.
 
-use crate::compat::{
+use clap::Args;
+use holdfast::compat::{
     BakeryTables, Layout, LeaseTable, ModesTable, OptimisticTable, QueueTables, ShadowTables,
     TimeTable, TokenTables, WorkTables,
 };
-use clap::Args;
 
 /// Names as the server has them, capitals and all: they are quoted, never spliced.
 #[derive(Clone, Debug, Args)]
@@ -209,8 +209,8 @@ pub fn of_columns<const N: usize>(names: &[String]) -> [&str; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compat::Schema;
     use clap::Parser;
+    use holdfast::compat::{Schema, TimeTable};
 
     #[derive(Parser)]
     struct Line {
@@ -246,6 +246,7 @@ mod tests {
         let made = Schema::new("k", None).named(layout.clone()).statements();
         let time = "\"t\" (\"n\" text PRIMARY KEY, \"v\" bigint)";
         assert!(made.iter().any(|made| made.ends_with(time)), "{made:?}");
-        assert_eq!(layout.time.cell, "Another");
+        let named = TimeTable::named("t", "n", "v").with_cell("Another");
+        assert_eq!(layout.time, named);
     }
 }

@@ -25,7 +25,7 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use failure::{Failure, OWN_ERROR};
-use holdfast::cli::{failure, runtime};
+use holdfast_cli::{failure, runtime};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {

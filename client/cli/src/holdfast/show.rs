@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use holdfast::Holder;
-pub(crate) use holdfast::cli::{escaped, line};
+pub(crate) use holdfast_cli::{escaped, line};
 use serde_json::{Value, json};
 
 /// A session's label; for an imported session, its owner's name in the other store.

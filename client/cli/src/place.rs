@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::failure::{Failure, NOT_REACHED};
-use crate::Error;
-use crate::compat::Credentials;
+use crate::failure::{Failure, NOT_REACHED};
+use holdfast::Error;
+use holdfast::compat::Credentials;
 
 /// The cluster, the keyspace, and who one is to it.
 #[derive(Clone, Debug, Args)]

@@ -1,6 +1,5 @@
 //! `holdfast lock`, `try`, `list`, `inspect` and `check-token` as processes, with real children,
 //! against a minimal server on a real socket.
-#![cfg(feature = "cli")]
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests stop the test when something is not as it must be"
@@ -360,7 +359,10 @@ fn a_question_the_store_refuses_is_122_with_its_words() {
 fn the_example_of_the_readme_runs() {
     let (_server, _address) = FakeServer::start_at("127.0.0.1:7420");
     let example = Path::new(env!("CARGO_BIN_EXE_holdfast")).with_file_name("examples/readme");
-    assert!(example.is_file(), "cargo test builds it, unless only one test target is asked for");
+    assert!(
+        example.is_file(),
+        "cargo test --workspace builds it, unless only some targets are asked for"
+    );
 
     let output = Command::new(example).output().unwrap();
 
