@@ -70,7 +70,7 @@ impl Acquire {
 
     /// Gives up when no answer has come after `limit`; whether it waits in the queue stays as it
     /// is.
-    pub(crate) fn answered_within(mut self, limit: Duration) -> Self {
+    pub fn answered_within(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }

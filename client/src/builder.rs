@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_guard::default_label;
 use holdfast_seams::{Seams, Transport, select};
 
 use crate::session::{Opening, Session, Wishes};
 use crate::transport::GrpcTransport;
-use crate::{
-    Client, ClusterAdmin, Error, Importer, Reader, Result, ScopeAdmin, Sessions, endpoints,
-};
+use crate::{Client, ClusterAdmin, Error, Importer, Reader, Result, ScopeAdmin, Sessions};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
 #[derive(Clone)]
@@ -45,7 +44,7 @@ impl Builder {
     ///
     /// [`Error::Setting`] if the list is empty, or an endpoint has no port.
     pub fn endpoints(mut self, list: &str) -> Result<Self> {
-        self.endpoints = endpoints::parse(list)?;
+        self.endpoints = holdfast_guard::endpoints(list)?;
         Ok(self)
     }
 
@@ -147,7 +146,7 @@ impl Builder {
     }
 
     /// As [`Builder::connect`], without waiting for a server: the client opens the session as soon
-    /// as it reaches one. For callers that lock in another store until then (`compat::Locker` in
+    /// as it reaches one. For callers that lock in another store until then (`Locker` of
     /// mode `fallback`).
     ///
     /// # Errors
@@ -180,10 +179,4 @@ impl fmt::Debug for Builder {
             .field("connect_timeout", &self.connect_timeout)
             .finish_non_exhaustive()
     }
-}
-
-/// `host:pid`.
-pub(crate) fn default_label() -> String {
-    let uname = rustix::system::uname();
-    format!("{}:{}", uname.nodename().to_string_lossy(), std::process::id())
 }

@@ -208,6 +208,24 @@ impl Client {
         self.handle.session.ttl()
     }
 
+    /// The name under which others see its session: [`Builder::label`](crate::Builder::label), else
+    /// `host:pid`.
+    pub fn label(&self) -> String {
+        self.handle.session.label()
+    }
+
+    /// Whether the session has a stream now to a server that may grant `name`, as far as this client
+    /// knows: one with authority over the scope of the name, if the name is in a scope. It sends
+    /// nothing.
+    pub fn serves(&self, name: &str) -> bool {
+        self.handle.session.serves(name)
+    }
+
+    /// The id of the cluster that the session is at, 16 bytes; `None` while the client knows none.
+    pub fn cluster(&self) -> Option<Vec<u8>> {
+        self.handle.session.cluster()
+    }
+
     /// Ends the session: every guard of it is lost, every wait ends with [`Error::Closed`], and the
     /// store grants its locks to the next waiters at once.
     ///

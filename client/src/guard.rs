@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
 use crate::hold::Hold;
-use crate::safety::Safety;
 use crate::session::Key;
 use crate::value::Change;
 use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
+use holdfast_guard::Safety;
 
 /// A hold of one lock, or of several that were granted together under one token.
 ///
@@ -74,11 +74,15 @@ impl Guard {
         self.safety().is_safe(self.clock())
     }
 
-    pub(crate) fn safety(&self) -> &Safety {
+    /// For the lockers of `holdfast-recipes`.
+    #[doc(hidden)]
+    pub fn safety(&self) -> &Safety {
         self.hold.safety()
     }
 
-    pub(crate) fn clock(&self) -> &dyn Clock {
+    /// For the lockers of `holdfast-recipes`.
+    #[doc(hidden)]
+    pub fn clock(&self) -> &dyn Clock {
         &*self.handle.session.seams().clock
     }
 

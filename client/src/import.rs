@@ -9,7 +9,7 @@ use holdfast_seams::Seams;
 
 use crate::operator::Operator;
 use crate::transport::operator as calls;
-use crate::{Error, FencingToken, RefusalReason, Result};
+use crate::{Error, FencingToken, RefusalReason, Result, wire};
 
 /// Most rows that a server takes in one group.
 const GROUP_ROWS_MAX: usize = 64;
@@ -226,11 +226,11 @@ fn row_to_wire(row: &ImportRow) -> v1::ImportRow {
 
 fn fate(fate: v1::ImportFate) -> Result<Fate> {
     Ok(match fate.fate {
-        Some(WireFate::Held(token)) => Fate::Held { token: FencingToken::new(token) },
+        Some(WireFate::Held(token)) => Fate::Held { token: FencingToken::from_raw(token) },
         Some(WireFate::Queued(place)) => Fate::Queued { place },
         Some(WireFate::Known(_)) => Fate::Known,
         Some(WireFate::Refused(refusal)) => {
-            let reason = RefusalReason::from(refusal.reason());
+            let reason = wire::refusal_reason(refusal.reason());
             Fate::Refused { reason, message: refusal.message }
         }
         None => return Err(odd_answer()),

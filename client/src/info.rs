@@ -5,26 +5,7 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_seams::Moment;
 
-use crate::{FencingToken, Mode, Value};
-
-/// Who holds a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The holder's session.
-    pub session: u64,
-    /// The session's label; it proves nothing. It may contain any characters: escape it before it
-    /// goes to a terminal.
-    pub label: String,
-    /// The grant's fencing token.
-    pub token: FencingToken,
-    /// How long it has held the lock, by the leader's wall clock.
-    pub held: Duration,
-    /// The mode of the hold.
-    pub mode: Mode,
-    /// The hold was imported from another store, where its owner has the name in `label`, and no
-    /// client has claimed it.
-    pub is_imported: bool,
-}
+use crate::{Holder, Mode, Value, wire};
 
 /// The place of a request in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +40,7 @@ impl Told {
 
 impl Place {
     pub(crate) fn new(place: u64, holders: Vec<v1::Holder>) -> Self {
-        Self { place, holders: self::holders(holders), awaits_authority: false }
+        Self { place, holders: wire::holders(holders), awaits_authority: false }
     }
 }
 
@@ -153,29 +134,11 @@ pub struct NodeStatus {
     pub ready: bool,
 }
 
-impl From<v1::Holder> for Holder {
-    fn from(holder: v1::Holder) -> Self {
-        let mode = holder.mode().into();
-        Self {
-            session: holder.session_id,
-            mode,
-            label: holder.label,
-            token: FencingToken::new(holder.token),
-            held: Duration::from_millis(holder.held_ms),
-            is_imported: holder.imported,
-        }
-    }
-}
-
-pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {
-    holders.into_iter().map(Holder::from).collect()
-}
-
 impl From<v1::WaiterInfo> for Waiter {
     fn from(waiter: v1::WaiterInfo) -> Self {
         Self {
             session: waiter.session_id,
-            mode: waiter.mode().into(),
+            mode: wire::mode(waiter.mode()),
             label: waiter.label,
             waiting: Duration::from_millis(waiter.waiting_ms),
             names: waiter.names,
@@ -190,7 +153,7 @@ impl From<v1::LockInfo> for LockInfo {
         Self {
             name: lock.name,
             held_by: lock.held_by,
-            holders: holders(lock.holders),
+            holders: wire::holders(lock.holders),
             waiting: lock.waiting,
             queue: queue.collect(),
             value: lock.value.map(Value::from),

@@ -4,58 +4,16 @@
 mod fuzz;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use holdfast_guard::check_lock_name;
 use holdfast_proto::v1;
 
-use crate::{Error, RefusalReason, Result};
+use crate::{Error, Mode, RefusalReason, Result};
 
 /// Most names in one request.
 const NAMES_MAX: usize = 64;
-/// Longest lock name, bytes. The server decides what a name is; this only keeps a stream from
-/// breaking over the size of one frame.
-pub(crate) const NAME_BYTES_MAX: usize = 512;
-/// How many bytes of an unusable name an error shows.
-const SHOWN_BYTES_MAX: usize = 64;
-
-/// The mode of a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Mode {
-    /// One holder alone.
-    Exclusive,
-    /// Beside other holders that share it: readers, as a rule.
-    Shared,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-        })
-    }
-}
-
-impl From<v1::Mode> for Mode {
-    fn from(mode: v1::Mode) -> Self {
-        match mode {
-            v1::Mode::Unspecified | v1::Mode::Exclusive => Self::Exclusive,
-            v1::Mode::Shared => Self::Shared,
-        }
-    }
-}
-
-impl From<Mode> for v1::Mode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Exclusive => Self::Exclusive,
-            Mode::Shared => Self::Shared,
-        }
-    }
-}
 
 /// One lock of a request for several. A plain name means exclusive.
 ///
@@ -144,12 +102,12 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// # Errors
     ///
-    /// [`Error::Refused`], in the server's words, for a request that no server would accept.
+    /// [`Error::Refused`] for a request that no server would accept.
     pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
         check_number(items.len(), need)?;
         let mut modes = BTreeMap::new();
         for item in items {
-            check_name(&item.name)?;
+            check_lock_name(&item.name)?;
             if let Some(before) = modes.insert(&item.name, item.mode) {
                 return Err(named_again(&item.name, before == item.mode));
             }
@@ -191,7 +149,7 @@ impl Wanted {
     pub(crate) fn to_wire(&self, request_id: u64, wait: bool, follow_place: bool) -> v1::Acquire {
         let item = |item: &Item| v1::Item {
             name: Bytes::copy_from_slice(item.name.as_bytes()),
-            mode: v1::Mode::from(item.mode).into(),
+            mode: crate::wire::mode_to(item.mode).into(),
         };
         let any = match self.need {
             Need::All => None,
@@ -210,7 +168,7 @@ impl Wanted {
 
 fn check_number(items: usize, need: Need) -> Result<()> {
     if items == 0 {
-        return Err(invalid("a request names at least one lock".into()));
+        return Err(Error::invalid("a request names at least one lock".into()));
     }
     if items > NAMES_MAX {
         let message = format!("{items} names are more than the {NAMES_MAX} allowed in one request");
@@ -218,7 +176,7 @@ fn check_number(items: usize, need: Need) -> Result<()> {
     }
     match need {
         Need::Any { min } if usize::try_from(min).is_ok_and(|min| min > items) => {
-            Err(invalid(format!("at least {min} of {items} locks cannot be granted")))
+            Err(Error::invalid(format!("at least {min} of {items} locks cannot be granted")))
         }
         Need::Any { .. } | Need::All => Ok(()),
     }
@@ -226,32 +184,11 @@ fn check_number(items: usize, need: Need) -> Result<()> {
 
 fn named_again(name: &str, in_the_same_mode: bool) -> Error {
     let name = name.escape_debug();
-    invalid(if in_the_same_mode {
+    Error::invalid(if in_the_same_mode {
         format!("{name} is named twice in one request")
     } else {
         format!("{name} is asked for both shared and exclusive; ask for it exclusive")
     })
-}
-
-fn check_name(name: &str) -> Result<()> {
-    if name.len() <= NAME_BYTES_MAX {
-        return Ok(());
-    }
-    let mut end = SHOWN_BYTES_MAX;
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    let shown = name.get(..end).unwrap_or_default().escape_debug();
-    let len = name.len();
-    Err(invalid(format!(
-        "the lock name \"{shown}…\" is not usable: {len} bytes is longer than the \
-         {NAME_BYTES_MAX} allowed"
-    )))
-}
-
-/// The error for a request that is wrong in itself.
-pub(crate) fn invalid(message: String) -> Error {
-    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }
 
 /// The error for a request past a limit that is the same for all clients.

@@ -46,13 +46,10 @@
 //! No lock can hold back a write that was on its way when the lock was lost. The token is for that.
 
 mod acquire;
-mod backoff;
 mod builder;
 mod client;
 mod cluster;
-pub mod compat;
 mod endpoints;
-mod error;
 mod guard;
 mod hold;
 mod import;
@@ -62,31 +59,30 @@ mod lease;
 mod operator;
 mod queue_place;
 mod reader;
-mod safety;
 mod scopes;
 mod session;
 mod session_info;
-mod token;
 mod transport;
 mod value;
 mod watch;
+mod wire;
 
 pub use acquire::Acquire;
 pub use builder::Builder;
 pub use client::Client;
 pub use cluster::{ClusterAdmin, ClusterMember, ClusterStatus};
-pub use error::{Error, RefusalReason, Result};
 pub use guard::Guard;
-pub use hold::{GuardState, LostReason};
+pub use holdfast_guard::{
+    Error, FencingToken, GuardState, Holder, LostReason, Mode, RefusalReason, Result,
+};
 pub use holdfast_seams::Moment;
 pub use import::{Fate, Has, ImportGroup, ImportRow, Importer};
-pub use info::{Holder, LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
-pub use items::{LockItem, Mode};
+pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
+pub use items::LockItem;
 pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use scopes::{ScopeAdmin, ScopeStatus, Scopes};
 pub use session_info::{RequestState, SessionInfo, SessionRequest, Sessions};
-pub use token::FencingToken;
 #[doc(hidden)]
 pub use transport::{GrpcTransport, told};
 pub use value::Value;

@@ -102,7 +102,7 @@ impl From<v1::SessionInfo> for SessionInfo {
 /// `None` for a state of a newer release.
 fn request(request: v1::SessionRequest) -> Option<SessionRequest> {
     let state = match request.state? {
-        WireState::Held(token) => RequestState::Held { token: FencingToken::new(token) },
+        WireState::Held(token) => RequestState::Held { token: FencingToken::from_raw(token) },
         WireState::Place(place) => RequestState::Waits { place },
     };
     Some(SessionRequest {

@@ -29,7 +29,7 @@ impl From<v1::Value> for Value {
     fn from(value: v1::Value) -> Self {
         Self {
             bytes: value.value,
-            token: FencingToken::new(value.token),
+            token: FencingToken::from_raw(value.token),
             is_suspect: value.suspect,
         }
     }

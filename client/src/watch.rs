@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt};
 use holdfast_proto::v1::{self, lock_change, watch_event};
 
 use crate::reader::Reader;
-use crate::{Holder, LockInfo, LostReason, Result, Value, Waiter};
+use crate::{Holder, LockInfo, LostReason, Result, Value, Waiter, wire};
 use keeper::Keeper;
 
 /// Events of the locks below a prefix; made by [`Reader::watch`].
@@ -146,11 +146,11 @@ impl ChangeKind {
         Some(match what {
             lock_change::What::Queued(waiter) => Self::Queued(waiter.into()),
             lock_change::What::Left(waiter) => Self::Left(waiter.into()),
-            lock_change::What::Granted(holder) => Self::Granted(holder.into()),
-            lock_change::What::Released(holder) => Self::Released(holder.into()),
+            lock_change::What::Granted(holder) => Self::Granted(wire::holder(holder)),
+            lock_change::What::Released(holder) => Self::Released(wire::holder(holder)),
             lock_change::What::Lost(lost) => {
-                let reason = lost.reason().into();
-                Self::Lost(lost.holder?.into(), reason)
+                let reason = wire::lost_reason(lost.reason());
+                Self::Lost(wire::holder(lost.holder?), reason)
             }
             lock_change::What::ValueChanged(changed) => {
                 Self::ValueChanged(changed.value.map(Value::from))

@@ -9,8 +9,6 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod scripted;
 
-#[path = "session/lockers.rs"]
-mod lockers;
 #[path = "session/overload.rs"]
 mod overload;
 #[path = "session/places.rs"]

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`layout`] defines the tables and columns of each recipe, and how a cell is read. The recipes
-//! themselves are those of `holdfast::compat` and of the articles they come from (DESIGN §9).
+//! themselves are those of `holdfast_recipes` and of the articles they come from (DESIGN §9).
 //!
 //! A scan of a table that is written meanwhile is no snapshot: each lock is as it was at some
 //! instant during the read. A range of a table cannot be read at SERIAL either, so an LWT without

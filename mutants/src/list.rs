@@ -286,7 +286,7 @@ mutants! {
     RowOfOtherCluster, "row-of-other-cluster", "DESIGN §10, I24",
         "a leader uses a row that the leaders of another cluster keep";
 
-    // The recipes and the modes of a scope that moves (`client/src/compat`).
+    // The recipes and the modes of a scope that moves (`client/recipes/src`).
     RecipeIgnoresSkew, "recipe-ignores-skew", "DESIGN §9, I24",
         "a recipe counts a row's whole TTL as safe, whatever the clocks of the nodes say";
     RecipeUnknownRenewalCounts, "recipe-unknown-renewal-counts", "DESIGN §9, I24",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
+use holdfast_recipes::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
 use holdfast_seams::Seams;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;

@@ -6,7 +6,7 @@ mod world;
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast::compat::{
+use holdfast_recipes::{
     Cassandra, FallbackOptions, Lease, LeaseTable, Locker, LockerMode, LockerOptions,
 };
 

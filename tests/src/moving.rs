@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use holdfast::compat::{Locker, LockerMode, LockerOptions};
 use holdfast::{Client, LockInfo};
+use holdfast_recipes::{Locker, LockerMode, LockerOptions};
 use serde_json::Value;
 
 use crate::cassandra::{BAKERY, FALLBACK, LEASE, MODES, QUEUE, SHADOW, Stage, TOKENS, Tables};

@@ -1,7 +1,7 @@
 //! A name of one store is a name of the other, so that a lock can move.
 
-use holdfast::compat::check_lock_name;
 use holdfast_core::LockName;
+use holdfast_recipes::check_lock_name;
 
 /// Every character, and every length around the limit.
 #[test]

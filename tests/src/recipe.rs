@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{
+use holdfast_recipes::{
     Bakery, BakeryForm, BakeryTables, Cassandra, Housekeeper, Layout, Lease, LeaseTable,
     LockerOptions, OptimisticTable, OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow,
     ShadowTables, TokenTables, Tokens,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::compat::{Patience, RemoteGuard, RemoteLocker};
 use holdfast::{Error, FencingToken, GuardState};
+use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
 use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};

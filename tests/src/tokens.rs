@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast::FencingToken;
-use holdfast::compat::{Patience, RemoteGuard, RemoteLocker};
+use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
 use holdfast_seams::Seams;
 
 /// How long an awaited event may take: many times what it should, for a slow machine.

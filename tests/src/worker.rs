@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::compat::{Patience, WorkItem, WorkQueue};
 use holdfast::{Error, GuardState};
+use holdfast_recipes::{Patience, WorkItem, WorkQueue};
 use holdfast_seams::Seams;
 
 use crate::history::{Asked, ClientId, Recorder, What};

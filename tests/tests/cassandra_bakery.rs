@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::Error;
-use holdfast::compat::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
+use holdfast_recipes::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{BAKERY, Stage};
 use holdfast_tests::program::run;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::Error;
-use holdfast::compat::TimeClient;
+use holdfast_recipes::TimeClient;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{QUEUE, Stage, TIME};
 use holdfast_tests::program::{Ended, Program, run};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::Error;
-use holdfast::compat::{Cassandra, SerialScope};
+use holdfast_recipes::{Cassandra, SerialScope};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::program::{Ended, Program, run};

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::Patience;
+use holdfast_recipes::Patience;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{BAKERY, LEASE, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::check::{Options, Report, check};

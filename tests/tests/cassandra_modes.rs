@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::Client;
-use holdfast::compat::{
+use holdfast_recipes::{
     Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable, MoveRefused,
     ScopeModes, SerialScope, Stage,
 };

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::Patience;
+use holdfast_recipes::Patience;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{OPTIMISTIC, QUEUE, SHADOW, Stage};
 use holdfast_tests::draw::Draw;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::Patience;
+use holdfast_recipes::Patience;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
 use holdfast_tests::recipe::{

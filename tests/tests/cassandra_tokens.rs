@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
+use holdfast_recipes::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{Stage, TOKENS};
 use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use holdfast::compat::{
+use holdfast_recipes::{
     ItemId, LockerOptions, Patience, Standing, WorkItem, WorkQueue, WorkTables,
 };
 use holdfast_seams::Seams;

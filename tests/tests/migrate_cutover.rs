@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use holdfast::compat::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
+use holdfast_recipes::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
 use holdfast_seams::Seams;
 use holdfast_tests::moving::Move;
 use holdfast_tests::recipe::Recipe;
@@ -32,7 +32,7 @@ fn moves(told: &[Value]) -> Vec<&str> {
 }
 
 fn modes(moved: &Move, scope: &str) -> ScopeModes {
-    ScopeModes::new(&moved.stage.cassandra(), scope, holdfast::compat::ModesTable::default())
+    ScopeModes::new(&moved.stage.cassandra(), scope, holdfast_recipes::ModesTable::default())
         .unwrap()
 }
 

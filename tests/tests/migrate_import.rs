@@ -13,7 +13,6 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use holdfast::compat::LockerOptions;
 use holdfast_migrate::import::{
     Answer, Fault, Group, Importer, Options, Pace, Step, Sum, WholeError, import_all,
 };
@@ -21,6 +20,7 @@ use holdfast_migrate::layout::{CellTables, Names};
 use holdfast_migrate::plan::{Kind, Rules};
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
+use holdfast_recipes::LockerOptions;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Locker, LockerMode, LockerOptions, ModesTable, ScopeModes, Stage};
 use holdfast::{Client, Error, ScopeAdmin};
+use holdfast_recipes::{Locker, LockerMode, LockerOptions, ModesTable, ScopeModes, Stage};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;

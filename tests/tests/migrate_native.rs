@@ -7,7 +7,7 @@
 )]
 
 use holdfast::LockInfo;
-use holdfast::compat::LockerOptions;
+use holdfast_recipes::LockerOptions;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::moving::Move;
 use holdfast_tests::recipe::Recipe;

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use holdfast::compat::LockerOptions;
+use holdfast_recipes::LockerOptions;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::program::{Ended, run};

@@ -34,7 +34,7 @@ const DESIGN: &str = "docs/design";
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 12] = [
     "proto",
     "seams",
     "mutants",
@@ -42,6 +42,8 @@ const PACKAGES: [&str; 10] = [
     "server",
     "server/core",
     "client",
+    "client/guard",
+    "client/recipes",
     "client/cli",
     "migrate",
     "tests",
@@ -394,10 +396,12 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-model", ""),
         ("holdfast-cassandra", "seams"),
         ("holdfast-server", "cassandra core mutants proto seams"),
-        ("holdfast-client", "cassandra mutants proto seams"),
-        ("holdfast-cli", "client seams"),
-        ("holdfast-migrate", "cassandra cli client core seams"),
-        ("holdfast-tests", "cassandra client core migrate mutants proto seams server"),
+        ("holdfast-guard", "mutants seams"),
+        ("holdfast-client", "guard mutants proto seams"),
+        ("holdfast-recipes", "cassandra client guard mutants proto seams"),
+        ("holdfast-cli", "client recipes seams"),
+        ("holdfast-migrate", "cassandra cli client core recipes seams"),
+        ("holdfast-tests", "cassandra client core migrate mutants proto recipes seams server"),
     ]);
     for (package, uses) in uses_by_package()? {
         let below = below
@@ -426,7 +430,9 @@ fn the_core_links_only_what_is_pure() -> Result {
 #[test]
 fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
     let mut product = String::new();
-    for folder in ["server/src", "server/core/src", "client/src"] {
+    for folder in
+        ["server/src", "server/core/src", "client/src", "client/guard/src", "client/recipes/src"]
+    {
         for (_, text) in rust_files(folder)? {
             product.extend(code(&text));
         }
@@ -519,9 +525,9 @@ fn only_the_storage_module_names_sled() -> Result {
 /// The recipes run on the seam to their tables alone, so that a model can stand behind it.
 #[test]
 fn only_the_driver_module_names_scylla() -> Result {
-    let opening = ["client/src/compat/opening", "client/src/compat/schema"];
+    let opening = ["client/recipes/src/opening", "client/recipes/src/schema"];
     assert_eq!(strangers("cassandra/src", "scylla", &["cassandra/src/driver"])?, NONE);
-    assert_eq!(strangers("client/src", "scylla", &opening)?, NONE);
+    assert_eq!(strangers("client/recipes/src", "scylla", &opening)?, NONE);
     assert_eq!(strangers("server/src", "scylla", &[])?, NONE);
     assert_eq!(strangers("migrate/src", "scylla", &["migrate/src/scan"])?, NONE);
     Ok(())
@@ -533,6 +539,7 @@ fn session_code_names_no_transport() -> Result {
     let edges = ["client/src/transport"];
     assert_eq!(strangers("server/src/session", "tonic", &[])?, NONE);
     assert_eq!(strangers("client/src", "tonic", &edges)?, NONE);
+    assert_eq!(strangers("client/recipes/src", "tonic", &["client/recipes/src/clock/grpc"])?, NONE);
     Ok(())
 }
 

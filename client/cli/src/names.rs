@@ -1,7 +1,7 @@
 //! Names of tables and columns, for deployments with other names than the defaults.
 
 use clap::Args;
-use holdfast::compat::{
+use holdfast_recipes::{
     BakeryTables, Layout, LeaseTable, ModesTable, OptimisticTable, QueueTables, ShadowTables,
     TimeTable, TokenTables, WorkTables,
 };
@@ -210,7 +210,7 @@ pub fn of_columns<const N: usize>(names: &[String]) -> [&str; N] {
 mod tests {
     use super::*;
     use clap::Parser;
-    use holdfast::compat::{Schema, TimeTable};
+    use holdfast_recipes::{Schema, TimeTable};
 
     #[derive(Parser)]
     struct Line {

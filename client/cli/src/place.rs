@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::failure::{Failure, NOT_REACHED};
 use holdfast::Error;
-use holdfast::compat::Credentials;
+use holdfast_recipes::Credentials;
 
 /// The cluster, the keyspace, and who one is to it.
 #[derive(Clone, Debug, Args)]

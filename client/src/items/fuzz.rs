@@ -1,9 +1,9 @@
 //! Mutated names and endpoints: the parser refuses them with a message, or accepts them unchanged.
 
 use holdfast_fuzz::{Outcome, Target};
+use holdfast_guard::NAME_BYTES_MAX;
 
 use super::*;
-use crate::endpoints;
 
 /// Names separated by blanks; shared where they begin with a question mark.
 #[test]
@@ -30,7 +30,7 @@ fn no_names_bring_a_request_down() {
 fn no_list_of_endpoints_brings_its_reader_down() {
     let seeds = ["127.0.0.1:7420", "a:1, b:2,", "[::1]:65535", "host:99999,:1"].map(Into::into);
     Target::new("endpoints", seeds).memory(64, 16 << 10).run(|bytes| {
-        let parsed = endpoints::parse(&String::from_utf8_lossy(bytes));
+        let parsed = holdfast_guard::endpoints(&String::from_utf8_lossy(bytes));
         if let Ok(endpoints) = &parsed {
             assert!(!endpoints.is_empty());
             assert!(endpoints.iter().all(|one| !one.contains(',') && one.contains(':')));

@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn token(epoch: u64) -> FencingToken {
-        FencingToken::new(epoch << 48 | 7)
+        FencingToken::from_raw(epoch << 48 | 7)
     }
 
     struct World(Covers);

@@ -211,7 +211,6 @@ impl Machine {
     }
 
     /// The cluster of the session, as far as the client knows.
-    #[cfg(any(test, feature = "cassandra"))]
     pub(super) fn cluster(&self) -> Option<Vec<u8>> {
         self.identity.as_ref().map(|identity| identity.cluster.to_vec())
     }

@@ -135,13 +135,11 @@ impl Session {
 
     /// Whether the session has a stream now to a server that may grant `name`, as far as the client
     /// knows: one with authority over the scope of the name, if the name is in a scope.
-    #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn serves(&self, name: &str) -> bool {
         self.lock().machine.serves(name)
     }
 
     /// The cluster of the session; `None` while there is none.
-    #[cfg(any(test, feature = "cassandra"))]
     pub(crate) fn cluster(&self) -> Option<Vec<u8>> {
         self.lock().machine.cluster()
     }

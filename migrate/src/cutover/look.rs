@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::future::try_join;
-use holdfast::compat::ScopeModes;
+use holdfast_recipes::ScopeModes;
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 

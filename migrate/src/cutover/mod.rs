@@ -10,7 +10,7 @@
 //!
 //! - **No step without its precondition.** Obstacles are named. The step itself checks that no
 //!   process of ours is in an earlier mode (an LWT on the stage as it was read; see
-//!   [`holdfast::compat`], module of modes), so that much is certain. Clients that know no modes
+//!   [`holdfast_recipes`], module of modes), so that much is certain. Clients that know no modes
 //!   are different: a lock that was given back leaves no row, so no number of passes shows that a
 //!   client which locks now and then is gone. That all of them are stopped is the operator's
 //!   statement (`--writers-stopped`), and without it no scope leaves `both`.
@@ -44,7 +44,7 @@ mod walk;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast::compat::{LockerMode, ScopeModes, ScopeView, Stage, Writer};
+use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, Writer};
 use holdfast_seams::Seams;
 
 use crate::import::{Importer, Options, OtherTie, import_watched};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use holdfast::compat::LockerMode;
+use holdfast_recipes::LockerMode;
 
 use crate::plan::Finding;
 use crate::verify::Difference;

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use holdfast::compat::{Cassandra, ModesTable};
 use holdfast_cassandra::model::Model;
 use holdfast_cassandra::statement::{Action, Ident, Statement, Value};
+use holdfast_recipes::{Cassandra, ModesTable};
 use holdfast_seams::simulated::Machine;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast::Error;
-use holdfast::compat::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
+use holdfast_recipes::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
 use holdfast_seams::Seams;
 
 use super::obstacle::{Obstacle, Obstacles};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use futures_util::future::try_join3;
-use holdfast::compat::{Stage, Writer};
+use holdfast_recipes::{Stage, Writer};
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 

@@ -9,7 +9,7 @@ mod shadow;
 mod table;
 mod tokens;
 
-use holdfast::compat::recipe_on;
+use holdfast_recipes::recipe_on;
 
 pub use cells::ColumnCell;
 pub use lease::LeaseRow;

@@ -38,8 +38,8 @@ mod tokens;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast::compat::{Writer, is_ours};
 use holdfast_core::{Label, LockName, VALUE_BYTES_MAX};
+use holdfast_recipes::{Writer, is_ours};
 
 use crate::layout::{Cell, LockRows, Raw, Said};
 pub use finding::{Finding, Reason};

@@ -8,7 +8,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use holdfast::compat::is_ours;
+use holdfast_recipes::is_ours;
 
 use super::Rules;
 use crate::layout::{Cell, ColumnCell, Heartbeat, LockRows, Raw, Said, TokenRow};

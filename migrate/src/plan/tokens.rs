@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use holdfast::compat::term_of;
+use holdfast_recipes::term_of;
 
 use super::{Claim, Draft, Reason, left_of, owner_of, within_a_year};
 use crate::layout::{Cell, Heartbeat, TokenRow};

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
-use holdfast::compat::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
+use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
 use holdfast_seams::Seams;
 use tokio::sync::mpsc;
 

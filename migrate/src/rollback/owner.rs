@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast::compat::is_ours;
+use holdfast_recipes::is_ours;
 
 /// The prefix of the attempt in such an id.
 const MARK: &str = "native-";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use holdfast::compat::{LockerMode, Stage, Writer};
+use holdfast_recipes::{LockerMode, Stage, Writer};
 
 use super::{Scan, ScanError};
 

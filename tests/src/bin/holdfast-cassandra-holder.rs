@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast::compat::{
+use holdfast_recipes::{
     Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope, WorkQueue, WorkTables,
 };
 use holdfast_seams::Seams;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures_util::{StreamExt, stream};
-use holdfast::compat::Schema;
+use holdfast_recipes::Schema;
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::cluster::{Cluster, Setup, binary, end_with_parent};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
 use holdfast::{Client, Error, ScopeAdmin, ScopeStatus};
+use holdfast_recipes::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
 use holdfast_seams::{Seams, Task};
 
 use super::{SCOPE, TABLES, V, W, locker, settings};

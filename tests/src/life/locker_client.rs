@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::compat::{Cassandra, LockerOptions, Patience};
 use holdfast::{Builder, Client};
 use holdfast_cassandra::database::Database;
+use holdfast_recipes::{Cassandra, LockerOptions, Patience};
 use holdfast_seams::Seams;
 use tokio::sync::watch;
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast::compat::{
+use holdfast_recipes::{
     Housekeeper, LockerMode, ModesTable, Patience, RemoteLocker as _, ScopeModes,
     Stage as MoveStage, TokenTables,
 };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast::compat::{
+use holdfast_recipes::{
     Cassandra, FallbackOptions, Locker, LockerMode, ModesTable, RemoteLocker, ScopeModes,
 };
 use holdfast_seams::Moment;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::compat::{
+use holdfast::{Client, FencingToken};
+use holdfast_recipes::{
     Cassandra, FallbackOptions, Lease, LeaseTable, Locker, LockerMode, RemoteLocker,
 };
-use holdfast::{Client, FencingToken};
 use tokio::sync::oneshot;
 
 use super::locker_client::{AGAIN, LockerClient, options};

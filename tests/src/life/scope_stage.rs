@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{ModesTable, Patience, ScopeModes, Stage as MoveStage};
 use holdfast_cassandra::model::Odds;
 use holdfast_core::{Command, ScopePrefix};
+use holdfast_recipes::{ModesTable, Patience, ScopeModes, Stage as MoveStage};
 use holdfast_server::consensus::{Consensus as _, propose};
 
 use super::client::{Actor, begin};

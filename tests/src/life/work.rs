@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast::Error;
-use holdfast::compat::{ItemId, Patience, WorkQueue, WorkTables};
+use holdfast_recipes::{ItemId, Patience, WorkQueue, WorkTables};
 use holdfast_seams::Seams;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::compat::{Lease, LeaseTable, LockerOptions, Patience};
+use holdfast_recipes::{Lease, LeaseTable, LockerOptions, Patience};
 use holdfast_tests::cassandra::{LEASE, Stage};
 
 use super::{SKEW, TTL, secs, sleep};

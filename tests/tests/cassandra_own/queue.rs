@@ -1,6 +1,6 @@
 //! The queue: an order.
 
-use holdfast::compat::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
+use holdfast_recipes::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::{QUEUE, Stage};
 

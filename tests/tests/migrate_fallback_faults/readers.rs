@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
-use holdfast::compat::{LockerOptions, Patience};
+use holdfast_recipes::{LockerOptions, Patience};
 use holdfast_seams::{Moment, Seams};
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast::Error;
-use holdfast::compat::{
+use holdfast_cli::names::Names;
+use holdfast_cli::place::{Reach, failure};
+use holdfast_recipes::{
     BakeryForm, Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope,
     check_lock_name,
 };
-use holdfast_cli::names::Names;
-use holdfast_cli::place::{Reach, failure};
 use holdfast_seams::{Seams, select};
 use tokio_util::sync::CancellationToken;
 

@@ -9,7 +9,8 @@ use super::retries::is_for_now;
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
 use crate::info::Told;
 use crate::session::request::{Key, Phase, Request};
-use crate::{Error, FencingToken, LostReason, Place};
+use crate::wire;
+use crate::{FencingToken, LostReason, Place};
 
 impl Machine {
     /// Handles a message of the server. `Some` if the stream cannot be used any more.
@@ -59,7 +60,7 @@ impl Machine {
                 return Some(StreamEnd::Redirected(leader));
             }
             Said::SessionEnded(ended) => {
-                self.session_over(ended.reason().into());
+                self.session_over(wire::lost_reason(ended.reason()));
                 return Some(StreamEnd::SessionOver);
             }
         }
@@ -162,7 +163,7 @@ impl Machine {
                 // A copy sent on a stream that broke may still take a place.
                 let earlier = request.id.filter(|_| request.sent > 1);
                 let earlier = earlier.filter(|_| is_of_one_copy(refusal.reason()));
-                let error = Error::from_refusal(refusal, request.wanted.names());
+                let error = wire::refusal(refusal, request.wanted.names());
                 if let Some(id) = earlier {
                     self.queue(Intent::Forget(id));
                 }
@@ -204,7 +205,9 @@ impl Machine {
         }
         match refused.subject {
             Some(Subject::RequestId(id)) => self.request_refused(id, refusal),
-            Some(Subject::Token(token)) => self.release_refused(FencingToken::new(token), refusal),
+            Some(Subject::Token(token)) => {
+                self.release_refused(FencingToken::from_raw(token), refusal)
+            }
             // Only a Close is about the session as a whole.
             None if self.close_sent && is_for_now(&refusal) => {
                 self.put_off(Intent::Close, &refusal)
@@ -259,7 +262,7 @@ impl Machine {
                 self.session_over(LostReason::Revoked);
                 StreamEnd::SessionOver
             }
-            _ => StreamEnd::Refused(Error::from_refusal(refusal, Vec::new())),
+            _ => StreamEnd::Refused(wire::refusal(refusal, Vec::new())),
         }
     }
 }

@@ -13,7 +13,6 @@ use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
     /// Whether the store may grant this name now, as far as reported.
-    #[cfg(any(test, feature = "cassandra"))]
     pub(in crate::session) fn serves(&self, name: &str) -> bool {
         self.is_ready() && self.covers.are_served([name].into_iter(), self.clock.now())
     }

@@ -7,8 +7,8 @@ use holdfast_proto::v1::ScopeAuthority;
 use holdfast_seams::Moment;
 
 use super::{Intent, Machine, Stream};
+use crate::GuardState;
 use crate::LostReason;
-use crate::hold::GuardState;
 use crate::session::request::{GivingBack, Key, Phase};
 
 impl Machine {

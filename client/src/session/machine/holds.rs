@@ -9,17 +9,17 @@ use holdfast_proto::v1::{self, client_frame::Body};
 
 use super::retries::is_for_now;
 use super::{Intent, Machine, StreamEnd};
-use crate::hold::{GuardState, HeldLock, Hold};
-use crate::items::{Item, invalid};
-use crate::lease::Span;
+use crate::hold::{HeldLock, Hold};
+use crate::items::Item;
 use crate::session::request::{Done, GivingBack, Key, Part, Phase, tell};
-use crate::{Error, FencingToken, LostReason, RefusalReason, Result, Value};
+use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result, Value, wire};
+use holdfast_guard::Span;
 
 impl Machine {
     /// Hands a grant to its caller if that is safe (DESIGN §5.6); otherwise releases it. A grant
     /// that no authority covers yet waits for it.
     pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
-        let token = FencingToken::new(granted.token);
+        let token = FencingToken::from_raw(granted.token);
         self.requests.holds_under(key, token);
         if self.waits_for_cover(key, token, &granted) {
             return;
@@ -89,7 +89,7 @@ impl Machine {
         let Phase::Held(hold) = &request.phase else { return Ok(()) };
         if let Some(other) = names.iter().find(|name| hold.lock(name).is_none()) {
             let name = other.escape_debug();
-            return Err(invalid(format!("{name} is not held by this guard")));
+            return Err(Error::invalid(format!("{name} is not held by this guard")));
         }
         let names: BTreeSet<_> = names.iter().cloned().collect();
         if names.len() == hold.held().count() {
@@ -127,7 +127,7 @@ impl Machine {
 
     pub(super) fn released(&mut self, released: &v1::Released) -> Option<StreamEnd> {
         self.retries.begin_anew();
-        let token = FencingToken::new(released.token);
+        let token = FencingToken::from_raw(released.token);
         if released.partly {
             return self.part_released(token, &released.names);
         }
@@ -186,8 +186,8 @@ impl Machine {
     }
 
     pub(super) fn lost(&mut self, lost: &v1::Lost) {
-        let reason = lost.reason().into();
-        self.ended(FencingToken::new(lost.token), &Err(Error::Lost { reason }), reason);
+        let reason = wire::lost_reason(lost.reason());
+        self.ended(FencingToken::from_raw(lost.token), &Err(Error::Lost { reason }), reason);
     }
 
     /// Handles the server's report that a hold is over. A waiting release gets `outcome`; a hold
@@ -241,7 +241,7 @@ impl Machine {
     }
 
     pub(super) fn contended(&self, contended: &v1::Contended) {
-        let key = self.requests.with_token(FencingToken::new(contended.token));
+        let key = self.requests.with_token(FencingToken::from_raw(contended.token));
         if let Some(Phase::Held(hold)) = key.and_then(|key| self.requests.phase(key)) {
             hold.note_contended(&contended.name);
         }

@@ -23,8 +23,8 @@ use holdfast_proto::v1;
 use holdfast_seams::Moment;
 
 use super::{Intent, Machine, REQUESTS_MAX, Reason, StreamEnd};
-use crate::backoff::spread;
 use crate::session::request::{Key, Phase};
+use holdfast_guard::spread;
 
 /// The first pause, if the server names none.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,7 +7,7 @@ use holdfast_proto::v1;
 
 use super::arriving::Arriving;
 use super::{Intent, Machine, Retries, Stream};
-use crate::hold::GuardState;
+use crate::GuardState;
 use crate::session::request::{Key, Phase, tell};
 use crate::{Error, LostReason, Place};
 

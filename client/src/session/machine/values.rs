@@ -6,9 +6,9 @@ use holdfast_proto::v1::{self, client_frame::Body};
 
 use super::retries::is_for_now;
 use super::{Intent, Machine, StreamEnd, is_of_one_copy};
-use crate::items::invalid;
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
+use crate::wire;
 use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value};
 
 impl Machine {
@@ -27,9 +27,9 @@ impl Machine {
     ) -> Result<()> {
         self.lose_overdue();
         let Some(Phase::Held(hold)) = self.requests.phase(of) else { return Ok(()) };
-        let lock = hold
-            .lock(name)
-            .ok_or_else(|| invalid(format!("{} is not held by this guard", name.escape_debug())))?;
+        let lock = hold.lock(name).ok_or_else(|| {
+            Error::invalid(format!("{} is not held by this guard", name.escape_debug()))
+        })?;
         if lock.mode == Mode::Shared {
             return Err(not_exclusive(&lock.name, hold.token));
         }
@@ -83,7 +83,7 @@ impl Machine {
         }
         if refusal.reason() != v1::RefusalReason::NotHolder {
             let name = change.name.as_ref().to_owned();
-            return tell(change.done, Err(Error::from_refusal(refusal, vec![name])));
+            return tell(change.done, Err(wire::refusal(refusal, vec![name])));
         }
         let reason = LostReason::Revoked;
         tell(change.done, Err(Error::Lost { reason }));

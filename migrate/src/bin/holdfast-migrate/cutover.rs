@@ -1,10 +1,10 @@
 //! `holdfast-migrate cutover`.
 
-use holdfast::compat::{ScopeView, Stage};
 use holdfast_cli::failure::Failure;
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::cutover::{Cutover, OldClients};
 use holdfast_migrate::import::{Options, Pace};
+use holdfast_recipes::{ScopeView, Stage};
 use holdfast_seams::Seams;
 use serde_json::json;
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use holdfast::compat::{Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope};
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{line, place, printable};
 use holdfast_migrate::cutover::{MoveError, Obstacle, Obstacles, Told};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::scan::{Scan, Session};
+use holdfast_recipes::{Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope};
 use serde_json::{Value, json};
 
 use crate::args::{Cli, ScopeArgs};

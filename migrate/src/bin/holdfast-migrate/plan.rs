@@ -4,12 +4,12 @@ use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::sync::Arc;
 
 use futures_util::future::join;
-use holdfast::compat::open;
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{CONNECT_LIMIT, line, place, printable, runtime};
 use holdfast_migrate::plan::{LockPlan, Rules, plan};
 use holdfast_migrate::report::{Tally, json_finding, json_row};
 use holdfast_migrate::scan::{News, Range, Scan, ScanError, Session};
+use holdfast_recipes::open;
 use holdfast_seams::Seams;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;

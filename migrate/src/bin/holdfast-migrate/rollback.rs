@@ -1,9 +1,9 @@
 //! `holdfast-migrate rollback`.
 
-use holdfast::compat::Stage;
 use holdfast_cli::failure::{Failure, REFUSED};
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::rollback::{Rollback, Rows};
+use holdfast_recipes::Stage;
 use holdfast_seams::Seams;
 use serde_json::json;
 

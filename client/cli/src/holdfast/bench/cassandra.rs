@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use futures_util::future::join_all;
-use holdfast::compat::{Cassandra, RemoteLocker, StatementCounts};
+use holdfast_recipes::{Cassandra, RemoteLocker, StatementCounts};
 use holdfast_seams::{Clock, Seams};
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast::compat::RemoteLocker;
+use holdfast_recipes::RemoteLocker;
 
 use super::Plan;
 use super::pairs::{self, Loops, Window};

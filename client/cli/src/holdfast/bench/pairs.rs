@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast::compat::{Patience, RemoteLocker};
+use holdfast_recipes::{Patience, RemoteLocker};
 use holdfast_seams::{Clock, Moment, Seams};
 use serde_json::json;
 use tokio::sync::mpsc;

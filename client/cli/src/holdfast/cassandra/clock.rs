@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-use holdfast::compat::{TimeClient, TimeOptions, TimePort, TimeReplica, TimeUpdate};
 use holdfast::{Error, Result as Answered};
 use holdfast_cli::place::failure;
+use holdfast_recipes::{TimeClient, TimeOptions, TimePort, TimeReplica, TimeUpdate};
 use holdfast_seams::select;
 
 use super::Place;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use holdfast::Error;
-use holdfast::compat::{Housekeeper, Removed, Sweep};
 use holdfast_cli::place::failure;
+use holdfast_recipes::{Housekeeper, Removed, Sweep};
 use holdfast_seams::{Seams, select};
 
 use super::Place;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use holdfast::compat::{
+use holdfast::{Builder, Client};
+use holdfast_recipes::{
     Cassandra, FallbackOptions, Layout, Locker, LockerMode, LockerOptions, RemoteLocker,
 };
-use holdfast::{Builder, Client};
 
 use super::failure;
 use crate::args::Global;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast::compat::{
+use holdfast_recipes::{
     Bakery, BakeryForm, Cassandra, Layout, Lease, LockerOptions, OptimisticTokens, Queue,
     RemoteLocker, Shadow, TimeClient, Tokens,
 };

@@ -8,8 +8,8 @@ use std::num::{NonZeroU16, NonZeroU32};
 
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
-use holdfast::compat::{Cassandra, ItemId, Listed, Standing, WorkQueue};
 use holdfast_cli::place::failure;
+use holdfast_recipes::{Cassandra, ItemId, Listed, Standing, WorkQueue};
 use serde_json::json;
 
 use super::Place;

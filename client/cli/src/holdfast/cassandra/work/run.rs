@@ -4,8 +4,8 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use holdfast::Error;
-use holdfast::compat::{Patience, WorkItem, WorkQueue};
 use holdfast_cli::place::failure;
+use holdfast_recipes::{Patience, WorkItem, WorkQueue};
 use holdfast_seams::{Seams, select};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;

@@ -1,0 +1,34 @@
+//! What holding a lock means to the program that holds it, whichever store keeps the lock: until when
+//! it is certain, how it ended, and what is certain after an error.
+//!
+//! The library `holdfast` and the recipes on Cassandra both stand on this package, and callers see
+//! its types through them. What is `pub` here and not there is shared by the two and no promise to
+//! anybody else.
+//!
+//! # Invariants
+//!
+//! - What was once seen to be unsafe never becomes safe again (I6, DESIGN §5.6).
+
+mod backoff;
+mod endpoints;
+mod error;
+mod holder;
+mod label;
+mod mode;
+mod name;
+mod safety;
+mod span;
+mod state;
+mod token;
+
+pub use backoff::{Backoff, spread};
+pub use endpoints::endpoints;
+pub use error::{Error, RefusalReason, Result, innermost};
+pub use holder::Holder;
+pub use label::default_label;
+pub use mode::Mode;
+pub use name::{NAME_BYTES_MAX, check_lock_name};
+pub use safety::Safety;
+pub use span::Span;
+pub use state::{GuardState, LostReason};
+pub use token::FencingToken;

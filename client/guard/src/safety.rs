@@ -1,0 +1,127 @@
+//! Whether a grant is safe: its deadlines, its end, and the notification of both.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use holdfast_mutants::mutant;
+use holdfast_seams::{Clock, Moment};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{GuardState, LostReason, Span};
+
+/// Shared by a guard and the task that keeps its hold.
+pub struct Safety {
+    span: Arc<Span>,
+    /// The second bound: the authority of the scope that its names are in (DESIGN §10).
+    cover: Span,
+    over: AtomicBool,
+    state: watch::Sender<GuardState>,
+    cancelled: CancellationToken,
+}
+
+impl Safety {
+    /// `None` if `span` is over: a guard is never unsafe from the start.
+    pub fn within(span: Arc<Span>) -> Option<Self> {
+        let safe_until = span.deadline()?;
+        Some(Self {
+            span,
+            cover: Span::unbounded(),
+            over: AtomicBool::new(false),
+            state: watch::Sender::new(GuardState::Held { safe_until }),
+            cancelled: CancellationToken::new(),
+        })
+    }
+
+    /// Whether it is safe: one or two clock reads against atomics. Once false, false for ever,
+    /// because each part changes only from true to false.
+    pub fn is_safe(&self, clock: &dyn Clock) -> bool {
+        let in_time = mutant!(IsSafeIgnoresClock) || self.is_in_time(clock);
+        in_time && !self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether none of its deadlines has passed.
+    pub fn is_in_time(&self, clock: &dyn Clock) -> bool {
+        self.span.is_alive(clock) && self.cover.is_alive(clock)
+    }
+
+    /// The safe deadline; `None` if it is known to have passed.
+    pub fn deadline(&self) -> Option<Moment> {
+        Some(self.span.deadline()?.min(self.cover.deadline()?))
+    }
+
+    /// The deadline of the authority; `None` if no authority bounds it, or the deadline has passed.
+    pub fn covered_until(&self) -> Option<Moment> {
+        if self.cover.is_unbounded() { None } else { self.cover.deadline() }
+    }
+
+    /// Bounds it by an authority, later or earlier than before, or removes that bound. False if the
+    /// bound before is over, which is for ever.
+    pub fn cover(&self, until: Option<Moment>, clock: &dyn Clock) -> bool {
+        self.cover.bound(until, clock)
+    }
+
+    /// Moves the safe deadline to `to`, if that is later; false if it is over.
+    pub fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+        self.span.extend(to, clock)
+    }
+
+    /// The state, to read and to await changes of.
+    pub fn state(&self) -> watch::Receiver<GuardState> {
+        self.state.subscribe()
+    }
+
+    /// Waits until it is lost. Cancel safe.
+    pub async fn lost(&self) -> LostReason {
+        let mut state = self.state();
+        let over = state.wait_for(GuardState::is_over).await.map(|state| *state);
+        match over {
+            Ok(GuardState::Lost(reason)) => reason,
+            // The sender outlives this borrow, and a borrowed guard cannot be released.
+            _ => LostReason::Revoked,
+        }
+    }
+
+    /// Why it was lost, if it was.
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        match *self.state.borrow() {
+            GuardState::Lost(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Cancelled when it is over.
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.cancelled
+    }
+
+    /// Makes it unsafe for ever and publishes `last`.
+    pub fn end(&self, last: GuardState) {
+        self.over.store(true, Ordering::Release);
+        self.state.send_if_modified(|state| {
+            let changes = !state.is_over();
+            if changes {
+                *state = last;
+            }
+            changes
+        });
+        self.cancelled.cancel();
+    }
+
+    /// Publishes the current deadline.
+    pub fn publish(&self, in_jeopardy: bool) {
+        let Some(safe_until) = self.deadline() else { return };
+        let now = if in_jeopardy {
+            GuardState::Jeopardy { safe_until }
+        } else {
+            GuardState::Held { safe_until }
+        };
+        self.state.send_if_modified(|state| {
+            let changes = !state.is_over() && *state != now;
+            if changes {
+                *state = now;
+            }
+            changes
+        });
+    }
+}

@@ -1,0 +1,190 @@
+//! The base of the recipes that use plain writes: a row for each lock, with a cell for each attempt, written and read
+//! at QUORUM under timestamps of this client.
+//!
+//! # Invariants
+//!
+//! - Only an attempt writes its own cells: their names contain its owner id.
+//! - A cell that was taken back stays so, in whatever order its writes arrive, because a process's timestamps rise.
+//! - The article's lemma 1 (thesis, §5.1): of two clients that each have a write acknowledged and then read the row, at
+//!   least one sees both. So of all clients whose cells are in the row, at most one finds its own alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::{Moment, Seams};
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::database::{Fault, Row, Tables};
+use super::keeper::{Keeping, Recipe};
+use super::locker::{Patience, RemoteGuard};
+use super::owner::{OwnerId, Signature, Writer};
+use super::stamps::Stamps;
+use super::statement::{Action, Ident, Statement, Value};
+use crate::Result;
+use crate::check_lock_name;
+
+/// What all attempts of a locker share.
+#[derive(Clone)]
+pub(super) struct CellLocker {
+    cassandra: Cassandra,
+    pub(super) keeping: Keeping,
+    signature: Signature,
+    stamps: Arc<Stamps>,
+}
+
+impl CellLocker {
+    /// # Errors
+    ///
+    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    pub(super) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            keeping: cassandra.keeping(options)?,
+            signature: cassandra.sign(options),
+            stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
+        })
+    }
+
+    /// The same locker writing as that writer, and the recipe's name for these tables.
+    pub(super) fn written_by(
+        &self,
+        writer: &Writer,
+        recipe: &str,
+        tables: &[&Ident],
+    ) -> (Self, String) {
+        let signature = self.signature.of_writer(writer);
+        (Self { signature, ..self.clone() }, self.cassandra.recipe(recipe, tables))
+    }
+
+    /// The cells of a new attempt.
+    pub(super) fn cells(&self, lock_id: &str, columns: CellColumns) -> OwnCells {
+        OwnCells {
+            tables: self.cassandra.tables().clone(),
+            seams: self.keeping.seams.clone(),
+            stamps: self.stamps.clone(),
+            columns,
+            lock: lock_id.to_owned(),
+            owner: OwnerId::draw(&self.signature, &*self.keeping.seams.rng),
+            ttl: self.keeping.terms.ttl(),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
+    pub(super) async fn acquire<R: Recipe>(
+        &self,
+        lock_id: &str,
+        patience: Patience,
+        attempt: impl FnOnce() -> R,
+    ) -> Result<RemoteGuard> {
+        check_lock_name(lock_id)?;
+        let service = self.signature.service();
+        self.keeping.acquire(lock_id, service, patience, attempt(), Arc::default()).await
+    }
+
+    /// How many statements were sent so far.
+    #[cfg(test)]
+    pub(super) fn sent(&self) -> u64 {
+        self.cassandra.statements().sent
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct CellColumns {
+    /// The column with the lock's name.
+    pub(super) key: Ident,
+    /// The column with the cell's name.
+    pub(super) column: Ident,
+    /// The column with the content; `None`: the presence of the cell is all it expresses.
+    pub(super) value: Option<Ident>,
+}
+
+/// The cells of one attempt, in the rows of one lock.
+pub(super) struct OwnCells {
+    tables: Arc<Tables>,
+    pub(super) seams: Seams,
+    stamps: Arc<Stamps>,
+    columns: CellColumns,
+    lock: String,
+    pub(super) owner: OwnerId,
+    pub(super) ttl: Duration,
+}
+
+/// The owners of the cells in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// This attempt has a cell there.
+    pub(super) ours: bool,
+    /// Another owner has a cell there: one of them.
+    pub(super) other: Option<String>,
+}
+
+impl Seen {
+    /// "If there is only one record", and what the article does not check: that it is this
+    /// attempt's.
+    pub(super) fn is_ours_alone(&self) -> bool {
+        self.ours && self.other.is_none()
+    }
+}
+
+impl OwnCells {
+    fn cell(&self, table: &Ident, name: &str, action: Action) -> Statement {
+        let key = vec![
+            (self.columns.key.clone(), Value::from(self.lock.as_str())),
+            (self.columns.column.clone(), Value::from(name)),
+        ];
+        Statement::new(table.clone(), key, action)
+    }
+
+    /// Writes a cell with a TTL; returns the instant before the write was sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may appear later.
+    pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Moment, Fault> {
+        let value = |column: &Ident| (column.clone(), Some(Value::from(self.owner.as_str())));
+        let action = Action::Put {
+            cells: self.columns.value.iter().map(value).collect(),
+            ttl_s: i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX),
+            at_us: self.stamps.next(),
+        };
+        let started = self.seams.clock.now();
+        self.tables.write(self.cell(table, name, action)).await?;
+        Ok(started)
+    }
+
+    /// Writes the cell that is named by its owner.
+    pub(super) async fn put_owner(&self, table: &Ident) -> Result<Moment, Fault> {
+        self.put(table, self.owner.as_str()).await
+    }
+
+    pub(super) async fn erase(&self, table: &Ident, name: &str) -> Result<(), Fault> {
+        let action = Action::Erase { at_us: self.stamps.next() };
+        self.tables.write(self.cell(table, name, action)).await
+    }
+
+    pub(super) async fn erase_owner(&self, table: &Ident) -> Result<(), Fault> {
+        self.erase(table, self.owner.as_str()).await
+    }
+
+    /// The first cells of a row, in order, at QUORUM.
+    pub(super) async fn first(&self, table: &Ident, limit: i32) -> Result<Vec<Row>, Fault> {
+        let CellColumns { key, column, value } = &self.columns;
+        let columns = [column].into_iter().chain(value).cloned().collect();
+        let key = vec![(key.clone(), Value::from(self.lock.as_str()))];
+        let action = Action::First { columns, limit };
+        self.tables.scan(Statement::new(table.clone(), key, action)).await
+    }
+
+    /// The owners of cells in a row whose cells are named by their owner. A name that is not text
+    /// belongs to another owner.
+    pub(super) async fn seen(&self, table: &Ident) -> Result<Seen, Fault> {
+        let rows = self.first(table, 2).await?;
+        let names = rows.iter().map(|row| row.text(&self.columns.column));
+        let (ours, others): (Vec<_>, Vec<_>) =
+            names.partition(|name| *name == Some(self.owner.as_str()));
+        let other = others.first().map(|name| name.unwrap_or("somebody without a name").to_owned());
+        Ok(Seen { ours: !ours.is_empty(), other })
+    }
+}

@@ -1,0 +1,182 @@
+//! Locks in Cassandra while, and only while, the native store cannot serve their scope (DESIGN §10): the basis of
+//! [`LockerMode::Fallback`](super::LockerMode::Fallback).
+//!
+//! Two stores that do not know each other need an arbiter: the row of the scope in the table `authority`. A leading
+//! server keeps it, and clients take it over when that server is gone. The lock itself is the lease of
+//! [`lease`](super::lease), in a table of its own.
+//!
+//! # Why no other hold of the name is safe at the same time
+//!
+//! Each process measures durations on its own clock, which counts suspended time; the protocol never compares two
+//! clocks, and no TTL column decides which store serves. The names in brackets are the rules that the model search
+//! covers (`tests/model/src/authority/rule.rs`); a mutant breaks each of them.
+//!
+//! - **Taking over.** The process reads the row repeatedly while a caller waits. The row has to show the same,
+//!   including the beat, for the W in it (`DurationsOfTheRow`), counted from the *end* of the first read that showed it
+//!   (`WaitFromReadEnd`, `TakeOverWaits`, `DrainTakeOverWaits`, `BeatCompared`). Then the process changes it to
+//!   `cassandra` in the next epoch, on condition that it is unchanged. A leader that had authority had it from a bump
+//!   before that first read, and counted it by a W no longer than this one, so its authority is over. After no answer,
+//!   or another row, the process reads again and concludes nothing (`UnknownTakeOverFails`). No process takes over from
+//!   `preparing` or `retired`.
+//! - **Holding.** A process requests a lock only under a read that showed `cassandra` (`NoEntryWhileDraining`). The
+//!   hold is safe until V·(1 − a) after the *start* of that read, by the V that it showed (`HoldFromReadStart`), or
+//!   until the lease's own safe deadline, if that is earlier. A later read extends the hold only if it *began* when the
+//!   lock was held (`ReadOfHeld`) and shows the epoch of the hold's token, or the draining after it (`ReadOfOwnEpoch`).
+//!   A read that shows anything else ends the hold, and a hold whose time is over is lost for good. The leader that
+//!   leads the scope back waits longer than the row's V before it grants anything, and no process changes that V
+//!   before.
+//! - **Tokens** rise over all switches: the epoch of the read, and within it a number from `fences`, drawn between two
+//!   writes of the lease that were answered as applied, so that the holder with the higher number held later.
+//!
+//! # What it needs and costs
+//!
+//! W and V are in the row, as the leader's settings have them. A process has no others, so it cannot wait for less, or
+//! hold for longer, than leaders believe. The cost is one read at SERIAL each V/3 for a process and scope that holds or
+//! waits here, and none while the native store serves. A lock costs the lease's LWT, a read and an LWT for its fence,
+//! and one more renewal. The leases of a scope lie in 16 partitions, so that a leader learns by 16 reads that none is
+//! left; LWTs of one partition wait for each other.
+//!
+//! If a server keeps its authority and this process cannot reach it, no process takes over, and this one waits: the
+//! fallback protects the scope, not each client.
+
+mod course;
+mod fence;
+mod lookout;
+mod row;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_cassandra::authority::{Authority, BUCKETS};
+use holdfast_seams::select;
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::keeper::{Keeping, passing};
+use super::lease::LeaseTable;
+use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::owner::Signature;
+use super::statement::{Ident, Value};
+use crate::check_lock_name;
+use crate::{Error, Result};
+use lookout::Lookout;
+use row::FallbackRow;
+
+/// How long the native store may be unresponsive before Cassandra is asked, and how long it has to serve before
+/// Cassandra is left alone again: longer than a stream takes to reconnect. While Cassandra is asked, the process reads
+/// the row at SERIAL each V/3.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How this process falls back. Its durations are not set here: they are in the scope's row.
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until a locker is built with them"]
+pub struct FallbackOptions {
+    lease: LockerOptions,
+}
+
+impl FallbackOptions {
+    /// The name of this process in the table of leases, their TTL and skew, and how long a call that does not wait may
+    /// take. Default: that of [`LockerOptions`].
+    pub fn lease(mut self, options: LockerOptions) -> Self {
+        self.lease = options;
+        self
+    }
+}
+
+/// Locks the names of one scope in Cassandra while it serves them. Cheap to clone: clones share one reader of the row.
+#[derive(Clone)]
+pub(crate) struct Fallback {
+    cassandra: Cassandra,
+    keeping: Keeping,
+    signature: Signature,
+    leases: Arc<LeaseTable>,
+    lookout: Lookout,
+}
+
+impl Fallback {
+    /// Locks names that begin with `scope`. This sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] if TTL and skew make no sense, or if `scope` is empty (all names).
+    pub(crate) fn new(
+        cassandra: &Cassandra,
+        scope: &str,
+        options: &FallbackOptions,
+    ) -> Result<Self> {
+        if scope.is_empty() {
+            let message = "a scope with fallback is a prefix of names, not all names".to_owned();
+            return Err(Error::Setting { message });
+        }
+        let keeping = cassandra.keeping(&options.lease)?;
+        let (tables, seams) = (cassandra.tables().clone(), cassandra.seams().clone());
+        let authority = Authority::new(tables, seams.clock.clone(), scope);
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            keeping,
+            signature: cassandra.sign(&options.lease),
+            leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
+            lookout: Lookout::new(authority, seams),
+        })
+    }
+
+    /// How long the native store may be unresponsive before Cassandra is asked.
+    pub(crate) fn patience() -> Duration {
+        PATIENCE
+    }
+
+    async fn acquire(&self, lock_id: &str, patience: Patience) -> Result<RemoteGuard> {
+        check_lock_name(lock_id)?;
+        let seams = self.keeping.seams.clone();
+        let began = seams.clock.now();
+        let deadline = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
+        let acquiring = self.lookout.acquiring();
+        select! {
+            () = self.lookout.served() => {}
+            () = passing(deadline, &*seams.clock) => {
+                let waited = seams.clock.now().saturating_since(began);
+                let endpoints = self.cassandra.nodes();
+                return Err(Error::Unreachable { endpoints, waited, last: self.lookout.why_not() });
+            }
+        }
+        let patience = patience.until(deadline, seams.clock.now());
+        let row = FallbackRow::new(self, lock_id, acquiring);
+        let service = self.signature.service();
+        self.keeping.acquire(lock_id, service, patience, row, Arc::default()).await
+    }
+
+    /// The cluster whose leaders keep the scope's authority row, if the last read showed it.
+    pub(crate) fn cluster(&self) -> Option<String> {
+        self.lookout.cluster()
+    }
+
+    /// The partition of the lease of a name.
+    fn partition_of(&self, name: &str) -> Vec<(Ident, Value)> {
+        vec![
+            (Ident::new("scope"), Value::from(self.lookout.scope())),
+            (Ident::new("bucket"), Value::from(bucket_of(name))),
+        ]
+    }
+}
+
+/// FNV-1a: it spreads names evenly, and gives every process the same value forever.
+fn bucket_of(name: &str) -> i64 {
+    let mixed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    // The low bits alone are poorly mixed.
+    let folded = (mixed ^ (mixed >> 32)) & 0xffff_ffff;
+    i64::try_from(folded).unwrap_or_default() % BUCKETS
+}
+
+impl RemoteLocker for Fallback {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.acquire(lock_id, patience))
+    }
+}

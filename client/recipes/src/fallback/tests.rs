@@ -1,0 +1,166 @@
+//! The fallback on the model of the tables, beside a native store of two servers with real clients.
+
+mod cluster;
+mod keeper;
+mod life;
+mod lives;
+mod switches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_cassandra::authority::Durations;
+use holdfast_seams::Rng;
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::{Fallback, FallbackOptions};
+use crate::cassandra::{Cassandra, LockerOptions};
+use crate::lease::{Lease, LeaseTable};
+use crate::model::Model;
+use crate::modes::{Locker, LockerMode, ModesTable, ScopeModes, Stage};
+use crate::scene::{cassandra, options};
+use crate::statement::{Action, Ident, Statement, Value};
+use holdfast::Client;
+
+use crate::Result;
+use cluster::{Cluster, TTL};
+use keeper::Keeper;
+
+/// The scopes, which are independent of each other.
+const SCOPES: [&str; 2] = ["a/", "b/"];
+const W: Duration = secs(6);
+const V: Duration = secs(4);
+
+/// W and V, in seconds, that leaders may have as settings in runs in which those differ.
+const SETTINGS: [(u64, u64); 4] = [(6, 4), (4, 2), (12, 4), (12, 8)];
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn below(process: &Process, number: u64) -> u64 {
+    Rng::next_u64(process) % number
+}
+
+/// Both stores, and the processes at them.
+struct World {
+    machine: Machine,
+    model: Model,
+    cluster: Cluster,
+    durations: Durations,
+    /// Each leader has its own settings.
+    settings_differ: bool,
+}
+
+impl World {
+    /// The scopes are native in their first epoch and at the last stage, and server 0 leads.
+    fn new(seed: u64) -> Self {
+        let machine = Machine::new(seed);
+        let (model, cluster) = (Model::new(&machine), Cluster::new(&machine, &SCOPES));
+        let durations = Durations::new(W, V).unwrap();
+        let world = Self { machine, model, cluster, durations, settings_differ: false };
+        for scope in SCOPES {
+            world.write_row(scope, "native", 1, durations);
+        }
+        let expiry = world.cluster.clone().expire();
+        world.machine.world().seams().spawn("expiry", expiry).detach();
+        world.elect(0);
+        world
+    }
+
+    /// Like [`World::new`], except that the settings of leaders differ.
+    fn of_differing_settings(seed: u64) -> Self {
+        Self { settings_differ: true, ..Self::new(seed) }
+    }
+
+    /// Overwrites the row of a scope.
+    fn write_row(&self, scope: &str, mode: &str, epoch: i64, durations: Durations) {
+        let ms = |length: Duration| Value::from(i64::try_from(length.as_millis()).unwrap());
+        let cells = [
+            ("mode", Value::from(mode)),
+            ("epoch", Value::from(epoch)),
+            ("beat", Value::from(0)),
+            ("take_over_ms", ms(durations.take_over_wait())),
+            ("hold_ms", ms(durations.v())),
+        ];
+        let cells = cells.map(|(name, value)| (Ident::new(name), Some(value))).into();
+        let key = vec![(Ident::new("scope"), Value::from(scope))];
+        let write = Action::UpdateIf { cells, ttl_s: None, only_if: Vec::new() };
+        self.model.apply(&Statement::new(Ident::new("authority"), key, write));
+    }
+
+    /// Makes a server the leader.
+    fn elect(&self, at: usize) {
+        self.cluster.elect(at);
+        let seams = self.cluster.server(at).seams();
+        let settings = self.settings_of_a_leader();
+        for scope in SCOPES {
+            let keeper = Keeper::new(&self.cluster, at, scope, settings, &self.model);
+            seams.spawn("keeper", keeper.keep()).detach();
+        }
+    }
+
+    fn settings_of_a_leader(&self) -> Durations {
+        if !self.settings_differ {
+            return self.durations;
+        }
+        let drawn = below(&self.machine.world(), SETTINGS.len() as u64);
+        let (w, v) = SETTINGS[usize::try_from(drawn).unwrap()];
+        Durations::new(secs(w), secs(v)).unwrap()
+    }
+
+    /// Removes all servers, with everything that they had in memory.
+    fn kill_servers(&self) {
+        for at in 0..2 {
+            self.cluster.replace(at, self.machine.process("server"));
+        }
+    }
+
+    fn cassandra(&self, process: &Process) -> Cassandra {
+        cassandra(&self.model, process)
+    }
+
+    fn options(process: &Process) -> LockerOptions {
+        options(&process.name(), secs(20), secs(5))
+    }
+
+    /// A client that does not use Cassandra.
+    fn client(&self, process: &Process) -> Client {
+        Client::builder()
+            .endpoints("server:0,server:1")
+            .unwrap()
+            .ttl(TTL)
+            .label(process.name())
+            .seams(process.seams())
+            .transport(Arc::new(self.cluster.clone()))
+            .begin()
+            .unwrap()
+    }
+
+    async fn locker(&self, process: &Process, scope: &str, mode: LockerMode) -> Result<Locker> {
+        let (cassandra, options) = (self.cassandra(process), Self::options(process));
+        let lease = Lease::new(&cassandra, &options, LeaseTable::default())?;
+        let fallback = FallbackOptions::default().lease(options.clone());
+        Locker::builder(&cassandra, scope, lease)
+            .native(self.client(process))
+            .fallback(fallback)
+            .row(options.ttl(secs(60)))
+            .start(mode)
+            .await
+    }
+
+    fn scope(&self, scope: &str) -> ScopeModes {
+        let world = self.cassandra(&self.machine.world());
+        ScopeModes::new(&world, scope, ModesTable::default()).unwrap()
+    }
+
+    /// Moves each scope to the last stage.
+    async fn open_the_last_stage(&self) {
+        for scope in SCOPES {
+            let modes = self.scope(scope);
+            while modes.view().await.unwrap().stage < Stage::Fallback {
+                modes.advance().await.unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! The keeper task: one task for each requested lock, which owns what the recipe writes from the
+//! first statement to the last.
+//!
+//! ```text
+//!   caller            keeper task                            tables
+//!   acquire ────────► attempt, pause, attempt, …  ─────────►
+//!   guard   ◄──────── held                         ◄─────────
+//!   is_safe()         renew, every third of what is certain ►
+//!   drop, release ──► leave                        ─────────►
+//! ```
+//!
+//! # Invariants
+//!
+//! - A caller that gives up never interrupts a statement: the task finishes it, checks the outcome
+//!   and undoes it. Only the end of the process leaves anything to the TTL.
+//! - The safe deadline counts from the instant before the last renewal that was *answered as
+//!   applied* was sent (I6, DESIGN §9). A renewal of unknown outcome never counts.
+//! - The task gives back a hold that is no longer safe; it never revives one (DESIGN §5.6).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_mutants::mutant;
+use holdfast_seams::{Clock, Moment, Seams, select};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::alarms::Alarms;
+use super::database::Fault;
+use super::locker::{Held, Patience, RemoteGuard};
+use super::owner::thread_id;
+use super::terms::Terms;
+use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result};
+use holdfast_guard::Backoff;
+use holdfast_guard::Span;
+use holdfast_guard::{Holder, Mode, Safety};
+
+/// The longest pause between two attempts at a lock that another owner holds (DESIGN §9).
+const POLL_MAX: Duration = Duration::from_secs(2);
+/// How long a caller waits for a release; the task goes on after that.
+const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What one algorithm does for one lock and one owner. The keeper task calls one of these methods
+/// at a time and always runs it to completion.
+pub(crate) trait Recipe: Send + 'static {
+    /// Goes as far towards the lock as it can without waiting. The keeper task calls it again after
+    /// a pause; whatever an earlier call wrote is still in the tables then.
+    fn attempt(&mut self) -> impl Future<Output = Result<Attempt, Fault>> + Send;
+    /// Extends the hold.
+    fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
+    /// Bounds `safety`, that of the guard about to be handed out, by whatever else the recipe knows. The keeper task
+    /// hands out nothing that is not safe after this.
+    fn begins(&mut self, _safety: &Arc<Safety>) {}
+    /// How long the hold lasts when the store receives nothing from its holder: the TTL, unless
+    /// something else bounds it.
+    fn lasts(&self, ttl: Duration) -> Duration {
+        ttl
+    }
+    /// The fencing token of the hold, if the recipe has one.
+    fn fencing_token(&self) -> Option<FencingToken> {
+        None
+    }
+    /// Takes back everything that this attempt wrote, or may have written, to the tables.
+    fn leave(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
+}
+
+/// How far an attempt got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// The attempt holds the lock, by writes of which the first was sent at `started`.
+    Had { started: Moment },
+    /// Another owner holds the lock; `again`, if known, bounds the pause until the next attempt.
+    HeldBy { owner: Option<String>, again: Option<Duration> },
+    /// Another owner holds or tries for the lock, and the recipe chooses the pause itself.
+    TryAgain { owner: Option<String>, after: Duration },
+}
+
+/// The outcome of a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// The renewal is applied; it was sent at this instant.
+    Applied(Moment),
+    /// The owner certainly no longer holds the lock.
+    Gone,
+    /// No answer.
+    Unknown,
+}
+
+/// Whether there was a hold to take back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// The owner still held the lock.
+    Released,
+    /// The owner no longer held the lock.
+    NotHad,
+}
+
+/// What all locks of one locker share.
+#[derive(Clone)]
+pub(crate) struct Keeping {
+    pub(crate) seams: Seams,
+    pub(crate) terms: Terms,
+    pub(crate) alarms: Arc<Alarms>,
+    /// The number of keeper tasks.
+    pub(crate) keepers: watch::Sender<usize>,
+    /// How long a call that does not wait may take to get an answer.
+    pub(crate) answer_limit: Duration,
+    /// Where the database is, for errors.
+    pub(crate) endpoints: Arc<[String]>,
+}
+
+/// How the last attempt ended, for the error of a caller that stops waiting.
+#[derive(Clone, Debug, Default)]
+enum Progress {
+    /// No attempt has ended yet.
+    #[default]
+    Begun,
+    /// Another owner holds the lock: its id, if the attempt read it.
+    HeldBy(Option<String>),
+    /// The attempt got no answer.
+    Failed(String),
+}
+
+impl Keeping {
+    /// Acquires the lock for `service` by `recipe`. `renew_now` triggers an immediate renewal.
+    ///
+    /// Dropping the future takes everything back.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
+    pub(crate) async fn acquire<R: Recipe>(
+        &self,
+        lock_id: &str,
+        service: &str,
+        patience: Patience,
+        recipe: R,
+        renew_now: Arc<Notify>,
+    ) -> Result<RemoteGuard> {
+        let began = self.seams.clock.now();
+        let stop = CancellationToken::new();
+        // Dropped with this future, or moved into the guard.
+        let stopper = stop.clone().drop_guard();
+        let (answer, answered) = oneshot::channel();
+        let (ended, end) = oneshot::channel();
+        let progress = watch::Sender::new(Progress::default());
+        let seen = progress.subscribe();
+        let keeper = Keeper {
+            _counted: Counted::new(&self.keepers),
+            keeping: self.clone(),
+            recipe,
+            waits: patience.waits(),
+            stop,
+            progress,
+            renew_now,
+        };
+        self.seams.spawn("holdfast-keeper", keeper.keep(answer, ended)).detach();
+        let limit = patience.limit(self.answer_limit).map(|limit| began + limit);
+        let granted = select! {
+            granted = answered => granted.unwrap_or(Err(Error::Closed)),
+            () = passing(limit, &*self.seams.clock) => {
+                Err(self.given_up(lock_id, began, patience, &seen.borrow()))
+            }
+        };
+        let granted = granted.map_err(|error| self.named(error, lock_id, began, patience))?;
+        let Granted { safety, token, lasts } = granted;
+        let hold = Hold { safety, token, lasts, keeping: self.clone(), _stopper: stopper };
+        Ok(RemoteGuard::new(lock_id, service, Box::new(RowHold { hold, end })))
+    }
+
+    /// The error for a caller whose limit passed without a grant.
+    fn given_up(
+        &self,
+        lock_id: &str,
+        began: Moment,
+        patience: Patience,
+        progress: &Progress,
+    ) -> Error {
+        let waited = self.seams.clock.now().saturating_since(began);
+        let last = match progress {
+            Progress::HeldBy(owner) => {
+                let waited = patience.waits().then_some(waited);
+                return not_granted(lock_id, owner.as_deref(), waited);
+            }
+            Progress::Failed(fault) => fault.clone(),
+            Progress::Begun => "no answer yet".into(),
+        };
+        Error::Unreachable { endpoints: self.endpoints.to_vec(), waited, last }
+    }
+
+    /// Adds the name and the waiting time, which the keeper task does not know.
+    fn named(&self, error: Error, lock_id: &str, began: Moment, patience: Patience) -> Error {
+        let Error::NotGranted { holders, .. } = error else { return error };
+        let waited = self.seams.clock.now().saturating_since(began);
+        let waited = patience.waits().then_some(waited);
+        Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
+    }
+}
+
+/// Completes when the limit has passed; never without one.
+pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
+    match limit {
+        Some(limit) => clock.sleep_until(limit).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> Error {
+    // The tables contain no session, no token, and no time since which the lock is held.
+    let holder = |owner: &str| Holder {
+        session: 0,
+        label: thread_id(owner).to_owned(),
+        token: FencingToken::from_raw(0),
+        held: Duration::ZERO,
+        mode: Mode::Exclusive,
+        is_imported: false,
+    };
+    let holders = owner.map(holder).into_iter().collect();
+    Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
+}
+
+/// Counts one running task for as long as it exists.
+pub(super) struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    pub(super) fn new(keepers: &watch::Sender<usize>) -> Self {
+        keepers.send_modify(|keepers| *keepers += 1);
+        Self(keepers.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|keepers| *keepers -= 1);
+    }
+}
+
+struct Keeper<R> {
+    _counted: Counted,
+    keeping: Keeping,
+    recipe: R,
+    waits: bool,
+    stop: CancellationToken,
+    progress: watch::Sender<Progress>,
+    renew_now: Arc<Notify>,
+}
+
+impl<R: Recipe> Keeper<R> {
+    async fn keep(
+        mut self,
+        answer: oneshot::Sender<Result<Granted>>,
+        ended: oneshot::Sender<Result<Left, Fault>>,
+    ) {
+        match self.acquire().await {
+            Ok(Some((safety, started))) => {
+                let alarm = self.keeping.alarms.watch(safety.clone());
+                let token = self.recipe.fencing_token();
+                let lasts = self.recipe.lasts(self.keeping.terms.ttl());
+                if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
+                    self.hold(&safety, started).await;
+                }
+                drop(alarm);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                // The caller may no longer be waiting for it.
+                let _ = answer.send(Err(error));
+            }
+        }
+        let left = self.leave().await;
+        // The receiver is gone if the guard was dropped.
+        let _ = ended.send(left);
+    }
+
+    /// Attempts until it holds the lock; `None` if the caller has given up.
+    async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Moment)>> {
+        let rng = self.keeping.seams.rng.clone();
+        let mut pauses = Backoff::new(POLL_MAX);
+        let mut usual = || pauses.next(&*rng);
+        while !self.stop.is_cancelled() {
+            let attempted = self.recipe.attempt().await;
+            let pause = match attempted {
+                Ok(Attempt::Had { started }) => {
+                    if let Some(safety) = self.safe_from(started) {
+                        return Ok(Some((safety, started)));
+                    }
+                    usual()
+                }
+                Ok(Attempt::HeldBy { owner, .. } | Attempt::TryAgain { owner, .. })
+                    if !self.waits =>
+                {
+                    return Err(not_granted("", owner.as_deref(), None));
+                }
+                Ok(Attempt::HeldBy { owner, again }) => {
+                    self.progress.send_replace(Progress::HeldBy(owner));
+                    // The remaining time of the row bounds the sleep; it decides nothing.
+                    again.into_iter().fold(usual(), Duration::min)
+                }
+                Ok(Attempt::TryAgain { owner, after }) => {
+                    self.progress.send_replace(Progress::HeldBy(owner));
+                    after
+                }
+                Err(Fault::Refused(message)) => return Err(refused(message)),
+                Err(fault) => {
+                    self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
+                    usual()
+                }
+            };
+            select! {
+                () = self.stop.cancelled() => {}
+                () = self.keeping.seams.sleep(pause) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None` if the answer took so long that nothing is certain any more.
+    fn safe_from(&mut self, started: Moment) -> Option<Arc<Safety>> {
+        let clock = self.keeping.seams.clock.clone();
+        let span = Span::new(self.keeping.terms.safe_until(started));
+        let safety = Safety::within(span).map(Arc::new)?;
+        self.recipe.begins(&safety);
+        safety.publish(false);
+        safety.is_safe(&*clock).then_some(safety)
+    }
+
+    /// Renews until the guard is gone or the lock is lost.
+    async fn hold(&mut self, safety: &Safety, mut started: Moment) {
+        let clock = self.keeping.seams.clock.clone();
+        let mut retries = Backoff::new(POLL_MAX);
+        let mut due = self.keeping.terms.renew_at(started);
+        while safety.is_safe(&*clock) {
+            select! {
+                () = self.stop.cancelled() => return,
+                () = safety.cancelled().cancelled() => return,
+                () = self.renew_now.notified() => {}
+                () = clock.sleep_until(due) => {}
+            }
+            if !safety.is_safe(&*clock) {
+                // The task woke too late. Not every recipe's renewal checks that there is a hold left to renew.
+                break;
+            }
+            let worry_at = self.keeping.terms.jeopardy_from(started);
+            let asked = clock.now();
+            match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
+                Renewal::Applied(sent) => {
+                    started = started.max(sent);
+                    safety.extend(self.keeping.terms.safe_until(started), &*clock);
+                    safety.publish(false);
+                    retries.reset();
+                    due = self.keeping.terms.renew_at(started);
+                }
+                Renewal::Gone => return safety.end(GuardState::Lost(LostReason::Revoked)),
+                Renewal::Unknown => {
+                    if mutant!(RecipeUnknownRenewalCounts) {
+                        safety.extend(self.keeping.terms.safe_until(asked), &*clock);
+                    }
+                    due = clock.now() + retries.next(&*self.keeping.seams.rng);
+                }
+            }
+        }
+        safety.end(GuardState::Lost(LostReason::DeadlinePassed));
+    }
+
+    /// Takes back what the recipe wrote; retries for as long as it can still be there.
+    async fn leave(&mut self) -> Result<Left, Fault> {
+        let seams = self.keeping.seams.clone();
+        let until = seams.clock.now() + self.keeping.terms.ttl();
+        let mut retries = Backoff::new(POLL_MAX);
+        loop {
+            match self.recipe.leave().await {
+                Err(Fault::Unknown(_) | Fault::NotDone(_)) if seams.clock.now() < until => {
+                    seams.sleep(retries.next(&*seams.rng)).await;
+                }
+                left => return left,
+            }
+        }
+    }
+}
+
+/// Renews, and reports jeopardy to the holder if that takes too long.
+async fn renewed<R: Recipe>(
+    recipe: &mut R,
+    safety: &Safety,
+    worry_at: Moment,
+    clock: &dyn Clock,
+) -> Renewal {
+    let mut renewal = std::pin::pin!(recipe.renew());
+    select! {
+        renewal = &mut renewal => return renewal,
+        () = clock.sleep_until(worry_at) => safety.publish(true),
+    }
+    renewal.await
+}
+
+fn refused(message: String) -> Error {
+    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
+}
+
+/// What the keeper task hands to the caller.
+struct Granted {
+    safety: Arc<Safety>,
+    token: Option<FencingToken>,
+    lasts: Duration,
+}
+
+/// Dropping it makes the hold unsafe and lets the keeper task take it back.
+struct Hold {
+    safety: Arc<Safety>,
+    token: Option<FencingToken>,
+    lasts: Duration,
+    keeping: Keeping,
+    _stopper: DropGuard,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.safety.end(GuardState::Released);
+    }
+}
+
+/// The hold behind a [`RemoteGuard`].
+struct RowHold {
+    hold: Hold,
+    end: oneshot::Receiver<Result<Left, Fault>>,
+}
+
+impl Held for RowHold {
+    fn safety(&self) -> &Safety {
+        &self.hold.safety
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.hold.keeping.seams.clock
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.hold.token
+    }
+
+    fn ttl(&self) -> Duration {
+        self.hold.lasts
+    }
+
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let Self { hold, end } = *self;
+            let (safety, seams) = (hold.safety.clone(), hold.keeping.seams.clone());
+            if !safety.is_safe(&*seams.clock) {
+                // The deadline has passed, and no alarm has reported it yet.
+                safety.end(GuardState::Lost(LostReason::DeadlinePassed));
+            }
+            drop(hold);
+            let left = seams.timeout(RELEASE_LIMIT, end).await;
+            if let Some(reason) = safety.lost_reason() {
+                return Err(Error::Lost { reason });
+            }
+            match left {
+                Ok(Ok(Ok(Left::Released))) => Ok(()),
+                Ok(Ok(Ok(Left::NotHad))) => Err(Error::Lost { reason: LostReason::Revoked }),
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+                    Err(Error::OutcomeUnknown { what: "a release", waited: RELEASE_LIMIT })
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,205 @@
+//! Leader election: the lease's row with a value, and observers that read it.
+//!
+//! Article: "nodes that want to become master try to grab the lease on start; the one that was
+//! elected renews it in the background; the clients poll to verify that the master is still
+//! master".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::select;
+use tokio::sync::Notify;
+
+use super::Lease;
+use super::row::WantedValue;
+use crate::check_lock_name;
+use crate::database::{Fault, Row};
+use crate::locker::{Patience, RemoteGuard};
+use crate::owner::thread_id;
+use crate::statement::{Action, Statement, Value};
+use crate::{Error, RefusalReason, Result};
+use holdfast_guard::Backoff;
+
+/// The longest pause between two reads of an observer; a waiter has the same.
+const LOOK_EVERY_MAX: Duration = Duration::from_secs(2);
+
+impl Lease {
+    /// Stands for `name` and waits to be elected. Observers see `value`, an address for example,
+    /// from the moment of the election on.
+    ///
+    /// Dropping the future withdraws the candidacy.
+    ///
+    /// # Errors
+    ///
+    /// As [`RemoteLocker::acquire`](crate::RemoteLocker::acquire).
+    pub async fn campaign(
+        &self,
+        name: &str,
+        value: impl Into<String>,
+        patience: Patience,
+    ) -> Result<Leadership> {
+        let value = Arc::new(WantedValue::new(Some(value.into())));
+        let renew_now = Arc::new(Notify::new());
+        let guard = self.acquire_with(name, patience, value.clone(), renew_now.clone()).await?;
+        Ok(Leadership { guard, value, renew_now })
+    }
+
+    /// Observes who leads `name`, now and after each change.
+    pub fn observe(&self, name: &str) -> Observer {
+        Observer { lease: self.clone(), name: name.to_owned(), told: false, last: None }
+    }
+
+    /// Reads at SERIAL who leads `name` now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if no answer comes in time, [`Error::Refused`] if Cassandra refuses
+    /// the read.
+    pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
+        check_lock_name(name)?;
+        let limit = self.keeping.answer_limit;
+        let asked = self.ask_for_leader(name);
+        let answer = self
+            .keeping
+            .seams
+            .timeout(limit, asked)
+            .await
+            .unwrap_or(Err(Retry::Later("no answer yet".into())));
+        answer.map_err(|retry| retry.into_error(self, limit))
+    }
+
+    async fn ask_for_leader(&self, name: &str) -> std::result::Result<Option<Leader>, Retry> {
+        let columns = vec![self.table.owner.clone(), self.table.value.clone()];
+        let key = vec![(self.table.name.clone(), Value::from(name))];
+        let action = Action::SelectSerial { columns };
+        let statement = Statement::new(self.table.table.clone(), key, action);
+        let row = self.cassandra.tables().read(statement).await.map_err(Retry::from)?;
+        Ok(row.and_then(|row| self.leader_in(&row)))
+    }
+
+    fn leader_in(&self, row: &Row) -> Option<Leader> {
+        let owner = row.text(&self.table.owner)?.to_owned();
+        let value = row.text(&self.table.value).map(str::to_owned);
+        Some(Leader { thread_id: thread_id(&owner).to_owned(), owner, value })
+    }
+}
+
+/// Whether a read that failed is worth a retry.
+enum Retry {
+    Later(String),
+    Never(String),
+}
+
+impl From<Fault> for Retry {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unknown(message) | Fault::NotDone(message) => Self::Later(message),
+            Fault::Refused(message) => Self::Never(message),
+        }
+    }
+}
+
+impl Retry {
+    fn into_error(self, lease: &Lease, waited: Duration) -> Error {
+        match self {
+            Self::Later(last) => {
+                Error::Unreachable { endpoints: lease.keeping.endpoints.to_vec(), waited, last }
+            }
+            Self::Never(message) => Error::Refused {
+                reason: RefusalReason::Invalid,
+                message,
+                limit: None,
+                retry_after: None,
+            },
+        }
+    }
+}
+
+/// An election won; it lasts as long as its guard is safe.
+#[derive(Debug)]
+#[must_use = "dropping it resigns"]
+pub struct Leadership {
+    guard: RemoteGuard,
+    value: Arc<WantedValue>,
+    renew_now: Arc<Notify>,
+}
+
+impl Leadership {
+    /// The guard of the lease.
+    pub fn guard(&self) -> &RemoteGuard {
+        &self.guard
+    }
+
+    /// Changes the value that observers see, and waits until the row has it; `None` removes it.
+    ///
+    /// Dropping the future leaves the change to the next renewal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the leadership is lost first: the row may or may not have the change.
+    pub async fn set_value(&self, value: Option<String>) -> Result<()> {
+        let version = self.value.set(value);
+        self.renew_now.notify_one();
+        select! {
+            reason = self.guard.lost() => Err(Error::Lost { reason }),
+            () = self.value.written(version) => Ok(()),
+        }
+    }
+
+    /// Gives up the leadership, and waits until the row is gone.
+    ///
+    /// # Errors
+    ///
+    /// As [`RemoteGuard::release`].
+    pub async fn resign(self) -> Result<()> {
+        self.guard.release().await
+    }
+}
+
+/// The leader that a read found. Its leadership may have ended since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// The name that the leader gives itself.
+    pub thread_id: String,
+    /// The owner id in the row: each attempt has another one.
+    pub owner: String,
+    /// The value that the leader publishes.
+    pub value: Option<String>,
+}
+
+/// Observes an election and reports each change of leader.
+#[derive(Debug)]
+pub struct Observer {
+    lease: Lease,
+    name: String,
+    /// Whether `next` has reported anything yet; `last` is its latest report.
+    told: bool,
+    last: Option<Leader>,
+}
+
+impl Observer {
+    /// Returns the current leader at the first call, and the new leader after a change at each
+    /// further call; `None`: no leader. It leaves out leaders that came and went between two reads,
+    /// and it goes on during outages. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if Cassandra refuses the read.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        check_lock_name(&self.name)?;
+        let seams = self.lease.keeping.seams.clone();
+        let mut pauses = Backoff::new(LOOK_EVERY_MAX);
+        loop {
+            match self.lease.ask_for_leader(&self.name).await {
+                Ok(leader) if !self.told || self.last != leader => {
+                    self.told = true;
+                    self.last.clone_from(&leader);
+                    return Ok(leader);
+                }
+                Ok(_) | Err(Retry::Later(_)) => {}
+                Err(never) => return Err(never.into_error(&self.lease, Duration::ZERO)),
+            }
+            seams.sleep(pauses.next(&*seams.rng)).await;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! One interface to lock by, over Holdfast or over the lock recipes that teams run on Cassandra.
+//!
+//! [`RemoteLocker`] is the interface: a service that is written against it moves from one store to
+//! the other by building another locker. The native [`Client`](holdfast::Client) implements it.
+//!
+//! # On Cassandra
+//!
+//! | locker | recipe | tables |
+//! |---|---|---|
+//! | `Lease` | a row with an owner and a TTL, by LWT | `leases(name, owner, value)` |
+//! | `Queue` | a row of places in the queue, and a row with the holder | `lock_queue`, `lock_main` |
+//! | `Tokens` | a row with a session for each lock, by LWT; sessions send heartbeats, a housekeeper removes dead ones | `tokens`, `token_times` |
+//! | `Bakery` | a row of numbers, the lowest holds the lock, and a row of flags that mark clients drawing a number | `numbers`, `choosing` |
+//! | `Shadow` | a row in which each client tests whether it is alone, and a row with the holder | `lock_shadow`, `lock_main` |
+//! | `OptimisticTokens` | a row for each session that wants the lock; a session that is alone holds it | `optimistic_tokens` |
+//!
+//! Each locker is built from the caller's own session of the `scylla` driver. It excludes, and is excluded by, any
+//! other client of the same recipe on the same table. Its promises hold as long as:
+//!
+//! - the wall clocks of any two nodes differ by at most the locker's `max_skew`;
+//! - at most one of three nodes is down, and the keyspace has three replicas;
+//! - a process checks its guard before it acts: a process that was paused past its safe deadline finds the guard lost,
+//!   but no lock can hold back what it sent before;
+//! - only the recipe writes to the tables.
+//!
+//! A `Locker` combines one of them with the native client. It moves from one store to the other while its locks are
+//! held, beside processes that have not moved yet.
+//!
+//! [`clock`] is the time service that the queue can take its places from. A [`WorkQueue`] is no locker: it hands out
+//! items of work, each to one worker at a time, by the bakery algorithm of its article.
+//!
+//! No recipe can push: every waiter polls, and a release wakes none of them.
+
+#[cfg(test)]
+mod lives;
+mod locker;
+#[cfg(test)]
+mod name;
+mod native;
+#[cfg(test)]
+mod scene;
+#[cfg(test)]
+mod seed_clients;
+
+mod alarms;
+pub mod bakery;
+mod cassandra;
+mod cells;
+pub mod clock;
+pub mod fallback;
+mod keeper;
+pub mod lease;
+pub mod modes;
+pub mod optimistic;
+mod owner;
+mod pauses;
+pub mod queue;
+pub mod shadow;
+mod stamps;
+mod terms;
+pub mod tokens;
+pub mod work;
+
+mod opening;
+mod schema;
+
+#[cfg(test)]
+use holdfast_cassandra::model;
+use holdfast_cassandra::{database, statement};
+
+pub use holdfast_guard::{
+    Error, FencingToken, GuardState, LostReason, RefusalReason, Result, check_lock_name,
+};
+pub use locker::{Patience, RemoteGuard, RemoteLocker};
+/// For `holdfast-migrate`, which reads the tables that the lockers write.
+#[doc(hidden)]
+pub use opening::open;
+pub use opening::{Credentials, SerialScope};
+pub use schema::{Layout, Schema};
+pub use {
+    bakery::{Bakery, BakeryForm, BakeryTables},
+    cassandra::{Cassandra, LockerOptions},
+    clock::TimePort,
+    clock::{TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
+    database::StatementCounts,
+    fallback::FallbackOptions,
+    lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+    locker::OnCassandra,
+    modes::{
+        Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
+        ScopeView, Stage,
+    },
+    optimistic::{OptimisticTable, OptimisticTokens},
+    owner::Writer,
+    queue::{LocalTime, Queue, QueueTables, QueueTime},
+    shadow::{Shadow, ShadowTables},
+    tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
+    work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},
+};
+#[doc(hidden)]
+pub use {
+    cassandra::recipe_on,
+    owner::{is_ours, service_of},
+    tokens::term_of,
+};

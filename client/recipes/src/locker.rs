@@ -1,0 +1,298 @@
+//! The interface that all lockers share, and the guard they hand out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::Clock;
+use holdfast_seams::Moment;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::owner::Writer;
+use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use holdfast_guard::Safety;
+
+/// Grants locks by name, each to one holder at a time (thesis, listing 1).
+///
+/// ```no_run
+/// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+/// use holdfast_recipes::RemoteLocker;
+///
+/// async fn settle(locker: &dyn RemoteLocker, account: &str) -> holdfast::Result<()> {
+///     let guard = locker.get_lock(account).await?;
+///     // … work, as long as guard.is_safe() …
+///     guard.release().await
+/// }
+/// settle(&client, "accounts/7").await
+/// # }
+/// ```
+///
+/// Every call is cancel safe: dropping a future withdraws its request, and gives the lock back if a
+/// grant crosses that. Call it inside the runtime that the locker was made in.
+pub trait RemoteLocker: Send + Sync {
+    /// Acquires the lock `lock_id`, waiting as `patience` allows. The calls below are shorthands
+    /// for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotGranted`] if another client holds the lock and the patience has run out;
+    /// [`Error::Unreachable`] if the store did not answer until then; [`Error::Refused`] if the
+    /// store refuses the request. After each, the caller does not hold the lock.
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>>;
+
+    /// Waits until the caller holds the lock, also during outages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the store refuses the request.
+    fn get_lock<'a>(&'a self, lock_id: &'a str) -> BoxFuture<'a, Result<RemoteGuard>> {
+        self.acquire(lock_id, Patience::Endless)
+    }
+
+    /// Waits for the lock for at most `limit`, which covers everything.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`].
+    fn get_lock_within<'a>(
+        &'a self,
+        lock_id: &'a str,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        self.acquire(lock_id, Patience::AtMost(limit))
+    }
+
+    /// Takes the lock if it is free; returns `None` if another client holds it. It waits only for
+    /// the store's answer, up to the locker's own limit.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`], but for [`Error::NotGranted`].
+    fn try_get_lock<'a>(&'a self, lock_id: &'a str) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
+        let asked = self.acquire(lock_id, Patience::None);
+        Box::pin(async { none_if_held(asked.await) })
+    }
+
+    /// Like [`RemoteLocker::try_get_lock`], waiting at most `limit` for the store's answer.
+    ///
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::try_get_lock`].
+    fn try_get_lock_within<'a>(
+        &'a self,
+        lock_id: &'a str,
+        limit: Duration,
+    ) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
+        let asked = self.acquire(lock_id, Patience::NoneButAnswer(limit));
+        Box::pin(async { none_if_held(asked.await) })
+    }
+
+    /// Returns the recipe on Cassandra that this locker implements, in the name of `writer`, for a [`Locker`](super::Locker) to build
+    /// on: so the recipe's rows are known to be that `Locker`'s. A locker that wraps a recipe forwards the recipe's answer, wrapped.
+    ///
+    /// Default: `None`; this locker is no recipe, and no `Locker` can build on it.
+    fn on_cassandra(&self, _writer: &Writer) -> Option<OnCassandra> {
+        None
+    }
+}
+
+/// A recipe on Cassandra, in the name of one writer.
+pub struct OnCassandra {
+    pub(crate) locker: Arc<dyn RemoteLocker>,
+    /// The recipe's name in the table of modes.
+    pub(crate) recipe: String,
+}
+
+impl OnCassandra {
+    pub(crate) fn new(locker: impl RemoteLocker + 'static, recipe: String) -> Self {
+        Self { locker: Arc::new(locker), recipe }
+    }
+
+    /// The same recipe behind another locker, which locks by this one.
+    #[must_use]
+    pub fn wrapped(
+        self,
+        wrap: impl FnOnce(Arc<dyn RemoteLocker>) -> Arc<dyn RemoteLocker>,
+    ) -> Self {
+        Self { locker: wrap(self.locker), recipe: self.recipe }
+    }
+}
+
+impl fmt::Debug for OnCassandra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnCassandra").field("recipe", &self.recipe).finish_non_exhaustive()
+    }
+}
+
+/// For shared lockers, and for lockers whose recipe is chosen at run time.
+impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        (**self).acquire(lock_id, patience)
+    }
+
+    fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
+        (**self).on_cassandra(writer)
+    }
+}
+
+fn none_if_held(asked: Result<RemoteGuard>) -> Result<Option<RemoteGuard>> {
+    match asked {
+        Ok(guard) => Ok(Some(guard)),
+        Err(Error::NotGranted { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until the lock is granted.
+    Endless,
+    /// For so long, including reaching the store, retries and the wait for the lock.
+    AtMost(Duration),
+    /// Not for the lock; for the store's answer up to the locker's own limit.
+    None,
+    /// Not for the lock; for so long for the store's answer.
+    NoneButAnswer(Duration),
+}
+
+impl Patience {
+    /// Whether the call waits while another client holds the lock.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Self::Endless | Self::AtMost(_))
+    }
+
+    /// Whether its limit is used up.
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Self::Endless | Self::None => false,
+            Self::AtMost(left) | Self::NoneButAnswer(left) => left.is_zero(),
+        }
+    }
+
+    /// What is left of it at `now`: one limit covers everything.
+    pub(crate) fn until(self, deadline: Option<Moment>, now: Moment) -> Self {
+        match deadline.map(|deadline| deadline.saturating_since(now)) {
+            None => Self::Endless,
+            Some(left) if self.waits() => Self::AtMost(left),
+            Some(left) => Self::NoneButAnswer(left),
+        }
+    }
+
+    /// After how long the call ends; `own` is the locker's limit for an answer.
+    pub(crate) fn limit(self, own: Duration) -> Option<Duration> {
+        match self {
+            Self::Endless => None,
+            Self::AtMost(limit) | Self::NoneButAnswer(limit) => Some(limit),
+            Self::None => Some(own),
+        }
+    }
+}
+
+/// The hold behind a [`RemoteGuard`]. Dropping it gives the lock back without waiting.
+pub(crate) trait Held: Send + Sync {
+    fn safety(&self) -> &Safety;
+    fn clock(&self) -> &dyn Clock;
+    fn is_safe(&self) -> bool {
+        self.safety().is_safe(self.clock())
+    }
+    fn fencing_token(&self) -> Option<FencingToken>;
+    /// How long the store keeps the lock when it receives nothing from the holder.
+    fn ttl(&self) -> Duration;
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
+}
+
+/// A held lock, valid for as long as [`RemoteGuard::is_safe`] returns true.
+///
+/// Dropping it gives the lock back without waiting; [`RemoteGuard::release`] waits until the
+/// release is certain.
+#[must_use = "dropping a guard gives its lock back at once"]
+pub struct RemoteGuard {
+    lock_id: String,
+    thread_id: String,
+    held: Box<dyn Held>,
+}
+
+impl RemoteGuard {
+    pub(crate) fn new(lock_id: &str, thread_id: &str, held: Box<dyn Held>) -> Self {
+        Self { lock_id: lock_id.to_owned(), thread_id: thread_id.to_owned(), held }
+    }
+
+    /// The lock.
+    pub fn lock_id(&self) -> &str {
+        &self.lock_id
+    }
+
+    /// The holder as other clients see it: the name that the locker's options give.
+    pub fn thread_id(&self) -> &str {
+        &self.thread_id
+    }
+
+    /// The fencing token of the grant, if the store behind the locker issues one.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.held.fencing_token()
+    }
+
+    /// Whether the lock is certainly held now. It compares one clock read with an atomic: cheap
+    /// enough to call before every write. It counts time in which the machine was suspended. Once
+    /// false, it stays false.
+    pub fn is_safe(&self) -> bool {
+        self.held.is_safe()
+    }
+
+    /// The state of the hold, to read and to await changes of.
+    ///
+    /// Copy the state out at once: an outstanding borrow blocks every update of it.
+    pub fn state(&self) -> watch::Receiver<GuardState> {
+        self.held.safety().state()
+    }
+
+    /// How long the store keeps the lock when it receives nothing from this process.
+    pub fn ttl(&self) -> Duration {
+        self.held.ttl()
+    }
+
+    /// Waits until the lock is lost. Cancel safe.
+    pub async fn lost(&self) -> LostReason {
+        self.held.safety().lost().await
+    }
+
+    /// A token that is cancelled when the lock is no longer safe, for work that takes such a token.
+    /// Cancelling it does not affect the lock.
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.held.safety().cancelled().child_token()
+    }
+
+    /// Gives the lock back and waits until the store has confirmed it. The guard is unsafe from the
+    /// first poll on.
+    ///
+    /// Dropping the future leaves the release to a background task.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]: the hold ended earlier; another client may have held the lock since.
+    /// [`Error::OutcomeUnknown`]: no answer in time; the hold ends at the latest with its lease.
+    pub async fn release(self) -> Result<()> {
+        self.held.release().await
+    }
+}
+
+impl fmt::Debug for RemoteGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteGuard")
+            .field("lock_id", &self.lock_id)
+            .field("thread_id", &self.thread_id)
+            .field("state", &*self.state().borrow())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,119 @@
+//! Acquires a lock in whichever of the two stores serves its scope.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use holdfast_seams::{Seams, select};
+
+use crate::fallback::Fallback;
+use crate::locker::{Patience, RemoteGuard, RemoteLocker};
+use holdfast::Client;
+
+use crate::{Error, Result};
+
+/// How often a waiting call checks whether the native store serves its lock. The check reads only what this process
+/// knows and sends nothing.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The native store, as a locker that falls back sees it.
+pub(crate) trait NativeStore: RemoteLocker {
+    /// Whether the store may hand out `lock_id` now, as far as this process knows: a server answers, and it has
+    /// authority over the scope of the name, if the name is in a scope.
+    fn serves(&self, lock_id: &str) -> bool;
+
+    /// The id of its cluster, in hexadecimal digits; `None` while it is unknown.
+    fn cluster(&self) -> Option<String>;
+}
+
+impl NativeStore for Client {
+    fn serves(&self, lock_id: &str) -> bool {
+        Client::serves(self, lock_id)
+    }
+
+    fn cluster(&self) -> Option<String> {
+        let id = Client::cluster(self)?;
+        let mut text = String::new();
+        for byte in id {
+            // Infallible: writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        Some(text)
+    }
+}
+
+/// Both stores, for one acquire.
+pub(super) struct Either<'a> {
+    pub(super) native: &'a dyn NativeStore,
+    pub(super) fallback: &'a Fallback,
+    pub(super) seams: &'a Seams,
+}
+
+impl Either<'_> {
+    /// Acquires the lock from the store that grants first: at most one of them may grant it. The native request keeps
+    /// its place in the queue all the while; Cassandra receives requests only while the native store does not serve the
+    /// name. A grant of the other store is given back.
+    pub(super) async fn acquire(
+        &self,
+        lock_id: &str,
+        patience: impl Fn() -> Patience,
+    ) -> Result<RemoteGuard> {
+        let in_cassandra = self.in_cassandra(lock_id, &patience);
+        let natively = self.natively(lock_id, &patience);
+        select! {
+            guard = natively => guard,
+            guard = in_cassandra => guard,
+        }
+    }
+
+    /// Retries after a lost session while the caller waits: it wants the lock, not a place in the queue. A retryable
+    /// error of a store that does not serve the name is not final either.
+    async fn natively(
+        &self,
+        lock_id: &str,
+        patience: &impl Fn() -> Patience,
+    ) -> Result<RemoteGuard> {
+        loop {
+            let error = match self.native.acquire(lock_id, patience()).await {
+                Ok(guard) => return Ok(guard),
+                Err(error) => error,
+            };
+            let lost = matches!(error, Error::SessionLost { .. }) && patience().waits();
+            let is_last_word = !lost && (self.native.serves(lock_id) || !error.may_retry());
+            if is_last_word || patience().is_over() {
+                return Err(error);
+            }
+            self.seams.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn in_cassandra(
+        &self,
+        lock_id: &str,
+        patience: &impl Fn() -> Patience,
+    ) -> Result<RemoteGuard> {
+        loop {
+            self.native_is(false, lock_id).await;
+            select! {
+                guard = self.fallback.acquire(lock_id, patience()) => return guard,
+                () = self.native_is(true, lock_id) => {}
+            }
+        }
+    }
+
+    /// Completes once the native store has served the name (or has not) without interruption for
+    /// [`Fallback::patience`].
+    async fn native_is(&self, serving: bool, lock_id: &str) {
+        let mut since = None;
+        loop {
+            let now = self.seams.clock.now();
+            let is_so = self.native.serves(lock_id) == serving;
+            let began = *since.get_or_insert(now);
+            if !is_so {
+                since = None;
+            } else if now.saturating_since(began) >= Fallback::patience() {
+                return;
+            }
+            self.seams.sleep(LOOK_EVERY).await;
+        }
+    }
+}

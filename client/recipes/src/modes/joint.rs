@@ -1,0 +1,156 @@
+//! A guard made of others: held while all of them are, and while the row of the process covers it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, select_all};
+use holdfast_seams::{Clock, Moment, Seams, select};
+use tokio::sync::watch;
+
+use super::state::InUse;
+use crate::alarms::{Alarm, Alarms};
+use crate::locker::{Held, RemoteGuard};
+use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use holdfast_guard::Safety;
+use holdfast_guard::Span;
+
+/// See the module.
+pub(super) struct Joint {
+    safety: Arc<Safety>,
+    standing: Arc<Safety>,
+    seams: Seams,
+    /// In the order of release: the reverse of that of the acquires.
+    parts: Vec<RemoteGuard>,
+    _alarm: Alarm,
+}
+
+impl Joint {
+    /// `None` if one of the parts is not safe: then all of them are given back.
+    pub(super) fn new(
+        parts: Vec<RemoteGuard>,
+        used: InUse,
+        seams: &Seams,
+        alarms: &Alarms,
+    ) -> Option<Self> {
+        let standing = used.standing.clone();
+        let mut states: Vec<_> = parts.iter().map(RemoteGuard::state).collect();
+        states.push(standing.state());
+        let until = together(&mut states).ok()?.0;
+        let safety = Arc::new(Safety::within(Span::new(until))?);
+        let alarm = alarms.watch(safety.clone());
+        let joint =
+            Self { safety: safety.clone(), standing, seams: seams.clone(), parts, _alarm: alarm };
+        if !joint.is_safe() {
+            return None;
+        }
+        let clock = seams.clock.clone();
+        seams.spawn("holdfast-joint", follow(safety, clock, states, used)).detach();
+        Some(joint)
+    }
+
+    /// Checks the parts directly, so that a lost part ends the guard here before its notification
+    /// arrives.
+    fn lost(&self) -> Option<LostReason> {
+        if self.safety.is_safe(self.clock())
+            && self.standing.is_safe(self.clock())
+            && self.parts.iter().all(RemoteGuard::is_safe)
+        {
+            return None;
+        }
+        let reasons = self.parts.iter().map(|part| match *part.state().borrow() {
+            GuardState::Lost(reason) => Some(reason),
+            _ => None,
+        });
+        Some(reasons.flatten().next().unwrap_or(LostReason::DeadlinePassed))
+    }
+}
+
+/// The instant until which all of them are safe, and whether one is in jeopardy; or the reason why
+/// one ended.
+fn together(states: &mut [watch::Receiver<GuardState>]) -> Result<(Moment, bool), LostReason> {
+    let mut until = None::<Moment>;
+    let mut worry = false;
+    for state in states {
+        let safe_until = match *state.borrow_and_update() {
+            GuardState::Held { safe_until } => safe_until,
+            GuardState::Jeopardy { safe_until } => {
+                worry = true;
+                safe_until
+            }
+            GuardState::Lost(reason) => return Err(reason),
+            GuardState::Released => return Err(LostReason::Revoked),
+        };
+        until = Some(until.map_or(safe_until, |until| until.min(safe_until)));
+    }
+    until.map(|until| (until, worry)).ok_or(LostReason::Revoked)
+}
+
+/// Extends the deadline as those of the parts move, and ends it when one of the parts ends. Only then it drops `used`.
+async fn follow(
+    safety: Arc<Safety>,
+    clock: Arc<dyn Clock>,
+    mut states: Vec<watch::Receiver<GuardState>>,
+    used: InUse,
+) {
+    while safety.is_safe(&*clock) {
+        match together(&mut states) {
+            Ok((until, worry)) => {
+                safety.extend(until, &*clock);
+                safety.publish(worry);
+            }
+            Err(reason) => safety.end(GuardState::Lost(reason)),
+        }
+        let changes = states.iter_mut().map(|state| Box::pin(state.changed()));
+        select! {
+            () = safety.cancelled().cancelled() => {}
+            _ = select_all(changes) => {}
+        }
+    }
+    safety.end(GuardState::Lost(LostReason::DeadlinePassed));
+    drop(used);
+}
+
+impl Held for Joint {
+    fn safety(&self) -> &Safety {
+        &self.safety
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.seams.clock
+    }
+
+    fn is_safe(&self) -> bool {
+        self.lost().is_none()
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        self.parts.iter().find_map(RemoteGuard::fencing_token)
+    }
+
+    /// The shortest of the parts, which ends the guard.
+    fn ttl(&self) -> Duration {
+        self.parts.iter().map(RemoteGuard::ttl).min().unwrap_or_default()
+    }
+
+    fn release(mut self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let lost = self.lost();
+            self.safety.end(lost.map_or(GuardState::Released, GuardState::Lost));
+            let mut answer = Ok(());
+            for part in std::mem::take(&mut self.parts) {
+                let given_back = part.release().await;
+                answer = answer.and(given_back);
+            }
+            match self.safety.lost_reason() {
+                Some(reason) => Err(Error::Lost { reason }),
+                None => answer,
+            }
+        })
+    }
+}
+
+impl Drop for Joint {
+    fn drop(&mut self) {
+        self.safety.end(GuardState::Released);
+    }
+}

@@ -1,0 +1,467 @@
+//! A locker that moves from one store to the other.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_mutants::mutant;
+use holdfast_seams::{Moment, select};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::either::{Either, NativeStore};
+use super::joint::Joint;
+use super::scope::Rows;
+use super::seat::Seat;
+use super::state::{InUse, Shared, State};
+use super::{LockerMode, ModesTable, ScopeModes};
+use crate::cassandra::{Cassandra, LockerOptions};
+use crate::database::Fault;
+use crate::fallback::{Fallback, FallbackOptions};
+use crate::keeper::{Keeping, passing};
+use crate::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use crate::owner::{OwnerId, Signature, Writer};
+use holdfast::Client;
+
+use crate::{Error, Result};
+
+/// Locks in Cassandra, in both stores, or in the native one, and changes between them while locks are held; the
+/// [module](crate::modes) explains why that is safe.
+///
+/// ```no_run
+/// # async fn example(session: std::sync::Arc<scylla::client::session::Session>) -> holdfast::Result<()> {
+/// use holdfast::Client;
+/// use holdfast_recipes::{
+///     Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, RemoteLocker, SerialScope,
+/// };
+///
+/// let cassandra = Cassandra::new(session, "locks", SerialScope::Cluster)?;
+/// let lease = Lease::new(&cassandra, &LockerOptions::default(), LeaseTable::default())?;
+/// let client = Client::connect("10.0.0.7:7420,10.0.0.8:7420").await?;
+///
+/// // As before, but seen by whoever moves the scope: names that begin with `orders/`.
+/// let locker = Locker::builder(&cassandra, "orders/", lease)
+///     .native(client)
+///     .start(LockerMode::Cassandra)
+///     .await?;
+/// let guard = locker.get_lock("orders/42").await?;
+///
+/// // Safe beside old clients, and beside processes that are further on. The guard goes on as it was taken; this
+/// // returns when it is gone.
+/// drop(guard);
+/// locker.set_mode(LockerMode::Both).await?;
+///
+/// // Refused until the scope was moved: `holdfast-migrate cutover`, or `ScopeModes::advance`.
+/// locker.set_mode(LockerMode::Native).await?;
+/// let guard = locker.get_lock("orders/42").await?;
+/// println!("held under token {:?}", guard.fencing_token());
+/// guard.release().await
+/// # }
+/// ```
+///
+/// Cheap to clone. Its row in Cassandra is renewed as long as a clone, an attempt or a guard exists, and deleted after
+/// that; [`Cassandra::settled`] waits for the deletion.
+#[derive(Clone)]
+pub struct Locker {
+    inner: Arc<Inner>,
+    life: Arc<DropGuard>,
+}
+
+struct Inner {
+    first: Arc<dyn RemoteLocker>,
+    native: Option<Arc<dyn NativeStore>>,
+    fallback: Option<Fallback>,
+    cassandra: Cassandra,
+    keeping: Keeping,
+    rows: Rows,
+    modes: ScopeModes,
+    service: String,
+    shared: Shared,
+}
+
+/// Builds a [`Locker`]; [`Locker::builder`] makes one.
+#[must_use = "nothing is locked until it is started"]
+pub struct LockerBuilder {
+    cassandra: Cassandra,
+    scope: String,
+    first: Arc<dyn RemoteLocker>,
+    native: Option<Arc<dyn NativeStore>>,
+    fallback: FallbackOptions,
+    table: ModesTable,
+    row: LockerOptions,
+}
+
+impl LockerBuilder {
+    /// Sets the native store. Without it [`LockerMode::Cassandra`] is the only mode.
+    pub fn native(mut self, client: Client) -> Self {
+        self.native = Some(Arc::new(client));
+        self
+    }
+
+    /// Uses any locker as the native store.
+    #[cfg(test)]
+    pub(crate) fn native_like(mut self, locker: Arc<dyn NativeStore>) -> Self {
+        self.native = Some(locker);
+        self
+    }
+
+    /// How the scope falls back, for [`LockerMode::Fallback`]. Default: that of [`FallbackOptions`].
+    pub fn fallback(mut self, options: FallbackOptions) -> Self {
+        self.fallback = options;
+        self
+    }
+
+    /// The table that contains the modes.
+    pub fn table(mut self, table: ModesTable) -> Self {
+        self.table = table;
+        self
+    }
+
+    /// The name of this process in the table, the TTL and the largest skew of its row, and how long a call that does
+    /// not wait for a lock may take.
+    ///
+    /// A process that died blocks a move for the TTL plus the skew. An outage of Cassandra may last two thirds of what
+    /// is certain of the TTL before guards are lost, native ones too. Bounds as of [`LockerOptions::ttl`]. Default: 15
+    /// minutes, and a skew of 60 s.
+    pub fn row(mut self, options: LockerOptions) -> Self {
+        self.row = options;
+        self
+    }
+
+    /// Enters the scope in `mode`, and returns when that is certain. Call it inside the runtime whose tasks then renew
+    /// the row.
+    ///
+    /// Dropping the future leaves the scope again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the scope's stage does not admit the mode, or the table does not exist; the message
+    /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::Setting`] if TTL and skew make
+    /// no sense, or there is no native store for the mode. After an error no lock can be taken through this builder.
+    pub async fn start(self, mode: LockerMode) -> Result<Locker> {
+        let keeping = self.cassandra.keeping(&self.row)?;
+        // A scope of all names has no fallback, whatever mode is requested later.
+        let fallback = (!self.scope.is_empty())
+            .then(|| Fallback::new(&self.cassandra, &self.scope, &self.fallback))
+            .transpose()?;
+        check_stores(self.native.is_some(), fallback.is_some(), mode)?;
+        let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
+        let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
+        let service = self.row.service.clone();
+        let rng = &*keeping.seams.rng;
+        let writer = Writer::draw(rng);
+        let OnCassandra { locker: first, recipe } =
+            self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
+        let signature = Signature::draw(&service, rng).of_writer(&writer);
+        let process = OwnerId::draw(&signature, rng).as_str().to_owned();
+        let shared = Shared::new(mode);
+        let over = CancellationToken::new();
+        let life = Arc::new(over.clone().drop_guard());
+        let seat =
+            Seat::new(rows.clone(), (process, recipe), keeping.clone(), shared.clone(), over);
+        keeping.seams.spawn("holdfast-seat", seat.keep()).detach();
+        let (native, cassandra) = (self.native, self.cassandra);
+        let inner = Arc::new(Inner {
+            first,
+            native,
+            fallback,
+            cassandra,
+            keeping,
+            rows,
+            modes,
+            service,
+            shared,
+        });
+        let limit = inner.keeping.answer_limit;
+        inner.seated(Some(inner.keeping.seams.clock.now() + limit)).await?;
+        Ok(Locker { inner, life })
+    }
+}
+
+impl fmt::Debug for LockerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockerBuilder").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+impl Locker {
+    /// Builds a locker for names that begin with `scope`, which may be empty, by `recipe` on Cassandra. All processes
+    /// that lock a name have to use the same scope for it.
+    pub fn builder(
+        cassandra: &Cassandra,
+        scope: &str,
+        recipe: impl RemoteLocker + 'static,
+    ) -> LockerBuilder {
+        LockerBuilder {
+            cassandra: cassandra.clone(),
+            scope: scope.to_owned(),
+            first: Arc::new(recipe),
+            native: None,
+            fallback: FallbackOptions::default(),
+            table: ModesTable::default(),
+            row: LockerOptions::default().ttl(Duration::from_mins(15)),
+        }
+    }
+
+    /// The mode in which locks are requested now; `None` while the process has no row, and so takes no lock.
+    pub fn mode(&self) -> Option<LockerMode> {
+        self.inner.shared.get(State::acting)
+    }
+
+    /// Its scope, with its stage and processes.
+    pub fn scope(&self) -> &ScopeModes {
+        &self.inner.modes
+    }
+
+    /// Changes the mode, and returns when the process is in the new one and nothing is left of the old.
+    ///
+    /// Guards stay as they were taken. Until all guards and attempts of the old mode have ended, new locks are requested
+    /// in both stores, which is compatible with all modes; waiting calls start again at the end of the queue. The way
+    /// from `cassandra` to `native` (and back) leads through `both`. There the process waits for the last guard of the
+    /// old mode, which alone excludes clients that lock only in that store.
+    ///
+    /// Dropping the future does not revert the change; requesting another mode does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the scope's stage does not admit the mode: the process stays in the mode that it has
+    /// reached, `both` if it was under way. The same if another mode was requested meanwhile. [`Error::Setting`] without
+    /// a native store.
+    pub async fn set_mode(&self, mode: LockerMode) -> Result<()> {
+        check_stores(self.inner.native.is_some(), self.inner.fallback.is_some(), mode)?;
+        let asked = self.inner.shared.change(|state| {
+            state.asked += 1;
+            state.wanted = mode;
+            state.refused = None;
+            let there = state.row.as_ref().is_some_and(|row| row.mode == mode);
+            if there && state.changing.is_none() {
+                state.answered = (state.asked, None);
+            }
+            state.asked
+        });
+        let mut seen = self.inner.shared.seen();
+        let answered =
+            seen.wait_for(|state| state.answered.0 >= asked || state.asked > asked).await;
+        // The sender is in `self`.
+        let answered = answered.map(|state| state.answered.clone());
+        match answered {
+            Ok((number, error)) if number == asked => error.map_or(Ok(()), Err),
+            _ => Err(Error::invalid(format!("another mode than {mode} was asked for meanwhile"))),
+        }
+    }
+}
+
+impl Inner {
+    /// Registers a use of the current mode, once there is a row.
+    async fn enter(&self, life: &Arc<DropGuard>, deadline: Option<Moment>) -> Result<InUse> {
+        loop {
+            self.seated(deadline).await?;
+            if let Some(used) = self.shared.enter(life)
+                && used.standing.is_safe(&*self.keeping.seams.clock)
+            {
+                return Ok(used);
+            }
+        }
+    }
+
+    /// Waits until there is a row that is certain.
+    async fn seated(&self, deadline: Option<Moment>) -> Result<()> {
+        let clock = self.keeping.seams.clock.clone();
+        let began = clock.now();
+        let mut seen = self.shared.seen();
+        let is_safe =
+            |state: &State| state.row.as_ref().is_some_and(|row| row.safety.is_safe(&*clock));
+        let seated = seen
+            .wait_for(|state| is_safe(state) || (state.row.is_none() && state.refused.is_some()));
+        select! {
+            state = seated => match state.map(|state| state.refused.clone().filter(|_| !is_safe(&state))) {
+                Ok(None) => Ok(()),
+                Ok(Some(refused)) => Err(refused),
+                Err(_) => Err(Error::Closed),
+            },
+            () = passing(deadline, &*clock) => Err(Error::Unreachable {
+                endpoints: self.keeping.endpoints.to_vec(),
+                waited: clock.now().saturating_since(began),
+                last: self.shared.get(|state| format!("the process' row of modes: {}", state.trouble)),
+            }),
+        }
+    }
+
+    async fn acquire(
+        &self,
+        life: &Arc<DropGuard>,
+        lock_id: &str,
+        patience: Patience,
+    ) -> Result<RemoteGuard> {
+        if !lock_id.starts_with(&self.rows.scope) {
+            let [lock, scope] =
+                [lock_id, &self.rows.scope].map(|text| text.escape_debug().to_string());
+            return Err(Error::invalid(format!(
+                "the lock \"{lock}\" is not in the scope \"{scope}\" of this locker"
+            )));
+        }
+        let clock = self.keeping.seams.clock.clone();
+        let limit = patience.limit(self.keeping.answer_limit);
+        let deadline = limit.map(|limit| clock.now() + limit);
+        loop {
+            let used = self.enter(life, deadline).await?;
+            let (mode, standing) = (used.mode, used.standing.clone());
+            let parts = select! {
+                parts = self.acquire_in(mode, lock_id, patience, deadline) => Some(parts?),
+                () = self.acts_otherwise_than(mode) => None,
+                // The row may have ended and a new one of the same mode may have replaced it.
+                _ = standing.lost() => None,
+            };
+            // Otherwise the attempt was abandoned; it starts again in the current mode.
+            let Some(parts) = parts else { continue };
+            let joint = Joint::new(parts, used, &self.keeping.seams, &self.keeping.alarms);
+            if let Some(joint) = joint {
+                return Ok(RemoteGuard::new(lock_id, &self.service, Box::new(joint)));
+            }
+        }
+    }
+
+    async fn acts_otherwise_than(&self, mode: LockerMode) {
+        // The sender is in `self`.
+        let _ = self.shared.seen().wait_for(|state| state.acting() != Some(mode)).await;
+    }
+
+    /// The guards of one lock in the order in which they have to be released.
+    async fn acquire_in(
+        &self,
+        mode: LockerMode,
+        lock_id: &str,
+        patience: Patience,
+        deadline: Option<Moment>,
+    ) -> Result<Vec<RemoteGuard>> {
+        let native = || self.native.as_deref().ok_or_else(|| no_native(mode));
+        let patience_left = || self.left(patience, deadline);
+        let parts = match mode {
+            LockerMode::Fallback => {
+                let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
+                let either = Either { native: native()?, fallback, seams: &self.keeping.seams };
+                let guard = either.acquire(lock_id, patience_left).await?;
+                self.check_row_of(fallback)?;
+                vec![guard]
+            }
+            LockerMode::Cassandra => {
+                return Ok(vec![self.first.acquire(lock_id, patience_left()).await?]);
+            }
+            LockerMode::Native => vec![native()?.acquire(lock_id, patience_left()).await?],
+            LockerMode::Both => self.acquire_both(native()?, lock_id, patience, deadline).await?,
+        };
+        // Dropping the guards gives them back.
+        self.check_cluster(native()?, deadline).await?;
+        Ok(parts)
+    }
+
+    /// Checks that the native store is the one that the scope is tied to; ties the scope to it, if it is tied to none. This
+    /// accesses Cassandra only until this process knows the tie. A store that was not reached yet has granted nothing.
+    async fn check_cluster(
+        &self,
+        native: &dyn NativeStore,
+        deadline: Option<Moment>,
+    ) -> Result<()> {
+        let Some(own) = native.cluster() else { return Ok(()) };
+        let tied = match self.shared.get(|state| state.cluster.clone()) {
+            Some(tied) => tied,
+            None => self.tie_cluster(&own, deadline).await?,
+        };
+        self.rows.check_tie("cluster", &tied, &own)?;
+        self.shared.change(|state| state.cluster = Some(tied));
+        Ok(())
+    }
+
+    /// Checks that the cluster that the scope is tied to keeps the authority row.
+    fn check_row_of(&self, fallback: &Fallback) -> Result<()> {
+        match (self.shared.get(|state| state.cluster.clone()), fallback.cluster()) {
+            (Some(tied), Some(row)) => self.rows.check_tie("cluster", &tied, &row),
+            _ => Ok(()),
+        }
+    }
+
+    async fn tie_cluster(&self, own: &str, deadline: Option<Moment>) -> Result<String> {
+        let clock = self.keeping.seams.clock.clone();
+        let began = clock.now();
+        let fault = select! {
+            tied = self.rows.tie("cluster", own) => match tied {
+                Ok(tied) => return Ok(tied),
+                Err(fault) => fault,
+            },
+            () = passing(deadline, &*clock) => Fault::Unknown("no answer yet".to_owned()),
+        };
+        Err(self.cassandra.failed(fault, began))
+    }
+
+    /// The recipe's lock, then the native one. The first is kept while the call waits for the second; if the first is
+    /// lost meanwhile, the call requests both again.
+    async fn acquire_both(
+        &self,
+        native: &dyn NativeStore,
+        lock_id: &str,
+        patience: Patience,
+        deadline: Option<Moment>,
+    ) -> Result<Vec<RemoteGuard>> {
+        if mutant!(BothTakesNativeAlone) {
+            return Ok(vec![native.acquire(lock_id, self.left(patience, deadline)).await?]);
+        }
+        loop {
+            let first = self.first.acquire(lock_id, self.left(patience, deadline)).await?;
+            let second = native.acquire(lock_id, self.left(patience, deadline));
+            select! {
+                _ = first.lost() => {}
+                // Refused or too late: dropping the first gives it back.
+                second = second => return Ok(vec![second?, first]),
+            }
+        }
+    }
+
+    /// What is left of the patience: one limit covers everything.
+    fn left(&self, patience: Patience, deadline: Option<Moment>) -> Patience {
+        patience.until(deadline, self.keeping.seams.clock.now())
+    }
+}
+
+fn check_stores(native: bool, prefix: bool, mode: LockerMode) -> Result<()> {
+    match mode {
+        LockerMode::Cassandra => Ok(()),
+        _ if !native => Err(no_native(mode)),
+        LockerMode::Fallback if !prefix => Err(no_prefix()),
+        LockerMode::Both | LockerMode::Native | LockerMode::Fallback => Ok(()),
+    }
+}
+
+fn no_recipe() -> Error {
+    let message = "a Locker stands on one of this crate's recipes on Cassandra, or on what hands one on \
+                   (RemoteLocker::on_cassandra)";
+    Error::Setting { message: message.to_owned() }
+}
+
+fn no_prefix() -> Error {
+    let message = "mode fallback needs a scope that is a prefix of names, not all names".to_owned();
+    Error::Setting { message }
+}
+
+fn no_native(mode: LockerMode) -> Error {
+    let message = format!("mode {mode} needs a native client (LockerBuilder::native)");
+    Error::Setting { message }
+}
+
+impl RemoteLocker for Locker {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.inner.acquire(&self.life, lock_id, patience))
+    }
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locker")
+            .field("scope", &self.inner.rows.scope)
+            .field("mode", &self.mode())
+            .finish_non_exhaustive()
+    }
+}

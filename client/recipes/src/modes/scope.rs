@@ -1,0 +1,448 @@
+//! One scope in the table of modes: the mode of each process, and the moves of its stage.
+
+use std::fmt;
+use std::time::Duration;
+
+use holdfast_mutants::mutant;
+use holdfast_seams::Moment;
+
+use super::{LockerMode, ModesTable, Stage};
+use crate::cassandra::Cassandra;
+use crate::database::{Conditional, Fault, Row};
+use crate::owner::{Writer, thread_id};
+use crate::statement::{Action, Cells, Ident, Statement, Value};
+use crate::{Error, Result};
+use holdfast_guard::Backoff;
+
+/// The longest pause between two attempts to get an answer.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long a call retries.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// A scope and its stage, for operators; the [module](crate::modes) explains what a move promises.
+#[derive(Clone, Debug)]
+pub struct ScopeModes {
+    rows: Rows,
+}
+
+/// A scope at one instant, by a SERIAL read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeView {
+    /// Its stage.
+    pub stage: Stage,
+    /// How often the stage was changed.
+    pub turn: i64,
+    /// The recipe, with its tables, by which its processes lock in Cassandra; `None`: not recorded yet.
+    pub recipe: Option<String>,
+    /// The cluster of the native store in which they lock, its id in hexadecimal digits; `None` likewise.
+    pub cluster: Option<String>,
+    /// Its processes, in the order of their ids: the running ones, and those that died less than a TTL ago.
+    pub processes: Vec<Registered>,
+    /// Stage, turn, recipe and cluster as they were read.
+    at: Cells,
+}
+
+/// A process of a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Its id, which no other process ever has.
+    pub process: String,
+    /// Its service name.
+    pub service: String,
+    /// The mode of its row: it holds no lock in another mode, except perhaps in
+    /// [`LockerMode::Both`].
+    pub mode: LockerMode,
+    /// The writer of its rows in the recipe's tables; `None`: it is of version 0.1, and its rows cannot be identified.
+    pub writer: Option<Writer>,
+}
+
+/// Why a scope was not moved. Except for [`MoveRefused::Store`], the stage is certainly unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveRefused {
+    /// Processes are in a mode that the move would leave behind. Move them, or stop them and wait until the TTL of
+    /// their rows is over.
+    #[error(
+        "scope {scope:?} stays at {stage}: {} in the way: {}",
+        count(.processes.len()), listed(.processes)
+    )]
+    InTheWay {
+        /// The scope.
+        scope: String,
+        /// Its stage.
+        stage: Stage,
+        /// The processes in the way.
+        processes: Vec<Registered>,
+    },
+    /// There is no next stage.
+    #[error("scope {scope:?} is at {stage}, and there is no stage beyond")]
+    AtTheEnd {
+        /// The scope.
+        scope: String,
+        /// Its stage.
+        stage: Stage,
+    },
+    /// Cassandra refused, or did not answer. The move may or may not be applied; [`ScopeModes::view`] shows which.
+    #[error("{0}")]
+    Store(#[from] Error),
+}
+
+fn count(processes: usize) -> String {
+    if processes == 1 { "1 process is".into() } else { format!("{processes} processes are") }
+}
+
+fn listed(processes: &[Registered]) -> String {
+    let each = processes.iter().map(|one| format!("{} ({})", one.process.escape_debug(), one.mode));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+impl ScopeModes {
+    /// The scope of names that begin with `scope`. This sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if `scope` is no valid lock name.
+    pub fn new(cassandra: &Cassandra, scope: &str, table: ModesTable) -> Result<Self> {
+        Ok(Self { rows: Rows::new(cassandra, scope, table)? })
+    }
+
+    /// Its stage, and the mode of each process.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
+    pub async fn view(&self) -> Result<ScopeView> {
+        let mut patience = Patience::new(&self.rows.cassandra);
+        loop {
+            match self.rows.view().await {
+                Ok(view) => return Ok(view),
+                Err(fault) => patience.after(fault).await?,
+            }
+        }
+    }
+
+    /// Moves the scope one stage towards `fallback`, and returns its new stage. Repeating the call after a lost answer
+    /// may move it twice: check with [`ScopeModes::view`] first.
+    ///
+    /// Cancel safe, in that the stage is moved or is not.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveRefused`], which names the processes in the way.
+    pub async fn advance(&self) -> Result<Stage, MoveRefused> {
+        self.advance_from(&self.view().await?).await
+    }
+
+    /// Like [`ScopeModes::advance`], from where the scope was `seen`: if the scope was moved since, the call does not
+    /// move it. So the scope was at that stage during every check that the caller made since `seen`. Repeating the call
+    /// is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveRefused`], which names the processes in the way.
+    pub async fn advance_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
+        let to = match seen.stage {
+            Stage::Cassandra => Some((Stage::Both, &[LockerMode::Cassandra][..])),
+            Stage::Both => Some((Stage::Native, &[LockerMode::Cassandra][..])),
+            Stage::Native => Some((Stage::Fallback, &[LockerMode::Both][..])),
+            Stage::Fallback => None,
+        };
+        self.step(seen, to).await
+    }
+
+    /// Moves the scope one stage back towards `cassandra`, the reverse of [`ScopeModes::advance`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`ScopeModes::advance`].
+    pub async fn go_back(&self) -> Result<Stage, MoveRefused> {
+        self.go_back_from(&self.view().await?).await
+    }
+
+    /// Like [`ScopeModes::go_back`], from where the scope was `seen`, as
+    /// [`ScopeModes::advance_from`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`ScopeModes::advance`].
+    pub async fn go_back_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
+        // A process that entered `fallback` between the look and the step back to `native` is still in it.
+        const NATIVELY: &[LockerMode] = &[LockerMode::Native, LockerMode::Fallback];
+        let to = match seen.stage {
+            Stage::Fallback => Some((Stage::Native, &[LockerMode::Fallback][..])),
+            Stage::Native => Some((Stage::Both, NATIVELY)),
+            Stage::Both => Some((Stage::Cassandra, NATIVELY)),
+            Stage::Cassandra => None,
+        };
+        self.step(seen, to).await
+    }
+
+    /// Ties the scope to a recipe and a cluster where it is tied to none, and returns what it is tied to then. For tools that move a
+    /// scope without processes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
+    pub async fn tie(&self, recipe: &str, cluster: &str) -> Result<(String, String)> {
+        let mut patience = Patience::new(&self.rows.cassandra);
+        let mut tied = Vec::new();
+        for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
+            loop {
+                match self.rows.tie(name, value).await {
+                    Ok(to) => break tied.push(to),
+                    Err(fault) => patience.after(fault).await?,
+                }
+            }
+        }
+        let cluster = tied.pop().unwrap_or_default();
+        Ok((tied.pop().unwrap_or_default(), cluster))
+    }
+
+    /// Moves the scope from where it was seen to the next stage, if no process was in a mode that
+    /// the step leaves behind.
+    async fn step(
+        &self,
+        seen: &ScopeView,
+        to: Option<(Stage, &[LockerMode])>,
+    ) -> Result<Stage, MoveRefused> {
+        let scope = self.rows.scope.clone();
+        let Some((to, left_behind)) = to else {
+            return Err(MoveRefused::AtTheEnd { scope, stage: seen.stage });
+        };
+        let mut processes = seen.processes.clone();
+        processes.retain(|one| {
+            let overlooked = one.mode == LockerMode::Fallback && seen.stage < Stage::Fallback;
+            left_behind.contains(&one.mode) && !(overlooked && mutant!(FallbackNotInTheWay))
+        });
+        if mutant!(StageMovesPastRows) {
+            processes.clear();
+        }
+        if !processes.is_empty() {
+            return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
+        }
+        let mut patience = Patience::new(&self.rows.cassandra);
+        loop {
+            match self.rows.change_stage(seen, to).await {
+                Ok(true) => return Ok(to),
+                Ok(false) => break,
+                Err(fault) => patience.after(fault).await?,
+            }
+        }
+        // Another operator, or an unanswered attempt of this call, moved it, by the same rules.
+        let now = self.view().await?;
+        if (now.stage, now.turn) == (to, seen.turn + 1) {
+            return Ok(to);
+        }
+        let message = format!(
+            "scope {scope:?} was moved to {} by somebody else; look, and ask again",
+            now.stage
+        );
+        Err(MoveRefused::Store(Error::invalid(message)))
+    }
+}
+
+/// How often, and for how long, a call retries without an answer.
+struct Patience {
+    cassandra: Cassandra,
+    began: Moment,
+    pauses: Backoff,
+}
+
+impl Patience {
+    fn new(cassandra: &Cassandra) -> Self {
+        let began = cassandra.seams().clock.now();
+        Self { cassandra: cassandra.clone(), began, pauses: Backoff::new(PAUSE_MAX) }
+    }
+
+    /// Returns when it is time to retry.
+    async fn after(&mut self, fault: Fault) -> Result<()> {
+        let seams = self.cassandra.seams();
+        let waited = seams.clock.now().saturating_since(self.began);
+        match fault {
+            Fault::Refused(message) => Err(Error::invalid(message)),
+            Fault::Unknown(last) | Fault::NotDone(last) if waited >= ANSWER_LIMIT => {
+                let endpoints = self.cassandra.tables().endpoints();
+                Err(Error::Unreachable { endpoints, waited, last })
+            }
+            Fault::Unknown(_) | Fault::NotDone(_) => {
+                seams.sleep(self.pauses.next(&*seams.rng)).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The partition of one scope.
+#[derive(Clone)]
+pub(super) struct Rows {
+    pub(super) cassandra: Cassandra,
+    pub(super) scope: String,
+    table: ModesTable,
+}
+
+/// A scope, as one of its processes reads it.
+pub(super) struct Seen {
+    pub(super) stage: Stage,
+    pub(super) recipe: Option<String>,
+    pub(super) cluster: Option<String>,
+    /// All of this as it was read, to be compared by the writes that depend on it.
+    pub(super) at: Cells,
+    /// The process' own row, if there is one.
+    pub(super) own: Option<OwnRow>,
+}
+
+/// What a process reads of its own row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnRow {
+    pub(super) mode: LockerMode,
+    pub(super) seq: i64,
+}
+
+impl Rows {
+    pub(super) fn new(cassandra: &Cassandra, scope: &str, table: ModesTable) -> Result<Self> {
+        if !scope.is_empty() {
+            crate::check_lock_name(scope)?;
+        }
+        Ok(Self { cassandra: cassandra.clone(), scope: scope.to_owned(), table })
+    }
+
+    /// The scope as it is. Its partition has no stage until it is moved for the first time.
+    pub(super) async fn view(&self) -> Result<ScopeView, Fault> {
+        let rows = self.read().await?;
+        let (stage, turn) = self.stage_of(rows.first())?;
+        let (recipe, cluster) = ties_of(rows.first());
+        let at = at(rows.first());
+        let entries: Vec<_> =
+            rows.iter().filter_map(|row| self.entry(row).transpose()).collect::<Result<_, _>>()?;
+        let mut processes: Vec<_> = entries.into_iter().map(|(one, _)| one).collect();
+        processes.sort_by(|one, other| one.process.cmp(&other.process));
+        Ok(ScopeView { stage, turn, recipe, cluster, processes, at })
+    }
+
+    /// The scope, and the process' own row if there is one.
+    pub(super) async fn own(&self, process: &str) -> Result<Seen, Fault> {
+        let rows = self.read().await?;
+        let (stage, _) = self.stage_of(rows.first())?;
+        let (recipe, cluster) = ties_of(rows.first());
+        let at = at(rows.first());
+        let ours = |row: &&Row| row.text(&column("process")) == Some(process);
+        let entry = rows.iter().find(ours).map(|row| self.entry(row)).transpose()?.flatten();
+        let own = entry.map(|(one, seq)| OwnRow { mode: one.mode, seq });
+        Ok(Seen { stage, recipe, cluster, at, own })
+    }
+
+    /// Reads the static columns, which each row contains.
+    fn stage_of(&self, row: Option<&Row>) -> Result<(Stage, i64), Fault> {
+        let Some(row) = row else { return Ok((Stage::Cassandra, 0)) };
+        let Some(stage) = row.text(&column("stage")) else { return Ok((Stage::Cassandra, 0)) };
+        let unknown = || self.unknown(&format!("is at a stage {stage:?}"));
+        let turn = row.long(&column("turn")).ok_or_else(unknown)?;
+        Ok((Stage::of_row(stage).ok_or_else(unknown)?, turn))
+    }
+
+    /// A process and its `seq`; `None` for a partition that has only static columns.
+    fn entry(&self, row: &Row) -> Result<Option<(Registered, i64)>, Fault> {
+        let [process, mode] = ["process", "mode"].map(|name| row.text(&column(name)));
+        let (Some(process), Some(mode)) = (process, mode) else { return Ok(None) };
+        let unknown = || self.unknown(&format!("has a process {process:?} in a mode {mode:?}"));
+        let seq = row.long(&column("seq")).ok_or_else(unknown)?;
+        let mode = LockerMode::of_row(mode).ok_or_else(unknown)?;
+        let service = thread_id(process).to_owned();
+        let writer = Writer::of(process);
+        Ok(Some((Registered { process: process.to_owned(), service, mode, writer }, seq)))
+    }
+
+    fn unknown(&self, what: &str) -> Fault {
+        let (scope, table) = (self.scope.escape_debug(), self.table.table.as_str());
+        Fault::Refused(format!(
+            "table {table}: scope \"{scope}\" {what} that is not known here; use the version that wrote it"
+        ))
+    }
+
+    async fn read(&self) -> Result<Vec<Row>, Fault> {
+        let columns = ["process", "mode", "seq", "stage", "turn", "recipe", "cluster"];
+        let columns = columns.map(column).to_vec();
+        self.cassandra.tables().read_all(self.partition(Action::AllSerial { columns })).await
+    }
+
+    /// Moves the scope to `to`; returns whether it was as `seen` all the time until now.
+    pub(super) async fn change_stage(&self, seen: &ScopeView, to: Stage) -> Result<bool, Fault> {
+        let cell = |name: &str, value: Value| (column(name), Some(value));
+        let turn = Value::from(seen.turn + 1);
+        let cells = vec![cell("stage", Value::from(to.written())), cell("turn", turn)];
+        // Recipe and cluster do not change while the scope has processes.
+        let only_if = seen.at.iter().filter(|(name, _)| ["stage", "turn"].contains(&name.as_str()));
+        let only_if = only_if.cloned().collect();
+        let action = Action::UpdateIf { cells, ttl_s: None, only_if };
+        match self.cassandra.tables().conditional(self.partition(action)).await.1? {
+            Conditional::Applied => Ok(true),
+            Conditional::NotApplied(_) => Ok(false),
+        }
+    }
+
+    /// Ties the scope to `value` in the column `name`, if that is null; returns what the scope is
+    /// tied to then.
+    pub(super) async fn tie(&self, name: &str, value: &str) -> Result<String, Fault> {
+        let (cells, only_if) =
+            (vec![(column(name), Some(Value::from(value)))], vec![(column(name), None)]);
+        let tying = self.partition(Action::UpdateIf { cells, ttl_s: None, only_if });
+        match self.cassandra.tables().conditional(tying).await.1? {
+            Conditional::Applied => Ok(value.to_owned()),
+            Conditional::NotApplied(row) => {
+                let there = row.as_ref().and_then(|row| row.text(&column(name)));
+                let nothing = || Fault::Unknown(format!("no {name} was shown"));
+                there.map(str::to_owned).ok_or_else(nothing)
+            }
+        }
+    }
+
+    /// Checks that the scope is tied to `own`, by which a process, or a tool, locks.
+    pub(super) fn check_tie(&self, name: &str, tied: &str, own: &str) -> Result<(), Error> {
+        if tied == own || mutant!(TiesNotCompared) {
+            return Ok(());
+        }
+        let (scope, table) = (self.scope.escape_debug(), self.table.table.as_str());
+        let what = if name == "recipe" { "the recipe" } else { "the cluster" };
+        Err(Error::invalid(format!(
+            "scope \"{scope}\" is tied to {what} \"{tied}\" in table {table}, and this is \"{own}\": they would not exclude each \
+             other; mend the settings of the one that is wrong (or, once no process of the scope is left, set the column {name} to null)"
+        )))
+    }
+
+    pub(super) fn row(&self, process: &str, action: Action) -> Statement {
+        let mut statement = self.partition(action);
+        statement.key.push((column("process"), Value::from(process)));
+        statement
+    }
+
+    fn partition(&self, action: Action) -> Statement {
+        // A partition key cannot be empty, but the scope of all names is.
+        let key = vec![(column("scope"), Value::Text(format!("{}*", self.scope)))];
+        Statement::new(self.table.table.clone(), key, action)
+    }
+}
+
+impl fmt::Debug for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn column(name: &str) -> Ident {
+    Ident::new(name)
+}
+
+/// The recipe and the cluster that the scope is tied to.
+fn ties_of(row: Option<&Row>) -> (Option<String>, Option<String>) {
+    let text = |name: &str| row.and_then(|row| row.text(&column(name))).map(str::to_owned);
+    (text("recipe"), text("cluster"))
+}
+
+/// The static columns of a partition, as they were read: before the first move there is no stage.
+fn at(row: Option<&Row>) -> Cells {
+    let cell = |name: &str| {
+        let value = row.and_then(|row| row.0.get(name)).map(|cell| cell.value.clone());
+        (column(name), value)
+    };
+    ["stage", "turn", "recipe", "cluster"].map(cell).to_vec()
+}

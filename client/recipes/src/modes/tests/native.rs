@@ -1,0 +1,280 @@
+//! A native store as a locker sees one: one holder for each lock, a lease that keepalives renew, and rising tokens.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::simulated::{Machine, Process};
+use holdfast_seams::{Clock, Moment, Rng, Seams, select};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::secs;
+use crate::locker::{Held, Patience, RemoteGuard, RemoteLocker};
+use crate::modes::either;
+use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use holdfast_guard::Safety;
+use holdfast_guard::Span;
+
+const TTL: Duration = secs(10);
+
+/// Cheap to clone; all clones share their state.
+#[derive(Clone)]
+pub(super) struct NativeStore {
+    world: Process,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// For each lock the token of its holder, and the deadline by the store's clock.
+    held: BTreeMap<String, (u64, Moment)>,
+    token: u64,
+    /// The store answers no request.
+    down: bool,
+}
+
+impl NativeStore {
+    pub(super) fn new(machine: &Machine) -> Self {
+        Self { world: machine.world(), state: Arc::default() }
+    }
+
+    pub(super) fn locker(&self, process: &Process) -> NativeLike {
+        self.locker_of(process, "c1")
+    }
+
+    /// A locker that reports that cluster.
+    pub(super) fn locker_of(&self, process: &Process, cluster: &'static str) -> NativeLike {
+        NativeLike { store: self.clone(), process: process.clone(), cluster }
+    }
+
+    /// Stops answering all requests, or resumes.
+    pub(super) fn set_down(&self, down: bool) {
+        self.state.lock().unwrap().down = down;
+    }
+
+    /// Ends a hold in the store without a message to its holder.
+    pub(super) fn forget(&self, name: &str) {
+        self.state.lock().unwrap().held.remove(name);
+    }
+
+    pub(super) fn is_held(&self, name: &str) -> bool {
+        let now = self.world.seams().clock.now();
+        self.state.lock().unwrap().held.get(name).is_some_and(|(_, until)| now < *until)
+    }
+
+    /// Takes up to 40 ms, for one direction.
+    async fn travel(&self) {
+        let length = Duration::from_micros(Rng::next_u64(&self.world) % 40_000);
+        self.world.seams().sleep(length).await;
+    }
+
+    /// Waits while the store is down.
+    async fn reach(&self) {
+        self.travel().await;
+        while self.state.lock().unwrap().down {
+            self.world.seams().sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// The token, if the lock is free.
+    async fn take(&self, name: &str) -> Option<u64> {
+        self.reach().await;
+        let now = self.world.seams().clock.now();
+        let taken = {
+            let mut state = self.state.lock().unwrap();
+            let free = state.held.get(name).is_none_or(|(_, until)| *until <= now);
+            free.then(|| {
+                state.token += 1;
+                let token = state.token;
+                state.held.insert(name.to_owned(), (token, now + TTL));
+                token
+            })
+        };
+        self.travel().await;
+        taken
+    }
+
+    async fn keep_alive(&self, name: &str, token: u64) -> bool {
+        self.reach().await;
+        let now = self.world.seams().clock.now();
+        let kept = match self.state.lock().unwrap().held.get_mut(name) {
+            Some((held, until)) if *held == token && now < *until => {
+                *until = now + TTL;
+                true
+            }
+            _ => false,
+        };
+        self.travel().await;
+        kept
+    }
+
+    async fn give_back(&self, name: &str, token: u64) -> bool {
+        self.reach().await;
+        let mut state = self.state.lock().unwrap();
+        let held = state.held.get(name).is_some_and(|(held, _)| *held == token);
+        if held {
+            state.held.remove(name);
+        }
+        held
+    }
+}
+
+/// The store as one process uses it.
+pub(super) struct NativeLike {
+    store: NativeStore,
+    process: Process,
+    cluster: &'static str,
+}
+
+fn safe_until(sent: Moment) -> Moment {
+    sent + TTL * 9 / 10
+}
+
+impl NativeLike {
+    /// Polls, unlike the real store.
+    async fn wait(&self, name: &str, waits: bool) -> Option<Hold> {
+        let seams = self.process.seams();
+        loop {
+            let sent = seams.clock.now();
+            // The store's side gives back the lock of a request that no caller awaits any more.
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            let (store, lock) = (self.store.clone(), name.to_owned());
+            let asking = async move {
+                let token = store.take(&lock).await;
+                if let Err(Some(token)) = answer.send(token) {
+                    store.give_back(&lock, token).await;
+                }
+            };
+            self.store.world.seams().spawn("take", asking).detach();
+            if let Ok(Some(token)) = answered.await {
+                let hold = Hold::new(self, name, token, sent);
+                if hold.is_some() {
+                    return hold;
+                }
+            } else if !waits {
+                return None;
+            }
+            seams.sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+impl either::NativeStore for NativeLike {
+    fn serves(&self, _lock_id: &str) -> bool {
+        !self.store.state.lock().unwrap().down
+    }
+
+    fn cluster(&self) -> Option<String> {
+        Some(self.cluster.to_owned())
+    }
+}
+
+impl RemoteLocker for NativeLike {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(async move {
+            let seams = self.process.seams();
+            let limit = patience.limit(secs(10)).unwrap_or(secs(1_000_000));
+            let wait = self.wait(lock_id, patience.waits());
+            let Ok(Some(hold)) = seams.timeout(limit, wait).await else {
+                let names = vec![lock_id.to_owned()];
+                return Err(Error::NotGranted { names, holders: Vec::new(), waited: None });
+            };
+            Ok(RemoteGuard::new(lock_id, &self.process.name(), Box::new(hold)))
+        })
+    }
+}
+
+struct Hold {
+    safety: Arc<Safety>,
+    store: NativeStore,
+    seams: Seams,
+    name: String,
+    token: u64,
+    _renewing: DropGuard,
+}
+
+impl Hold {
+    fn new(of: &NativeLike, name: &str, token: u64, sent: Moment) -> Option<Self> {
+        let (store, seams) = (of.store.clone(), of.process.seams());
+        let span = Span::new(safe_until(sent));
+        let alive = span.is_alive(&*seams.clock);
+        let safety = alive.then(|| Safety::within(span).map(Arc::new)).flatten()?;
+        let over = CancellationToken::new();
+        let renewing = renew(store.clone(), seams.clone(), safety.clone(), name.to_owned(), token);
+        let until = over.clone();
+        let renewing = async move {
+            select! {
+                () = until.cancelled() => {}
+                () = renewing => {}
+            }
+        };
+        seams.spawn("renew", renewing).detach();
+        let name = name.to_owned();
+        Some(Self { safety, store, seams, name, token, _renewing: over.drop_guard() })
+    }
+}
+
+async fn renew(store: NativeStore, seams: Seams, safety: Arc<Safety>, name: String, token: u64) {
+    while safety.is_safe(&*seams.clock) {
+        seams.sleep(TTL / 4).await;
+        let sent = seams.clock.now();
+        match seams.timeout(TTL, store.keep_alive(&name, token)).await {
+            Ok(true) => {
+                safety.extend(safe_until(sent), &*seams.clock);
+                safety.publish(false);
+            }
+            Ok(false) => safety.end(GuardState::Lost(LostReason::SessionExpired)),
+            Err(_) => {}
+        }
+    }
+    safety.end(GuardState::Lost(LostReason::DeadlinePassed));
+}
+
+impl Held for Hold {
+    fn safety(&self) -> &Safety {
+        &self.safety
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.seams.clock
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        Some(FencingToken::from_raw(self.token))
+    }
+
+    fn ttl(&self) -> Duration {
+        TTL
+    }
+
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let lost = self.safety.lost_reason();
+            self.safety.end(GuardState::Released);
+            let (store, name, token) = (self.store.clone(), self.name.clone(), self.token);
+            let released = self.seams.timeout(secs(5), store.give_back(&name, token)).await;
+            match (lost, released) {
+                (Some(reason), _) => Err(Error::Lost { reason }),
+                (None, Ok(true)) => Ok(()),
+                (None, Ok(false)) => Err(Error::Lost { reason: LostReason::Revoked }),
+                (None, Err(_)) => Err(Error::OutcomeUnknown { what: "a release", waited: secs(5) }),
+            }
+        })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.safety.end(GuardState::Released);
+        let (store, name, token) = (self.store.clone(), self.name.clone(), self.token);
+        let giving_back = async move {
+            store.give_back(&name, token).await;
+        };
+        self.store.world.seams().spawn("give back", giving_back).detach();
+    }
+}

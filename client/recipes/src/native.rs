@@ -1,0 +1,60 @@
+//! The native client as a [`RemoteLocker`].
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use holdfast_seams::Clock;
+
+use super::locker::{Held, Patience, RemoteGuard, RemoteLocker};
+use holdfast::{Client, Guard};
+use holdfast_guard::Safety;
+
+use crate::{FencingToken, Result};
+
+/// `thread_id` is the session's label. A waiting call has a place in the lock's queue; a release is
+/// [`Guard::release`].
+impl RemoteLocker for Client {
+    fn acquire<'a>(
+        &'a self,
+        lock_id: &'a str,
+        patience: Patience,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(async move {
+            let guard = match patience {
+                Patience::Endless => self.lock(lock_id),
+                Patience::AtMost(limit) => self.lock(lock_id).wait(limit),
+                Patience::None => self.try_lock(lock_id),
+                Patience::NoneButAnswer(limit) => self.try_lock(lock_id).answered_within(limit),
+            };
+            let held = NativeHold { guard: guard.await?, ttl: self.ttl() };
+            Ok(RemoteGuard::new(lock_id, &self.label(), Box::new(held)))
+        })
+    }
+}
+
+struct NativeHold {
+    guard: Guard,
+    ttl: Duration,
+}
+
+impl Held for NativeHold {
+    fn safety(&self) -> &Safety {
+        self.guard.safety()
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.guard.clock()
+    }
+
+    fn fencing_token(&self) -> Option<FencingToken> {
+        Some(self.guard.token())
+    }
+
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(self.guard.release())
+    }
+}

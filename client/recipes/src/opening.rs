@@ -1,0 +1,70 @@
+//! Builds lockers on a session of the driver: the caller's own, or one opened for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_cassandra::driver::{self, NotOpen};
+pub use holdfast_cassandra::driver::{Credentials, SerialScope};
+use holdfast_seams::Seams;
+use scylla::client::session::Session;
+
+use super::cassandra::Cassandra;
+use crate::{Error, Result};
+
+impl Cassandra {
+    /// Uses the keyspace `keyspace`, by its exact name, over the caller's own session, for example the one it uses for
+    /// its data. This neither uses nor changes the session's execution profile. It sends nothing: it checks what the
+    /// session knows of the cluster.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if there is no such keyspace, if the keyspace has fewer nodes, up or down, than replicas (the
+    /// nodes present would decide an LWT, and nodes that join later would not know it), or if the session does not
+    /// fetch its schema and so cannot tell.
+    pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Result<Self, Error> {
+        let keyspace = driver::keyspace(session, keyspace, scope).map_err(not_open)?;
+        Ok(Self::on(keyspace, Seams::system()))
+    }
+
+    /// Opens a session for the lockers, within `limit`: for programs that have none. Contact points
+    /// are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster
+    /// rejected the login, [`Error::Setting`] without a contact point; and those of
+    /// [`Cassandra::new`].
+    pub async fn connect(
+        contact_points: &str,
+        keyspace: &str,
+        credentials: Option<&Credentials>,
+        scope: SerialScope,
+        limit: Duration,
+    ) -> Result<Self> {
+        Self::new(open(contact_points, credentials, limit).await?, keyspace, scope)
+    }
+}
+
+/// Opens a session for the caller, within `limit`, without checking a keyspace.
+///
+/// # Errors
+///
+/// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster rejected the login,
+/// [`Error::Setting`] without a contact point.
+pub async fn open(
+    contact_points: &str,
+    credentials: Option<&Credentials>,
+    limit: Duration,
+) -> Result<Arc<Session>> {
+    driver::open(contact_points, credentials, limit).await.map_err(not_open)
+}
+
+fn not_open(why: NotOpen) -> Error {
+    match why {
+        NotOpen::Unreachable { contact_points: endpoints, waited, last } => {
+            Error::Unreachable { endpoints, waited, last }
+        }
+        NotOpen::Refused(message) => Error::invalid(message),
+        NotOpen::Setting(message) => Error::Setting { message },
+    }
+}

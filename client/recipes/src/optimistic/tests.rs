@@ -1,0 +1,59 @@
+//! The optimistic tokens on the model of their table: demonstrations of where the article stops; the recipe beside it in
+//! every order; how often many workers succeed; and simulated runs.
+
+mod flaws;
+mod many;
+mod ours;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::{OptimisticTable, OptimisticTokens};
+use crate::cassandra::Cassandra;
+use crate::database::Database;
+use crate::keeper::{Attempt, Recipe};
+use crate::lives;
+use crate::locker::RemoteLocker;
+use crate::model::Model;
+use crate::scene::{cassandra, options, world};
+use crate::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use worker::SeedWorker;
+
+const TOKENS: SeedTable = SeedTable::tokens("optimistic_tokens");
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> OptimisticTokens {
+    OptimisticTokens::new(cassandra, &options(service, ttl, skew), OptimisticTable::default())
+        .unwrap()
+}
+
+fn locker(
+    model: &Model,
+    process: &Process,
+    service: &str,
+    ttl: Duration,
+    skew: Duration,
+) -> OptimisticTokens {
+    on(&cassandra(model, process), service, ttl, skew)
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_an_optimistic_token_safe_at_once() {
+    lives::live_many(0..8, &of);
+}
+
+#[test]
+#[ignore = "long: a thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_an_optimistic_token_safe_at_once() {
+    lives::live_many(1_000..2_000, &of);
+}

@@ -1,0 +1,334 @@
+//! The tables of the recipes, as CQL to print and to apply.
+
+use std::time::Duration;
+
+use scylla::client::session::Session;
+use scylla::cluster::metadata::Strategy;
+
+use super::bakery::BakeryTables;
+use super::clock::TimeTable;
+use super::lease::LeaseTable;
+use super::modes::ModesTable;
+use super::opening::{Credentials, open};
+use super::optimistic::OptimisticTable;
+use super::queue::QueueTables;
+use super::shadow::ShadowTables;
+use super::statement::Ident;
+use super::tokens::TokenTables;
+use super::work::WorkTables;
+use crate::{Error, Result};
+
+/// The names of all recipes' tables and of their columns.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Table of [`Lease`](crate::Lease).
+    pub lease: LeaseTable,
+    /// Tables of [`Queue`](crate::Queue).
+    pub queue: QueueTables,
+    /// Tables of [`Tokens`](crate::Tokens).
+    pub tokens: TokenTables,
+    /// Tables of [`Bakery`](crate::Bakery).
+    pub bakery: BakeryTables,
+    /// Tables of [`Shadow`](crate::Shadow).
+    pub shadow: ShadowTables,
+    /// Table of [`OptimisticTokens`](crate::OptimisticTokens).
+    pub optimistic: OptimisticTable,
+    /// Table of [`Locker`](crate::Locker).
+    pub modes: ModesTable,
+    /// Table of [`TimeReplica`](crate::TimeReplica).
+    pub time: TimeTable,
+    /// Tables of [`WorkQueue`](crate::WorkQueue).
+    pub work: WorkTables,
+}
+
+/// The tables in one keyspace, and the keyspace itself.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    keyspace: Ident,
+    replication: Option<u32>,
+    layout: Layout,
+}
+
+impl Schema {
+    /// The schema of this keyspace, by its exact name. With `replication` it includes the keyspace,
+    /// with that many replicas in each datacenter: three, to tolerate the loss of one node.
+    #[must_use]
+    pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
+        Self { keyspace: Ident::new(keyspace), replication, layout: Layout::default() }
+    }
+
+    /// Gives the tables other names.
+    #[must_use]
+    pub fn named(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    /// The statements, in order. Each contains `IF NOT EXISTS` and leaves existing tables unchanged. Tables that version 0.1
+    /// made lack some columns; [`Schema::apply`] adds them, by [`Schema::added`].
+    pub fn statements(&self) -> Vec<String> {
+        let keyspace = &self.keyspace;
+        let made = self.replication.map(|replicas| {
+            format!(
+                "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = \
+                 {{'class': 'NetworkTopologyStrategy', 'replication_factor': {replicas}}}"
+            )
+        });
+        let tables = self.tables();
+        let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
+        made.into_iter().chain(tables.into_iter().map(made_table)).collect()
+    }
+
+    /// The columns that tables of version 0.1 lack, as (table, column, statement that adds it).
+    pub fn added(&self) -> Vec<(String, String, String)> {
+        let modes = self.layout.modes.table.as_str();
+        let columns = [
+            (modes, "recipe", "text static"),
+            (modes, "cluster", "text static"),
+            ("authority", "cluster", "text"),
+        ];
+        let alter = |(table, column, is): (&str, &str, &str)| {
+            let (place, named) = (Ident::new(table), Ident::new(column));
+            let text = format!("ALTER TABLE {}.{place} ADD {named} {is}", self.keyspace);
+            (table.to_owned(), column.to_owned(), text)
+        };
+        columns.map(alter).to_vec()
+    }
+
+    /// Each table's name and the rest of its `CREATE TABLE`.
+    fn tables(&self) -> Vec<String> {
+        let Layout { lease, queue, tokens, bakery, shadow, optimistic, modes, time, work } =
+            &self.layout;
+        let LeaseTable { table, name, owner, value, sequences } = lease;
+        let QueueTables { queue, main, key, column, value: thread } = queue;
+        let cells = [key, column, thread];
+        let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
+        let [numbers, choosing] = cells_of(bakery);
+        let tried = [&shadow.key, &shadow.column, &shadow.value];
+        let OptimisticTable { tokens: wanted, token: by, session: who } = optimistic;
+        let mut tables = vec![
+            // Lease article, "The Data Model". Rows of this client set their TTL; the table's default is for clients
+            // that do not.
+            format!(
+                "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
+                 WITH default_time_to_live = 180"
+            ),
+            format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
+            // Thesis §5: a row of places and a main row for each lock. The thesis names no tables.
+            of_cells(queue, cells),
+            of_cells(main, cells),
+            // Scylla article, the second `tokens` table and `token_times`.
+            format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
+            format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
+            numbers,
+            choosing,
+            // Holdfast's own: in which mode each process of a scope locks, and the scope's stage.
+            format!(
+                "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
+                 \"turn\" bigint static, \"recipe\" text static, \"cluster\" text static, \
+                 PRIMARY KEY (\"scope\", \"process\"))",
+                modes.table
+            ),
+            // Holdfast's own: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and
+            // the counters of their tokens. Leases set their TTL; the other rows have none and are never deleted.
+            "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
+             \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)".to_owned(),
+            "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
+             PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
+            "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
+            // Thesis §4: beside the main rows, which share the queue's table unless the layout names another, the rows of
+            // clients that try.
+            of_cells(&shadow.shadow, tried),
+            // Scylla article, the first `tokens` table: it has a keyspace of its own there, and so another name here.
+            format!("{wanted} ({by} text, {who} text, PRIMARY KEY ({by}, {who}))"),
+            // Thesis §5.4: a cell. The thesis names no table.
+            format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
+        ];
+        tables.extend((shadow.main != *main).then(|| of_cells(&shadow.main, tried)));
+        // The wiki's work queue: three column families, and one of Holdfast's own to find their
+        // content.
+        tables.extend(work.created());
+        tables
+    }
+
+    /// Creates what does not exist yet, including columns that tables of version 0.1 lack. `limit` applies to the
+    /// connection.
+    ///
+    /// Applying twice is harmless. Dropping the future may leave part of the tables.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the keyspace does not exist and no replication is given, if there are
+    /// fewer nodes than replicas, or if it exists with another replication; then nothing is
+    /// created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
+    /// it stay applied. [`Error::Unreachable`] if no node answered.
+    pub async fn apply(
+        &self,
+        contact_points: &str,
+        credentials: Option<&Credentials>,
+        limit: Duration,
+    ) -> Result<()> {
+        let session = open(contact_points, credentials, limit).await?;
+        self.check(&session)?;
+        for statement in self.statements() {
+            let made = session.query_unpaged(statement.as_str(), ()).await;
+            made.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+        }
+        self.add_columns(&session).await
+    }
+
+    /// Adds only missing columns, without `ADD IF NOT EXISTS`, which is younger than some clusters.
+    async fn add_columns(&self, session: &Session) -> Result<()> {
+        let unknown = |error: &dyn std::fmt::Display| {
+            Error::invalid(format!(
+                "keyspace {}: its tables cannot be listed: {error}",
+                self.keyspace
+            ))
+        };
+        session.refresh_metadata().await.map_err(|error| unknown(&error))?;
+        for (table, column, statement) in self.added() {
+            let state = session.get_cluster_state();
+            let keyspace = state.get_keyspace(self.keyspace.as_str());
+            let there = keyspace.and_then(|keyspace| keyspace.tables.get(&table));
+            if there.is_none_or(|there| there.columns.contains_key(&column)) {
+                continue;
+            }
+            let added = session.query_unpaged(statement.as_str(), ()).await;
+            added.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, session: &Session) -> Result<()> {
+        let state = session.get_cluster_state();
+        let there = state.get_keyspace(self.keyspace.as_str());
+        let Some(replicas) = self.replication else {
+            let missing = || self.refused("is not there; --replication 3 makes it");
+            return there.map(|_| ()).ok_or_else(missing);
+        };
+        let nodes = state.get_nodes_info().len();
+        if replicas == 0 || usize::try_from(replicas).is_ok_and(|replicas| replicas > nodes) {
+            return Err(self.refused(&format!(
+                "cannot have {replicas} replicas on {nodes} nodes: no QUORUM could be had"
+            )));
+        }
+        match there.and_then(|there| replicas_of(&there.strategy)) {
+            Some(other) if usize::try_from(replicas) != Ok(other) => Err(self.refused(&format!(
+                "is there with {other} replicas, not {replicas}; ALTER KEYSPACE changes that, and \
+                 needs a repair after it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        Error::invalid(format!("keyspace {} {what}", self.keyspace))
+    }
+}
+
+/// Bakery articles: the column families *numbers* and *choosing*. Ids are of type `text`: an id of this client is that
+/// of an attempt, the articles' integers are those of processes.
+fn cells_of(bakery: &BakeryTables) -> [String; 2] {
+    let BakeryTables { numbers, choosing, key, column, value, form } = bakery;
+    [(numbers, "bigint"), (choosing, form.flag_type())].map(|(table, of)| {
+        format!("{table} ({key} text, {column} text, {value} {of}, PRIMARY KEY ({key}, {column}))")
+    })
+}
+
+/// A row for each lock, and in it a cell for each thread.
+fn of_cells(table: &Ident, [key, column, value]: [&Ident; 3]) -> String {
+    format!("{table} ({key} text, {column} text, {value} text, PRIMARY KEY ({key}, {column}))")
+}
+
+/// The replicas in each datacenter; `None` if they differ, or are unknown.
+fn replicas_of(strategy: &Strategy) -> Option<usize> {
+    match strategy {
+        Strategy::SimpleStrategy { replication_factor } => Some(*replication_factor),
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            let mut replicas = datacenter_repfactors.values().copied();
+            let first = replicas.next()?;
+            replicas.all(|other| other == first).then_some(first)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::BakeryForm;
+
+    #[test]
+    fn a_keyspace_is_made_only_when_its_replication_is_said() {
+        assert_eq!(Schema::new("locks", None).statements().len(), 20);
+        let made = Schema::new("Locks", Some(3)).statements();
+        assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
+        assert!(
+            made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
+            "{made:?}"
+        );
+    }
+
+    /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, plus the columns
+    /// that are added to it.
+    #[test]
+    fn tables_of_0_1_and_the_columns_added_to_them_are_the_tables_of_today() {
+        let kept: Vec<_> = include_str!("../../../tests/fixtures/0.1/schema.cql").lines().collect();
+        let schema = Schema::new("holdfast", Some(3));
+        let mut now = schema.statements();
+        for (table, column, added) in schema.added() {
+            let (altered, is) = added.rsplit_once(&format!(" ADD \"{column}\" ")).unwrap();
+            assert_eq!(altered, format!("ALTER TABLE \"holdfast\".\"{table}\""));
+            let made = format!(", \"{column}\" {is}");
+            let there =
+                now.iter_mut().find(|made| made.contains(&format!("\"{table}\" ("))).unwrap();
+            assert!(there.contains(&made), "{there} has no{made}");
+            *there = there.replacen(&made, "", 1);
+        }
+        let now: Vec<_> = now.into_iter().map(|statement| format!("{statement};")).collect();
+        assert_eq!(kept, now);
+    }
+
+    /// The flag of a client that is choosing has another type in each form.
+    #[test]
+    fn the_bakerys_tables_are_those_of_its_form() {
+        let of_form = |form| {
+            let bakery = BakeryTables::named("n", "c", ["k", "p", "v"]).of_form(form);
+            let layout = Layout { bakery, ..Layout::default() };
+            Schema::new("locks", None).named(layout).statements()
+        };
+        let cells = |table: &str, of: &str| {
+            format!("\"{table}\" (\"k\" text, \"p\" text, \"v\" {of}, PRIMARY KEY (\"k\", \"p\"))")
+        };
+        for (form, flag) in [(BakeryForm::Wiki, "bigint"), (BakeryForm::Php, "boolean")] {
+            let made = of_form(form);
+            assert!(made[6].ends_with(&cells("n", "bigint")), "{made:?}");
+            assert!(made[7].ends_with(&cells("c", flag)), "{made:?}");
+        }
+    }
+
+    #[test]
+    fn tables_are_made_under_the_names_they_have_in_the_layout() {
+        let tokens = TokenTables::named(
+            "locked",
+            ["key", "column1", "value"],
+            "beats",
+            ["who", "what", "when"],
+        );
+        let shadow = ShadowTables::named("tries", "holds", ["a", "b", "c"]);
+        let optimistic = OptimisticTable::named("Wanted", ["key", "column1"]);
+        let layout = Layout { tokens, shadow, optimistic, ..Layout::default() };
+        let made = Schema::new("locks", None).named(layout).statements();
+        let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
+        assert!(made[4].ends_with(locked), "{made:?}");
+        let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
+        assert!(made[5].ends_with(beats), "{made:?}");
+        let cells = "(\"a\" text, \"b\" text, \"c\" text, PRIMARY KEY (\"a\", \"b\"))";
+        let tokens =
+            "\"Wanted\" (\"key\" text, \"column1\" text, PRIMARY KEY (\"key\", \"column1\"))";
+        for table in [format!("\"tries\" {cells}"), format!("\"holds\" {cells}"), tokens.to_owned()]
+        {
+            assert!(made.iter().any(|made| made.ends_with(&table)), "{table}: {made:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The shadow on the model of its tables: demonstrations of what the article leaves open; the recipe beside the article's
+//! threads in every order; one client and two; and simulated runs.
+
+mod beside;
+mod flaws;
+mod ours;
+mod thread;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::simulated::{Machine, Process};
+
+use super::row::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
+use super::{Shadow, ShadowTables};
+use crate::cassandra::{Cassandra, LockerOptions};
+use crate::database::Database;
+use crate::keeper::{Attempt, Recipe};
+use crate::lives;
+use crate::locker::RemoteLocker;
+use crate::model::Model;
+use crate::scene::{cassandra, options, world};
+use crate::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use thread::{SeedThread, Verdict};
+
+const MAIN: SeedTable = SeedTable::cells("lock_main");
+const SHADOW: SeedTable = SeedTable::cells("lock_shadow");
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn on(cassandra: &Cassandra, service: &str, ttl: Duration, skew: Duration) -> Shadow {
+    Shadow::new(cassandra, &options(service, ttl, skew), ShadowTables::default()).unwrap()
+}
+
+fn locker(
+    model: &Model,
+    process: &Process,
+    service: &str,
+    ttl: Duration,
+    skew: Duration,
+) -> Shadow {
+    on(&cassandra(model, process), service, ttl, skew)
+}
+
+fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
+    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
+}
+
+#[test]
+fn in_no_life_are_two_guards_of_a_shadowed_lock_safe_at_once() {
+    lives::live_many(0..8, &of);
+}
+
+#[test]
+#[ignore = "long: a thousand lives"]
+fn in_none_of_very_many_lives_are_two_guards_of_a_shadowed_lock_safe_at_once() {
+    lives::live_many(1_000..2_000, &of);
+}

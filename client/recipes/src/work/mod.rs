@@ -1,0 +1,260 @@
+//! The distributed work queue: items that any number of workers take one by one, each under a lease.
+//!
+//! Article: the wiki page on locking in Cassandra, "Distributed work queue", a bakery for each item. `rows.rs`,
+//! `claim.rs` and `scan.rs` cite its steps. No LWT: plain writes and reads at QUORUM, with the process' own timestamps.
+//!
+//! # What it promises
+//!
+//! - **No item is lost.** An item whose [`WorkQueue::enqueue`] was answered stays in the queue until it is done or set
+//!   aside. Its details exist before the `0=0` that makes them an item, both at QUORUM, and are removed before it; the
+//!   hour that lists it is written last.
+//! - **No item has two live leases.** While a [`WorkItem`] is safe, no other worker gets its item. Of two workers that
+//!   choose, one sees the other's number: a worker reads the numbers after it has waited for all that were choosing
+//!   before, and it gives up if it may have stalled for longer than its choosing stood. The lowest (number, owner) has
+//!   the item as long as its number stands: the safe deadline counts from before the last write of it that was
+//!   acknowledged, plus TTL, less `max_skew`, one second (a TTL ends on a whole second) and a hundredth.
+//! - **At least once.** A worker that dies after its work and before [`WorkItem::done`] is answered leaves an item that
+//!   another worker does again; [`WorkItem::attempt`] is 2 then. Exactly once is impossible: make the work repeatable, or
+//!   detect repeats in what it writes by [`WorkItem::id`].
+//! - **Attempts are counted**, also those of workers that died: each writes a row of its own before the item is handed
+//!   out. An attempt that ends before that is not counted; one that reached no caller may be. With
+//!   [`WorkQueue::max_attempts`] the next worker that finds an item with that many attempts sets it aside as a dead
+//!   letter.
+//! - **Liveness.** A dead worker's item is free after TTL and skew. One of three nodes may be down. A worker that looks
+//!   finds a free item, within 30 s if it was enqueued out of order. Of several workers that want one item, one gets it,
+//!   or all go away and come back: none waits behind a chooser for longer than some looks.
+//! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
+//!   takes one of the next items instead, and an item that was given back comes again later than it would have.
+//!
+//! It assumes what the module above assumes, and that the wall clocks of processes agree within 12 hours. Smaller
+//! differences change the order only: writes and deletes of an item's cells have the item's own time as their timestamp.
+//!
+//! # What it costs
+//!
+//! To enqueue two writes, and a third once an hour. To look two reads, however many items were done; an idle worker looks
+//! each 50 ms to 2 s, and at every listed hour each 30 s. To take an item four writes and four reads, one after the
+//! other, each `(TTL − skew)/3` one write, and to be done three deletes. A worker that loses an item to another pays four
+//! writes and three reads.
+//!
+//! Each item leaves four tombstones, two of them in the partition of its hour, and one more there for each worker that
+//! lost it. A new worker's first look walks over those of the last 24 hours: with `gc_grace_seconds` shorter than that,
+//! but no shorter than a node may be down, over fewer. At 100,000 in one partition Cassandra refuses to read, so a queue
+//! may take about 25,000 items an hour.
+//!
+//! # Where the article's text is unsafe, unfair or can stop
+//!
+//! - *`number_hash[id] < worker_number`* leaves out the id: two workers with the same number both process the item
+//!   (`under_the_seeds_text_two_with_one_number_both_have_the_item`).
+//! - *The numbers are read before the wait for choosing workers*, and not again: a worker does not see a number that is
+//!   drawn meanwhile (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`; with this recipe
+//!   `a_number_drawn_during_the_wait_is_seen`).
+//! - *"The algorithm will eventually block"*, says the article of locks and asks for leases: a dead worker's number or
+//!   choosing keeps an item for ever (`under_the_seeds_text_a_dead_workers_item_is_never_had_again`). Rows with a TTL
+//!   alone make it unsafe: no worker sees a chooser that stalls for a TTL, and it draws another worker's number
+//!   (`a_chooser_that_stalls_for_a_ttl_has_nothing`).
+//! - *The scan may be older than the item's end*: a worker that read it before then writes its number to an item that is
+//!   gone, and processes nothing (`under_the_seeds_text_an_item_that_is_done_is_had_once_more`). Here a worker that has
+//!   an item checks that it still exists.
+//! - *"Enqueuing a work item has no consistency factor constraints"*: a worker may see the `0=0` without the details
+//!   (`under_the_seeds_text_an_item_may_have_no_details`). Here both are written at QUORUM, in that order. A process that
+//!   dies between the two leaves a payload that no worker finds; its enqueue was not answered.
+//! - *A crash between the deletes* leaves an item without details in the scan. The next worker that finds it removes the
+//!   rest (`a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again`).
+//! - *A delete by one clock of what another wrote* may be older than that, and do nothing: the item would be done for
+//!   ever (`clocks_that_differ_by_minutes_change_nothing_but_the_order`).
+//! - *Scanning from 0* passes over all items that were ever done (`a_look_costs_the_same_after_many_items`), and all
+//!   workers compete for one item (`workers_that_meet_spread_over_the_next_items`).
+
+mod aside;
+mod claim;
+mod enqueue;
+mod id;
+mod item;
+mod list;
+mod rows;
+mod scan;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_seams::select;
+use tokio::sync::Notify;
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::keeper::{Keeping, passing};
+use super::locker::Patience;
+use super::owner::{OwnerId, Signature};
+use super::stamps::Stamps;
+use crate::check_lock_name;
+use crate::{Error, Result};
+use claim::{Claim, Shared};
+use enqueue::Enqueued;
+use holdfast_guard::Backoff;
+pub use id::ItemId;
+pub use item::WorkItem;
+pub use list::{Listed, Standing};
+use rows::Rows;
+use scan::Scanner;
+pub use tables::WorkTables;
+
+/// The longest pause between two looks of a worker that finds nothing.
+const IDLE_MAX: Duration = Duration::from_secs(2);
+/// How many items of one look are tried.
+const TRIES: usize = 3;
+
+/// A queue of work; see the [module](self). Cheap to clone: clones in one process share where to look.
+#[derive(Clone)]
+pub struct WorkQueue {
+    keeping: Keeping,
+    rows: Rows,
+    scanner: Arc<Scanner>,
+    enqueued: Arc<Enqueued>,
+    signature: Signature,
+    max_attempts: Option<u32>,
+}
+
+impl WorkQueue {
+    /// The queue `name` on this keyspace. It sends no statement yet, and no queue has to be created: it exists as long as
+    /// it has items. The options' TTL is that of the lease on an item.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Setting`] if TTL and skew do not fit together, [`Error::Refused`] for a name that no lock may have
+    /// either.
+    pub fn new(
+        cassandra: &Cassandra,
+        options: &LockerOptions,
+        tables: WorkTables,
+        name: &str,
+    ) -> Result<Self> {
+        check_lock_name(name)?;
+        let clock = cassandra.seams().clock.clone();
+        let rows = Rows {
+            tables: cassandra.tables().clone(),
+            names: Arc::new(tables),
+            clock: clock.clone(),
+            stamps: Arc::new(Stamps::micros(clock.clone())),
+            queue: name.into(),
+        };
+        Ok(Self {
+            keeping: cassandra.keeping(options)?,
+            scanner: Arc::new(Scanner::new(rows.clone())),
+            rows,
+            enqueued: Arc::new(Enqueued::new(clock)),
+            signature: cassandra.sign(options),
+            max_attempts: None,
+        })
+    }
+
+    /// Sets an item aside as a dead letter after this many attempts, instead of handing it out once
+    /// more: it is kept and listed, and no worker gets it. The worker that finds it does so, so all
+    /// workers should use the same number.
+    ///
+    /// Default: no item is set aside.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &str {
+        &self.rows.queue
+    }
+
+    /// Takes the next item, and waits for one as long as `patience` allows; `None` if no item was free.
+    ///
+    /// Dropping the future gives back an item that was taken meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`] if Cassandra gave no answer before patience ended, [`Error::Refused`] if it refuses a
+    /// statement. After each the caller has no item.
+    pub async fn next(&self, patience: Patience) -> Result<Option<WorkItem>> {
+        let clock = &self.keeping.seams.clock;
+        let began = clock.now();
+        let limit = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
+        let mut unanswered = None;
+        let found = select! {
+            found = self.look_until_had(patience.waits(), &mut unanswered) => return found,
+            () = passing(limit, &**clock) => None,
+        };
+        match unanswered {
+            None => Ok(found),
+            Some(last) => {
+                let waited = clock.now().saturating_since(began);
+                Err(Error::Unreachable { endpoints: self.keeping.endpoints.to_vec(), waited, last })
+            }
+        }
+    }
+
+    /// `unanswered` is the fault of the last look.
+    async fn look_until_had(
+        &self,
+        waits: bool,
+        unanswered: &mut Option<String>,
+    ) -> Result<Option<WorkItem>> {
+        let mut pauses = Backoff::new(IDLE_MAX);
+        loop {
+            match self.look().await {
+                Ok(Some(item)) => return Ok(Some(item)),
+                Ok(None) if !waits => return Ok(None),
+                Ok(None) => *unanswered = None,
+                Err(Error::Unreachable { last, .. }) => *unanswered = Some(last),
+                Err(error) => return Err(error),
+            }
+            self.keeping.seams.sleep(pauses.next(&*self.keeping.seams.rng)).await;
+        }
+    }
+
+    /// `work_item_id = "lowest row key where number CF only has the 0=0 column"`, and an attempt to take it; the next
+    /// ones too, if another worker has it.
+    async fn look(&self) -> Result<Option<WorkItem>> {
+        let mut free = self.scanner.free().await.map_err(|fault| self.unanswered(fault))?;
+        for _ in 0..TRIES {
+            let random = self.keeping.seams.rng.next_u64();
+            let Some(id) = self.scanner.draw(&mut free, random) else { return Ok(None) };
+            let item = self.take(id).await?;
+            self.scanner.learn(item.is_some());
+            if item.is_some() {
+                return Ok(item);
+            }
+        }
+        Ok(None)
+    }
+
+    /// `None`: another worker has it, or it is over.
+    async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
+        let shared = Arc::new(Shared::default());
+        let owner = OwnerId::draw(&self.signature, &*self.keeping.seams.rng);
+        let kept = (self.keeping.seams.clone(), self.keeping.terms);
+        let claim = Claim::new(
+            self.rows.clone(),
+            id.clone(),
+            owner,
+            kept,
+            self.max_attempts,
+            shared.clone(),
+        );
+        let renew_now = Arc::new(Notify::new());
+        let claimed = self
+            .keeping
+            .acquire(id.as_str(), self.signature.service(), Patience::None, claim, renew_now)
+            .await;
+        match claimed {
+            Ok(guard) => Ok(Some(WorkItem::new(id, guard, shared))),
+            Err(Error::NotGranted { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Debug for WorkQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkQueue").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,86 @@
+//! What comes over the wire, as the types that callers see.
+
+use std::time::Duration;
+
+use holdfast_proto::v1;
+
+use crate::{Error, FencingToken, Holder, LostReason, Mode, RefusalReason};
+
+pub(crate) fn lost_reason(reason: v1::LostReason) -> LostReason {
+    match reason {
+        v1::LostReason::SessionClosed => LostReason::SessionClosed,
+        v1::LostReason::SessionExpired => LostReason::SessionExpired,
+        v1::LostReason::EpochRaised => LostReason::AuthorityPassed,
+        v1::LostReason::Unspecified => LostReason::Revoked,
+    }
+}
+
+pub(crate) fn mode(mode: v1::Mode) -> Mode {
+    match mode {
+        v1::Mode::Shared => Mode::Shared,
+        v1::Mode::Unspecified | v1::Mode::Exclusive => Mode::Exclusive,
+    }
+}
+
+pub(crate) fn mode_to(mode: Mode) -> v1::Mode {
+    match mode {
+        Mode::Shared => v1::Mode::Shared,
+        // There is no other mode in this version.
+        _ => v1::Mode::Exclusive,
+    }
+}
+
+pub(crate) fn holder(holder: v1::Holder) -> Holder {
+    let mode = mode(holder.mode());
+    Holder {
+        session: holder.session_id,
+        mode,
+        label: holder.label,
+        token: FencingToken::from_raw(holder.token),
+        held: Duration::from_millis(holder.held_ms),
+        is_imported: holder.imported,
+    }
+}
+
+pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {
+    holders.into_iter().map(holder).collect()
+}
+
+/// A server's refusal of a request for `names`.
+pub(crate) fn refusal(refusal: v1::Refusal, names: Vec<String>) -> Error {
+    let reason = refusal.reason();
+    if matches!(reason, v1::RefusalReason::LockHeld | v1::RefusalReason::NothingFree) {
+        return Error::NotGranted { names, holders: holders(refusal.holders), waited: None };
+    }
+    Error::Refused {
+        reason: refusal_reason(reason),
+        message: refusal.message,
+        limit: Some(refusal.limit).filter(|limit| !limit.is_empty()),
+        retry_after: refusal.retry_after_ms.map(Duration::from_millis),
+    }
+}
+
+pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
+    match reason {
+        v1::RefusalReason::Invalid => RefusalReason::Invalid,
+        v1::RefusalReason::Limit => RefusalReason::Limit,
+        v1::RefusalReason::TtlOutOfRange => RefusalReason::TtlOutOfRange,
+        v1::RefusalReason::Unavailable => RefusalReason::Unavailable,
+        v1::RefusalReason::DiskReserve => RefusalReason::DiskReserve,
+        v1::RefusalReason::Unsupported => RefusalReason::Unsupported,
+        v1::RefusalReason::TokensExhausted => RefusalReason::TokensExhausted,
+        v1::RefusalReason::SessionUnknown => RefusalReason::SessionUnknown,
+        v1::RefusalReason::NotExclusive => RefusalReason::NotExclusive,
+        v1::RefusalReason::RequestGone
+        | v1::RefusalReason::RequestReused
+        | v1::RefusalReason::NotHolder
+        | v1::RefusalReason::Cancelled => RefusalReason::Protocol,
+        v1::RefusalReason::NotImported => RefusalReason::NotImported,
+        v1::RefusalReason::NothingToWaitFor => RefusalReason::NothingToWaitFor,
+        v1::RefusalReason::LockHeld => RefusalReason::LockHeld,
+        v1::RefusalReason::Suspended => RefusalReason::Suspended,
+        v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
+        v1::RefusalReason::Scope => RefusalReason::Scope,
+        v1::RefusalReason::Unspecified | v1::RefusalReason::NothingFree => RefusalReason::Other,
+    }
+}
