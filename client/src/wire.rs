@@ -25,8 +25,7 @@ pub(crate) fn mode(mode: v1::Mode) -> Mode {
 pub(crate) fn mode_to(mode: Mode) -> v1::Mode {
     match mode {
         Mode::Shared => v1::Mode::Shared,
-        // There is no other mode in this version.
-        _ => v1::Mode::Exclusive,
+        Mode::Exclusive => v1::Mode::Exclusive,
     }
 }
 

@@ -6,17 +6,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+pub use holdfast_types::Mode;
 
 use crate::ids::LockName;
-
-/// The mode of a hold. Two fit together only if both are shared (I2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
-pub enum Mode {
-    /// Alone.
-    Exclusive,
-    /// Together with others that share it.
-    Shared,
-}
 
 /// A lock, and its requested or present mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]

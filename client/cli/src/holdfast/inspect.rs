@@ -96,7 +96,7 @@ fn more(all: u64, shown: usize) {
 fn held(name: &str, holder: &Holder) -> String {
     let how = match holder.mode {
         Mode::Shared => "shared",
-        _ => "held",
+        Mode::Exclusive => "held",
     };
     let (label, token) = (show::label(&holder.label, holder.is_imported), holder.token);
     format!("{name} is {how} by {label} for {} under token {token}", show::length(holder.held))

@@ -109,7 +109,8 @@ impl Recipe for FallbackRow {
         let attempted = self.lease.attempt().await?;
         let Attempt::Had { .. } = attempted else { return Ok(attempted) };
         let number = fence::draw(&self.rows.tables, &self.rows.name).await?;
-        let token = FencingToken::of(leave.epoch, number);
+        let number = u64::try_from(number).ok();
+        let token = number.and_then(|number| FencingToken::new(leave.epoch, number));
         let token = token.ok_or_else(|| fence::used_up(&self.rows.name))?;
         self.drawn = Some((token, leave));
         match self.lease.renew().await {

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The mode of a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+/// The mode of a hold. Two fit together only if both are shared (I2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "stored", derive(borsh::BorshSerialize, borsh::BorshDeserialize))]
 pub enum Mode {
     /// One holder alone.
     Exclusive,
