@@ -20,7 +20,10 @@ use holdfast::{Client, Error, Guard, Result};
 async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
     // Two workers, as if on two machines, whose batches have two keys in common.
-    let (one, two) = (Client::connect(&endpoints).await?, Client::connect(&endpoints).await?);
+    let (one, two) = (
+        Client::connect(endpoints.split(',')).await?,
+        Client::connect(endpoints.split(',')).await?,
+    );
     let (first, second) = tokio::join!(
         work_through(&one, "worker 1", &["index/a", "index/b", "index/c"]),
         work_through(&two, "worker 2", &["index/b", "index/c", "index/d"]),
@@ -49,8 +52,8 @@ async fn work_through(client: &Client, worker: &str, batch: &[&str]) -> Result<u
 
 /// Locks the keys that are free now; if none is, those that become free first.
 async fn lock_some(client: &Client, keys: &[&str]) -> Result<Guard> {
-    match client.any_of(0, keys.iter().copied()).await {
-        Err(Error::NotGranted { .. }) => client.any_of(1, keys.iter().copied()).await,
+    match client.try_any_of(keys.iter().copied()).await {
+        Err(Error::NotGranted { .. }) => client.any_of(keys.iter().copied()).await,
         other => other,
     }
 }

@@ -88,7 +88,7 @@ async fn stalling_holder(path: &Path) -> Result {
 async fn lock_account() -> Result<Guard> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
     // A short lease, to keep this example short.
-    let builder = Client::builder().endpoints(&endpoints)?.ttl(Duration::from_secs(1));
+    let builder = Client::builder().endpoints(endpoints.split(',')).ttl(Duration::from_secs(1));
     let client = builder.connect().await?;
     Ok(client.lock("accounts/alice").wait(Duration::from_secs(30)).await?)
 }

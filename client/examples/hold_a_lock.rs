@@ -15,7 +15,7 @@ use holdfast::Client;
 async fn main() -> holdfast::Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
     // One session with the store. A task in the background keeps it alive and follows the leader.
-    let client = Client::connect(&endpoints).await?;
+    let client = Client::connect(endpoints.split(',')).await?;
 
     // The client sends the request at once. While others are ahead, the stream yields our place.
     let mut place =

@@ -18,7 +18,7 @@ const ELECTION: &str = "elections/scheduler";
 async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
     // The observer needs no session: it only watches. First it receives the present state.
-    let mut watch = Client::builder().endpoints(&endpoints)?.reader().watch(ELECTION);
+    let mut watch = Client::builder().endpoints(endpoints.split(',')).reader()?.watch(ELECTION);
     while !matches!(watch.next().await.transpose()?, Some(WatchEvent::Synced) | None) {}
 
     // The candidates wait in the queue.
@@ -35,7 +35,7 @@ async fn main() -> Result<()> {
 
 /// Waits to be elected, leads for a while, steps down.
 async fn stand(endpoints: &str, address: &str) -> Result<()> {
-    let client = Client::connect(endpoints).await?;
+    let client = Client::connect(endpoints.split(',')).await?;
     let guard = client.lock(ELECTION).await?;
     // The value goes to the next leader with the lock and names the previous leader. If that leader
     // died, the value is suspect.

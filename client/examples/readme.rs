@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> holdfast::Result<()> {
-    let client = holdfast::Client::connect("127.0.0.1:7420").await?;
+    let client = holdfast::Client::connect(["127.0.0.1:7420"]).await?;
     let guard = client.lock("orders/42").wait(Duration::from_secs(30)).await?;
     println!("{} is held under token {}", guard.name(), guard.token());
     guard.release().await?;

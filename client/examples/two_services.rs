@@ -15,7 +15,7 @@ use holdfast::{Client, Result};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
-    let client = Client::connect(&endpoints).await?;
+    let client = Client::connect(endpoints.split(',')).await?;
 
     // A clone is the same session. If the process dies, all its locks pass on together.
     tokio::try_join!(bill(client.clone()), mail(client.clone()))?;

@@ -58,7 +58,6 @@ impl Acquire {
     /// Nothing stays in the queue then. The limit is checked while the acquire, or its
     /// [`QueuePlace`], is polled.
     pub fn wait(mut self, limit: Duration) -> Self {
-        self.wait = true;
         self.limit = Some(limit);
         self
     }
@@ -68,17 +67,9 @@ impl Acquire {
         self
     }
 
-    /// Gives up when no answer has come after `limit`; whether it waits in the queue stays as it
-    /// is.
-    pub fn answered_within(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
-        self
-    }
-
     /// Waits until the lock is granted, over outages and changes of leader too. The default of
     /// [`Client::lock`].
     pub fn wait_forever(mut self) -> Self {
-        self.wait = true;
         self.limit = None;
         self
     }
@@ -131,5 +122,35 @@ impl fmt::Debug for Acquire {
             .field("wait", &self.wait)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
+    }
+}
+
+/// An [`Acquire`] that never waits in a queue: `.await` sends it and returns the guard, or
+/// [`Error::NotGranted`](crate::Error::NotGranted) at once if another client holds a lock of it.
+///
+/// Cancel safe, and with the other errors of an [`Acquire`].
+#[must_use = "nothing is asked until it is awaited"]
+#[derive(Debug)]
+pub struct TryAcquire(pub(crate) Acquire);
+
+impl TryAcquire {
+    /// As [`Acquire::shared`].
+    pub fn shared(self) -> Self {
+        Self(self.0.shared())
+    }
+
+    /// Gives up with [`Error::Unreachable`](crate::Error::Unreachable) when no answer has come after
+    /// `limit`. Default: the client's connect timeout.
+    pub fn answered_within(self, limit: Duration) -> Self {
+        Self(self.0.wait(limit))
+    }
+}
+
+impl IntoFuture for TryAcquire {
+    type Output = Result<Guard>;
+    type IntoFuture = QueuePlace;
+
+    fn into_future(self) -> QueuePlace {
+        self.0.enqueue()
     }
 }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_guard::default_label;
+use holdfast_guard::{check_endpoints, default_label};
 use holdfast_seams::{Seams, Transport, select};
 
+use crate::operator::Operator;
 use crate::session::{Opening, Session, Wishes};
 use crate::transport::GrpcTransport;
-use crate::{Client, ClusterAdmin, Error, Importer, Reader, Result, ScopeAdmin, Sessions};
+use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
 #[derive(Clone)]
@@ -18,7 +19,7 @@ pub struct Builder {
     endpoints: Vec<String>,
     ttl: Option<Duration>,
     label: Option<String>,
-    allowance: f64,
+    max_clock_drift: f64,
     connect_timeout: Duration,
     seams: Seams,
     transport: Option<Arc<dyn Transport>>,
@@ -30,22 +31,18 @@ impl Builder {
             endpoints: vec!["127.0.0.1:7420".into()],
             ttl: None,
             label: None,
-            allowance: 0.1,
+            max_clock_drift: 0.1,
             connect_timeout: Duration::from_secs(10),
             seams: Seams::system(),
             transport: None,
         }
     }
 
-    /// The servers: `host:port`, several separated by commas. The client finds out which of them
-    /// leads, and follows changes. Default: `127.0.0.1:7420`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Setting`] if the list is empty, or an endpoint has no port.
-    pub fn endpoints(mut self, list: &str) -> Result<Self> {
-        self.endpoints = holdfast_guard::endpoints(list)?;
-        Ok(self)
+    /// The servers, each as `host:port`. The client finds out which of them leads, and follows
+    /// changes. Default: `127.0.0.1:7420`.
+    pub fn endpoints(mut self, endpoints: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.endpoints = endpoints.into_iter().map(Into::into).collect();
+        self
     }
 
     /// How long the store keeps the session and all its holds without a keepalive. With a shorter
@@ -65,10 +62,10 @@ impl Builder {
     }
 
     /// The largest relative difference of rate between this machine's clock and any server's, both
-    /// errors together. A guard is safe for TTL·(1 − allowance) − 20 ms after the send time of the
-    /// last keepalive that was answered. 0 to 0.5; default 0.1.
-    pub fn allowance(mut self, allowance: f64) -> Self {
-        self.allowance = allowance;
+    /// errors together. A guard is safe for TTL·(1 − drift) − 20 ms after the send time of the last
+    /// keepalive that was answered. 0 to 0.5; default 0.1.
+    pub fn max_clock_drift(mut self, drift: f64) -> Self {
+        self.max_clock_drift = drift;
         self
     }
 
@@ -79,44 +76,40 @@ impl Builder {
         self
     }
 
-    /// Replaces time, tasks and randomness of the real machine: for simulations.
+    /// Replaces time, tasks and randomness of the real machine: for Holdfast's own simulations.
+    #[doc(hidden)]
     pub fn seams(mut self, seams: Seams) -> Self {
         self.seams = seams;
         self
     }
 
-    /// Replaces gRPC as the transport to servers: for simulations.
+    /// Replaces gRPC as the transport to servers: for Holdfast's own simulations.
+    #[doc(hidden)]
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
         self.transport = Some(transport);
         self
     }
 
     /// A reader, which opens no session.
-    pub fn reader(&self) -> Reader {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if there is no endpoint, or one without a port.
+    pub fn reader(&self) -> Result<Reader> {
+        check_endpoints(&self.endpoints)?;
         let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
-        Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout)
+        Ok(Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout))
     }
 
-    /// For operators: reads and changes of membership. `limit` bounds each call. It opens no
-    /// session.
-    pub fn cluster_admin(&self, limit: Duration) -> ClusterAdmin {
-        ClusterAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
-    }
-
-    /// For operators: scopes with fallback. `limit` bounds each call. It opens no session.
-    pub fn scope_admin(&self, limit: Duration) -> ScopeAdmin {
-        ScopeAdmin::new(self.endpoints.clone(), self.seams.clone(), limit)
-    }
-
-    /// For operators: imports the holds of another store. `limit` bounds each call to a server. It
-    /// opens no session.
-    pub fn importer(&self, limit: Duration) -> Importer {
-        Importer::new(self.endpoints.clone(), self.seams.clone(), limit)
-    }
-
-    /// For operators: reads of sessions. `limit` bounds each call. It opens no session.
-    pub fn sessions(&self, limit: Duration) -> Sessions {
-        Sessions::new(self.endpoints.clone(), self.seams.clone(), limit)
+    /// What operators do: members, scopes, imports, sessions of others. `limit` bounds each call to
+    /// a server. It opens no session.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Builder::reader`].
+    pub fn admin(&self, limit: Duration) -> Result<Admin> {
+        check_endpoints(&self.endpoints)?;
+        Ok(Admin::new(Operator::new(self.endpoints.clone(), self.seams.clone(), limit)))
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then
@@ -128,10 +121,11 @@ impl Builder {
     ///
     /// [`Error::Unreachable`] if the client reached no leader within the connect timeout,
     /// [`Error::Refused`] if the server would not open the session (its TTL, its limits),
-    /// [`Error::Setting`] if the allowance makes no sense. There is no session then.
+    /// [`Error::InvalidConfig`] if an endpoint or the clock drift makes no sense. There is no session
+    /// then.
     pub async fn connect(self) -> Result<Client> {
         let (limit, seams) = (self.connect_timeout, self.seams.clone());
-        let client = self.begin()?;
+        let client = self.connect_lazy()?;
         let mut opening = client.session().opening();
         select! {
             opened = opening.wait_for(|opening| !matches!(opening, Opening::Trying)) => {
@@ -151,17 +145,17 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if the allowance makes no sense.
-    pub fn begin(self) -> Result<Client> {
-        if !(0.0..=0.5).contains(&self.allowance) {
-            let message = format!("an allowance is 0 to 0.5, not {}", self.allowance);
-            return Err(Error::Setting { message });
+    /// [`Error::InvalidConfig`] if an endpoint or the clock drift makes no sense.
+    pub fn connect_lazy(self) -> Result<Client> {
+        if !(0.0..=0.5).contains(&self.max_clock_drift) {
+            let message = format!("a clock drift is 0 to 0.5, not {}", self.max_clock_drift);
+            return Err(Error::InvalidConfig { message });
         }
-        let reader = self.reader();
+        let reader = self.reader()?;
         let wishes = Wishes {
             ttl: self.ttl,
             label: self.label.unwrap_or_else(default_label),
-            allowance: self.allowance,
+            allowance: self.max_clock_drift,
         };
         let transport = reader.transport().clone();
         let session = Session::start(wishes, self.endpoints, transport, &self.seams);
@@ -175,7 +169,7 @@ impl fmt::Debug for Builder {
             .field("endpoints", &self.endpoints)
             .field("ttl", &self.ttl)
             .field("label", &self.label)
-            .field("allowance", &self.allowance)
+            .field("max_clock_drift", &self.max_clock_drift)
             .field("connect_timeout", &self.connect_timeout)
             .finish_non_exhaustive()
     }

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::Acquire;
+use crate::acquire::{Acquire, TryAcquire};
 use crate::items::Need;
 use crate::session::Session;
-use crate::{Builder, Error, LockInfo, LockItem, NodeStatus, Page, Reader, Result, Watch};
+use crate::{Builder, Error, LockItem, Reader, Result};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
@@ -37,14 +37,13 @@ impl Client {
         Self { handle: Arc::new(Handle { session }), reader }
     }
 
-    /// Opens a session with default settings. `endpoints` is `host:port`, several separated by
-    /// commas.
+    /// Opens a session with default settings at the servers, each as `host:port`.
     ///
     /// # Errors
     ///
-    /// As of [`Builder::endpoints`] and [`Builder::connect`].
-    pub async fn connect(endpoints: &str) -> Result<Self> {
-        Self::builder().endpoints(endpoints)?.connect().await
+    /// As of [`Builder::connect`].
+    pub async fn connect(endpoints: impl IntoIterator<Item: Into<String>>) -> Result<Self> {
+        Self::builder().endpoints(endpoints).connect().await
     }
 
     /// A builder with default settings.
@@ -71,8 +70,8 @@ impl Client {
     /// An acquire of the lock `name` that does not wait. If another client holds it or waits for
     /// it, awaiting the acquire returns [`Error::NotGranted`]. It may take up to the connect
     /// timeout to reach a server.
-    pub fn try_lock(&self, name: impl Into<String>) -> Acquire {
-        self.acquire([name.into()], Need::All, false)
+    pub fn try_lock(&self, name: impl Into<String>) -> TryAcquire {
+        TryAcquire(self.acquire([name.into()], Need::All, false))
     }
 
     /// Takes over what was imported of the lock `name` for `owner`, as the other store named it:
@@ -113,24 +112,21 @@ impl Client {
     /// An acquire of several locks that does not wait. If another client holds one of them in a
     /// conflicting mode, or waits for one, awaiting the acquire returns [`Error::NotGranted`] and
     /// the caller holds nothing.
-    pub fn try_lock_all(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
-        self.acquire(items, Need::All, false)
+    pub fn try_lock_all(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> TryAcquire {
+        TryAcquire(self.acquire(items, Need::All, false))
     }
 
     /// An acquire of whichever of several locks are free, under one token: 1 to 64 names, each
     /// once. [`Guard::names`](crate::Guard::names) lists the granted ones.
     ///
-    /// With `min` 0 it takes all that are free now and never waits in a queue; [`Acquire::wait`]
-    /// then limits only the time to reach a server. If none is free, it returns
-    /// [`Error::NotGranted`]. With `min` 1 it waits until one is granted; if several are free at
-    /// the start, or become so at the same moment, it gets them all. A server refuses more than 1
-    /// as not supported yet.
+    /// It waits until one is granted; if several are free at the start, or become so at the same
+    /// moment, it gets them all.
     ///
     /// ```no_run
     /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
     /// let mut rest = vec!["a", "b", "c"];
     /// while !rest.is_empty() {
-    ///     let guard = client.any_of(1, rest.clone()).await?;
+    ///     let guard = client.any_of(rest.clone()).await?;
     ///     for name in guard.names() {
     ///         println!("working on {name}");
     ///     }
@@ -139,8 +135,14 @@ impl Client {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn any_of(&self, min: u32, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
-        self.acquire(items, Need::Any { min }, min > 0)
+    pub fn any_of(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> Acquire {
+        self.acquire(items, Need::Any { min: 1 }, true)
+    }
+
+    /// An acquire of those of several locks that are free now. If none is, awaiting it returns
+    /// [`Error::NotGranted`].
+    pub fn try_any_of(&self, items: impl IntoIterator<Item: Into<LockItem>>) -> TryAcquire {
+        TryAcquire(self.acquire(items, Need::Any { min: 0 }, false))
     }
 
     fn acquire(
@@ -152,55 +154,9 @@ impl Client {
         Acquire::new(self.clone(), items.into_iter().map(Into::into).collect(), need, wait)
     }
 
-    /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Reader::inspect`].
-    pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
-        self.reader.inspect(name).await
-    }
-
-    /// Whether the grant with that token holds the lock `name` now.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Reader::check_token`].
-    pub async fn check_token(&self, name: &str, token: impl Into<u64>) -> Result<bool> {
-        self.reader.check_token(name, token).await
-    }
-
-    /// The locks whose names begin with `prefix`.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Reader::list`].
-    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        self.reader.list(prefix).await
-    }
-
-    /// One page of the locks whose names begin with `prefix`.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Reader::page`].
-    pub async fn page(&self, prefix: &str, size: u32, after: Option<&str>) -> Result<Page> {
-        self.reader.page(prefix, size, after).await
-    }
-
-    /// Watches the locks whose names begin with `prefix`: their state, then every change. The watch
-    /// needs no session, and outlives this client.
-    pub fn watch(&self, prefix: &str) -> Watch {
-        self.reader.watch(prefix)
-    }
-
-    /// What a node reports about itself and its cluster.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Reader::status`].
-    pub async fn status(&self) -> Result<NodeStatus> {
-        self.reader.status().await
+    /// Reads of locks and nodes, and watches, with the endpoints of this client.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// The session's TTL, as the server granted it.

@@ -1,46 +1,11 @@
 //! The members of a cluster: reads and changes, for operators.
 
-use std::fmt;
 use std::time::Duration;
 
 use holdfast_proto::v1;
-use holdfast_seams::Seams;
 
-use crate::Result;
-use crate::operator::Operator;
 use crate::transport::operator as calls;
-
-/// Reads the members from the leader, and changes them. It needs no session.
-///
-/// It finds the leader from any endpoint, and again after a change of leader. Every change names
-/// its result ("node 4 is a voter"), so a repeated call is harmless, and the client retries a call
-/// without an answer within the limit.
-///
-/// ```no_run
-/// # async fn example() -> holdfast::Result<()> {
-/// use std::time::Duration;
-///
-/// let builder = holdfast::Client::builder().endpoints("10.0.0.1:7420,10.0.0.2:7420")?;
-/// let admin = builder.cluster_admin(Duration::from_secs(15));
-/// // Node 4 was started with --join.
-/// admin.add_learner(4, "10.0.0.4:7420", "10.0.0.4:7421").await?;
-/// while admin.status().await?.members.iter().any(|member| member.node == 4 && member.lag > 100) {
-///     tokio::time::sleep(Duration::from_secs(1)).await;
-/// }
-/// admin.promote(4).await?;
-/// # Ok(()) }
-/// ```
-///
-/// # Errors
-///
-/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message
-/// says what to do; [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within
-/// the limit and nothing was changed; [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the
-/// change may still take effect.
-#[derive(Clone)]
-pub struct ClusterAdmin {
-    operator: Operator,
-}
+use crate::{Admin, Result};
 
 /// A cluster as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,17 +55,13 @@ pub struct ClusterMember {
     pub version: Option<String>,
 }
 
-impl ClusterAdmin {
-    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { operator: Operator::new(endpoints, seams, limit) }
-    }
-
+impl Admin {
     /// The members as the leader reports them.
     ///
     /// # Errors
     ///
-    /// As of [`ClusterAdmin`].
-    pub async fn status(&self) -> Result<ClusterStatus> {
+    /// As of [`Admin`].
+    pub async fn cluster(&self) -> Result<ClusterStatus> {
         let status = self.operator.ask("the members", false, calls::status).await?;
         Ok(ClusterStatus::from(status))
     }
@@ -110,7 +71,7 @@ impl ClusterAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ClusterAdmin`].
+    /// As of [`Admin`].
     pub async fn add_learner(
         &self,
         node: u64,
@@ -130,7 +91,7 @@ impl ClusterAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ClusterAdmin`].
+    /// As of [`Admin`].
     pub async fn promote(&self, node: u64) -> Result<()> {
         let request = v1::PromoteRequest { node_id: node };
         self.operator
@@ -143,8 +104,8 @@ impl ClusterAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ClusterAdmin`].
-    pub async fn remove(&self, node: u64) -> Result<()> {
+    /// As of [`Admin`].
+    pub async fn remove_member(&self, node: u64) -> Result<()> {
         let request = v1::RemoveRequest { node_id: node };
         self.operator
             .ask("removing a member", true, |endpoint| calls::remove(endpoint, request))
@@ -157,17 +118,11 @@ impl ClusterAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ClusterAdmin`].
+    /// As of [`Admin`].
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<()> {
         let request = v1::TransferLeadershipRequest { to };
         let transfer = |endpoint| calls::transfer_leader(endpoint, request);
         self.operator.ask("handing leadership over", true, transfer).await.map(drop)
-    }
-}
-
-impl fmt::Debug for ClusterAdmin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterAdmin").field("operator", &self.operator).finish()
     }
 }
 

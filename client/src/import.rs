@@ -5,11 +5,9 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_proto::v1::import_fate::Fate as WireFate;
 use holdfast_proto::v1::import_row::Has as WireHas;
-use holdfast_seams::Seams;
 
-use crate::operator::Operator;
 use crate::transport::operator as calls;
-use crate::{Error, FencingToken, RefusalReason, Result, wire};
+use crate::{Admin, Error, FencingToken, RefusalReason, Result, wire};
 
 /// Most rows that a server takes in one group.
 const GROUP_ROWS_MAX: usize = 64;
@@ -38,12 +36,12 @@ pub struct ImportRow {
     /// The lock.
     pub name: String,
     /// Hold or place.
-    pub has: Has,
+    pub has: ImportedState,
 }
 
 /// An owner's state at a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Has {
+pub enum ImportedState {
     /// It holds the lock.
     Hold {
         /// With this value, at most 4 KiB. `None`: the lock keeps the value that it has in this
@@ -57,7 +55,7 @@ pub enum Has {
 /// The outcome of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fate {
+pub enum ImportOutcome {
     /// The row holds the lock, and its owner can claim it.
     Held {
         /// The token of the hold; a claim gets a new one.
@@ -80,42 +78,34 @@ pub enum Fate {
     },
 }
 
-/// Imports the holds and waits of another store (DESIGN §10).
-///
-/// Each owner's rows become a session of their own, which no client renews. The owner claims each
-/// lock ([`Client::claim`](crate::Client::claim)); rows that are not claimed expire when they would
-/// have expired in the other store. A row that is sent again while an earlier import of it runs
-/// changes nothing (I25), so the caller repeats a call that failed, for whatever reason.
-///
-/// No row comes in beside another session: the store refuses a holder if another session has the
-/// lock, and a waiter if the lock has no holder, because then the holder it waits for has not come
-/// in. So the holder of a lock comes first, then its waiters, in their order.
-///
-/// ```no_run
-/// # async fn example() -> holdfast::Result<()> {
-/// use std::time::Duration;
-///
-/// use holdfast::{Has, ImportGroup, ImportRow};
-///
-/// let builder = holdfast::Client::builder().endpoints("10.0.0.1:7420,10.0.0.2:7420")?;
-/// let importer = builder.importer(Duration::from_secs(30));
-/// let row = ImportRow { name: "jobs/7".into(), has: Has::Hold { value: None } };
-/// let remaining = Duration::from_secs(90);
-/// let group = ImportGroup { owner: "billing-3".into(), remaining, rows: vec![row] };
-/// let fates = importer.import(&[group]).await?;
-/// println!("{:?}", fates[0][0]);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Importer {
-    operator: Operator,
-}
-
-impl Importer {
-    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { operator: Operator::new(endpoints, seams, limit) }
-    }
-
+impl Admin {
+    /// Imports the holds and waits of another store (DESIGN §10).
+    ///
+    /// Each owner's rows become a session of their own, which no client renews. The owner claims each
+    /// lock ([`Client::claim`](crate::Client::claim)); rows that are not claimed expire when they would
+    /// have expired in the other store. A row that is sent again while an earlier import of it runs
+    /// changes nothing (I25), so the caller repeats a call that failed, for whatever reason.
+    ///
+    /// No row comes in beside another session: the store refuses a holder if another session has the
+    /// lock, and a waiter if the lock has no holder, because then the holder it waits for has not come
+    /// in. So the holder of a lock comes first, then its waiters, in their order.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// use holdfast::{ImportedState, ImportGroup, ImportRow};
+    ///
+    /// let builder = holdfast::Client::builder().endpoints(["10.0.0.1:7420", "10.0.0.2:7420"]);
+    /// let admin = builder.admin(Duration::from_secs(30))?;
+    /// let row = ImportRow { name: "jobs/7".into(), has: ImportedState::Hold { value: None } };
+    /// let remaining = Duration::from_secs(90);
+    /// let group = ImportGroup { owner: "billing-3".into(), remaining, rows: vec![row] };
+    /// let outcomes = admin.import(&[group]).await?;
+    /// println!("{:?}", outcomes[0][0]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// Imports groups in their order and returns the outcome of each row. Sends as many calls as it
     /// needs, one after the other.
     ///
@@ -126,8 +116,8 @@ impl Importer {
     /// [`Error::Refused`]: something in one of the groups makes no sense; groups before it may have
     /// come in. [`Error::Unreachable`], [`Error::OutcomeUnknown`]: some may have come in. After
     /// each, the caller may import the same groups again.
-    pub async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<Fate>>> {
-        let mut fates: Vec<Vec<Fate>> = groups.iter().map(|_| Vec::new()).collect();
+    pub async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>> {
+        let mut fates: Vec<Vec<ImportOutcome>> = groups.iter().map(|_| Vec::new()).collect();
         for call in calls_of(groups) {
             let request = v1::ImportRequest { groups: call.iter().map(Piece::to_wire).collect() };
             let ask = |endpoint| calls::import(endpoint, request.clone());
@@ -208,30 +198,30 @@ fn fitting(rows: &[ImportRow]) -> usize {
 
 fn bytes_of(row: &ImportRow) -> usize {
     let value = match &row.has {
-        Has::Hold { value: Some(value) } => value.len(),
-        Has::Hold { value: None } | Has::Place => 0,
+        ImportedState::Hold { value: Some(value) } => value.len(),
+        ImportedState::Hold { value: None } | ImportedState::Place => 0,
     };
     row.name.len() + value
 }
 
 fn row_to_wire(row: &ImportRow) -> v1::ImportRow {
     let has = match &row.has {
-        Has::Hold { value } => {
+        ImportedState::Hold { value } => {
             WireHas::Hold(v1::ImportHold { value: value.clone().map(Into::into) })
         }
-        Has::Place => WireHas::Place(v1::ImportPlace {}),
+        ImportedState::Place => WireHas::Place(v1::ImportPlace {}),
     };
     v1::ImportRow { name: row.name.clone().into_bytes().into(), has: Some(has) }
 }
 
-fn fate(fate: v1::ImportFate) -> Result<Fate> {
+fn fate(fate: v1::ImportFate) -> Result<ImportOutcome> {
     Ok(match fate.fate {
-        Some(WireFate::Held(token)) => Fate::Held { token: FencingToken::from_raw(token) },
-        Some(WireFate::Queued(place)) => Fate::Queued { place },
-        Some(WireFate::Known(_)) => Fate::Known,
+        Some(WireFate::Held(token)) => ImportOutcome::Held { token: FencingToken::from_raw(token) },
+        Some(WireFate::Queued(place)) => ImportOutcome::Queued { place },
+        Some(WireFate::Known(_)) => ImportOutcome::Known,
         Some(WireFate::Refused(refusal)) => {
             let reason = wire::refusal_reason(refusal.reason());
-            Fate::Refused { reason, message: refusal.message }
+            ImportOutcome::Refused { reason, message: refusal.message }
         }
         None => return Err(odd_answer()),
     })
@@ -254,7 +244,7 @@ mod tests {
     fn group(rows: usize, value: usize) -> ImportGroup {
         let row = |number| ImportRow {
             name: format!("jobs/{number:04}"),
-            has: Has::Hold { value: Some(vec![7; value]) },
+            has: ImportedState::Hold { value: Some(vec![7; value]) },
         };
         let rows = (0..rows).map(row).collect();
         ImportGroup { owner: "old/1".into(), remaining: Duration::from_secs(9), rows }

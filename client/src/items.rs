@@ -104,7 +104,7 @@ impl Wanted {
     ///
     /// [`Error::Refused`] for a request that no server would accept.
     pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
-        check_number(items.len(), need)?;
+        check_number(items.len())?;
         let mut modes = BTreeMap::new();
         for item in items {
             check_lock_name(&item.name)?;
@@ -166,7 +166,7 @@ impl Wanted {
     }
 }
 
-fn check_number(items: usize, need: Need) -> Result<()> {
+fn check_number(items: usize) -> Result<()> {
     if items == 0 {
         return Err(Error::invalid("a request names at least one lock".into()));
     }
@@ -174,12 +174,7 @@ fn check_number(items: usize, need: Need) -> Result<()> {
         let message = format!("{items} names are more than the {NAMES_MAX} allowed in one request");
         return Err(past_limit("names_per_request", message));
     }
-    match need {
-        Need::Any { min } if usize::try_from(min).is_ok_and(|min| min > items) => {
-            Err(Error::invalid(format!("at least {min} of {items} locks cannot be granted")))
-        }
-        Need::Any { .. } | Need::All => Ok(()),
-    }
+    Ok(())
 }
 
 fn named_again(name: &str, in_the_same_mode: bool) -> Error {

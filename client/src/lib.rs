@@ -6,7 +6,7 @@
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> holdfast::Result<()> {
 //!     // One session, kept by one background task: keepalives, reconnects, changes of leader.
-//!     let client = holdfast::Client::connect("127.0.0.1:7420").await?;
+//!     let client = holdfast::Client::connect(["127.0.0.1:7420"]).await?;
 //!
 //!     // Waits in the lock's queue, first in first out; nobody polls.
 //!     let guard = client.lock("orders/42").wait(Duration::from_secs(30)).await?;
@@ -46,6 +46,7 @@
 //! No lock can hold back a write that was on its way when the lock was lost. The token is for that.
 
 mod acquire;
+mod admin;
 mod builder;
 mod client;
 mod cluster;
@@ -67,22 +68,23 @@ mod value;
 mod watch;
 mod wire;
 
-pub use acquire::Acquire;
+pub use acquire::{Acquire, TryAcquire};
+pub use admin::Admin;
 pub use builder::Builder;
 pub use client::Client;
-pub use cluster::{ClusterAdmin, ClusterMember, ClusterStatus};
+pub use cluster::{ClusterMember, ClusterStatus};
 pub use guard::Guard;
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, Holder, LostReason, Mode, RefusalReason, Result,
 };
 pub use holdfast_seams::Moment;
-pub use import::{Fate, Has, ImportGroup, ImportRow, Importer};
+pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};
 pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
 pub use items::LockItem;
 pub use queue_place::QueuePlace;
 pub use reader::Reader;
-pub use scopes::{ScopeAdmin, ScopeStatus, Scopes};
-pub use session_info::{RequestState, SessionInfo, SessionRequest, Sessions};
+pub use scopes::{ScopeStatus, Scopes};
+pub use session_info::{RequestState, SessionInfo, SessionRequest};
 #[doc(hidden)]
 pub use transport::{GrpcTransport, told};
 pub use value::Value;

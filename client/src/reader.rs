@@ -69,7 +69,7 @@ impl Reader {
     ///
     /// ```no_run
     /// # async fn example() -> holdfast::Result<()> {
-    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// let reader = holdfast::Client::builder().endpoints(["127.0.0.1:7420"]).reader()?;
     /// if !reader.check_token("orders/42", 17_u64).await? {
     ///     println!("whoever shows token 17 does not hold orders/42 any more");
     /// }
@@ -125,7 +125,7 @@ impl Reader {
     /// # async fn example() -> holdfast::Result<()> {
     /// use holdfast::WatchEvent;
     ///
-    /// let reader = holdfast::Client::builder().endpoints("127.0.0.1:7420")?.reader();
+    /// let reader = holdfast::Client::builder().endpoints(["127.0.0.1:7420"]).reader()?;
     /// let mut watch = reader.watch("orders/");
     /// while let Some(event) = watch.next().await {
     ///     match event? {

@@ -1,34 +1,11 @@
 //! Scopes with fallback: set, remove and list, for operators.
 
-use std::fmt;
 use std::time::Duration;
 
 use holdfast_proto::v1;
-use holdfast_seams::Seams;
 
-use crate::Result;
-use crate::operator::Operator;
 use crate::transport::operator as calls;
-
-/// Reads scopes with fallback from the leader, and changes them. It needs no session.
-///
-/// A scope is a prefix of names that Cassandra serves while no server can be reached. Every change
-/// names its result, so a repeated call is harmless, and the client retries a call without an
-/// answer within the limit.
-///
-/// Before a scope is set, every client of its names has to support scopes: a client of an earlier
-/// release goes on to trust its lease alone while other clients hold the lock in Cassandra.
-///
-/// # Errors
-///
-/// Of every call: [`Error::Refused`](crate::Error::Refused), nothing was changed and the message
-/// says what to do; [`Error::Unreachable`](crate::Error::Unreachable), no leader answered within
-/// the limit and nothing was changed; [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), the
-/// change may still take effect.
-#[derive(Clone)]
-pub struct ScopeAdmin {
-    operator: Operator,
-}
+use crate::{Admin, Result};
 
 /// A scope, as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,17 +43,17 @@ pub struct Scopes {
     pub has_fallback: bool,
 }
 
-impl ScopeAdmin {
-    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { operator: Operator::new(endpoints, seams, limit) }
-    }
-
-    /// Makes the names of a prefix a scope with fallback; returns the epoch of its tokens.
+impl Admin {
+    /// Makes the names of a prefix a scope with fallback, which Cassandra serves while no server can
+    /// be reached; returns the epoch of its tokens.
+    ///
+    /// Before a scope is set, every client of its names has to support scopes: a client of an earlier
+    /// release goes on to trust its lease alone while other clients hold the lock in Cassandra.
     ///
     /// # Errors
     ///
-    /// As of [`ScopeAdmin`].
-    pub async fn set(&self, prefix: &str) -> Result<u32> {
+    /// As of [`Admin`].
+    pub async fn set_scope(&self, prefix: &str) -> Result<u32> {
         let request = v1::SetScopeRequest { scope: prefix.to_owned() };
         let set = |endpoint| calls::set_scope(endpoint, request.clone());
         Ok(self.operator.ask("setting a scope", true, set).await?.epoch)
@@ -87,8 +64,8 @@ impl ScopeAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ScopeAdmin`].
-    pub async fn remove(&self, prefix: &str) -> Result<()> {
+    /// As of [`Admin`].
+    pub async fn remove_scope(&self, prefix: &str) -> Result<()> {
         let request = v1::RemoveScopeRequest { scope: prefix.to_owned() };
         let remove = |endpoint| calls::remove_scope(endpoint, request.clone());
         self.operator.ask("removing a scope", true, remove).await.map(drop)
@@ -98,17 +75,11 @@ impl ScopeAdmin {
     ///
     /// # Errors
     ///
-    /// As of [`ScopeAdmin`].
-    pub async fn list(&self) -> Result<Scopes> {
+    /// As of [`Admin`].
+    pub async fn scopes(&self) -> Result<Scopes> {
         let listed = self.operator.ask("the scopes", false, calls::list_scopes).await?;
         let scopes = listed.scopes.into_iter().map(ScopeStatus::from).collect();
         Ok(Scopes { scopes, has_fallback: listed.has_fallback })
-    }
-}
-
-impl fmt::Debug for ScopeAdmin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScopeAdmin").field("operator", &self.operator).finish()
     }
 }
 

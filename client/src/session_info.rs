@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use holdfast_proto::v1;
 use holdfast_proto::v1::session_request::State as WireState;
-use holdfast_seams::Seams;
 
-use crate::operator::Operator;
 use crate::transport::operator as calls;
-use crate::{FencingToken, Result};
+use crate::{Admin, FencingToken, Result};
 
 /// A session as of one linearizable read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,25 +57,14 @@ pub enum RequestState {
     },
 }
 
-/// Reads sessions. [`Builder::sessions`](crate::Builder::sessions) makes one; it opens no session
-/// of its own.
-#[derive(Clone, Debug)]
-pub struct Sessions {
-    operator: Operator,
-}
-
-impl Sessions {
-    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { operator: Operator::new(endpoints, seams, limit) }
-    }
-
+impl Admin {
     /// One session, as of a linearizable read; `None` if it was never opened, or has ended.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`](crate::Error::Unreachable) if no leader answered within the limit;
     /// [`Error::Refused`](crate::Error::Refused) by a server that does not know this call.
-    pub async fn inspect(&self, session: u64) -> Result<Option<SessionInfo>> {
+    pub async fn session(&self, session: u64) -> Result<Option<SessionInfo>> {
         let request = v1::InspectSessionRequest { session_id: session };
         let ask = |endpoint| calls::inspect_session(endpoint, request);
         let answer = self.operator.ask("a look at a session", false, ask).await?;

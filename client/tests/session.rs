@@ -38,7 +38,11 @@ use tokio::sync::oneshot;
 type Outcome = oneshot::Receiver<holdfast::Result<Guard>>;
 
 /// Acquires in a task of its own, so that the test can act as the server meanwhile.
-fn start(net: &Net, acquire: holdfast::Acquire) -> (Task, Outcome) {
+fn start<F>(net: &Net, acquire: F) -> (Task, Outcome)
+where
+    F: IntoFuture<Output = holdfast::Result<Guard>> + Send + 'static,
+    F::IntoFuture: Send,
+{
     let (done, outcome) = oneshot::channel();
     let seams = net.seams.clone();
     let task = net.seams.spawn("acquire", async move {
@@ -301,7 +305,7 @@ async fn a_server_that_takes_long_to_attach_the_session_is_given_more_time_after
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_arrives_after_the_safe_deadline_is_released_and_not_delivered() {
     let mut net = Net::new();
-    let builder = net.builder().allowance(0.5);
+    let builder = net.builder().max_clock_drift(0.5);
     let (client, mut server) = tokio::join!(builder.connect(), net.accept_fresh());
     let client = client.unwrap();
     let (_task, outcome) = start(&net, client.lock("jobs"));
@@ -691,7 +695,7 @@ async fn a_name_too_long_for_any_server_is_refused_here() {
 async fn a_list_is_read_page_by_page_from_the_leader_a_follower_names() {
     let net = Net::new();
 
-    let locks = net.builder().reader().list("").await.unwrap();
+    let locks = net.builder().reader().unwrap().list("").await.unwrap();
 
     let names: Vec<_> = locks.iter().map(|lock| lock.name.as_str()).collect();
     assert_eq!(names, ["one", "two"]);

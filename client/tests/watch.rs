@@ -51,8 +51,8 @@ impl Net {
     }
 
     fn reader(&self) -> Reader {
-        let builder = Client::builder().endpoints("a:1,b:2,c:3").unwrap();
-        builder.seams(self.seams.clone()).transport(self.transport.clone()).reader()
+        let builder = Client::builder().endpoints(["a:1", "b:2", "c:3"]);
+        builder.seams(self.seams.clone()).transport(self.transport.clone()).reader().unwrap()
     }
 
     /// The next call, while `watch` is polled.

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use holdfast::{Builder, Error, Fate, Has, ImportGroup, ImportRow, LockInfo, Reader, Sessions};
+use holdfast::{
+    Admin, Builder, Error, ImportGroup, ImportOutcome, ImportRow, ImportedState, LockInfo, Reader,
+};
 
 use crate::import::{Answer, Fault, Group, GroupRow, Importer};
 use crate::plan::Kind;
@@ -18,16 +20,18 @@ const PAGE: u32 = 1_000;
 /// The native store.
 #[derive(Debug)]
 pub struct Native {
-    importer: holdfast::Importer,
+    admin: Admin,
     reader: Reader,
-    sessions: Sessions,
 }
 
 impl Native {
     /// Uses the cluster that these client settings lead to.
-    pub fn new(builder: &Builder) -> Self {
-        let (importer, sessions) = (builder.importer(LIMIT), builder.sessions(LIMIT));
-        Self { importer, reader: builder.reader(), sessions }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if there is no endpoint in them, or one without a port.
+    pub fn new(builder: &Builder) -> Result<Self, Error> {
+        Ok(Self { admin: builder.admin(LIMIT)?, reader: builder.reader()? })
     }
 }
 
@@ -44,7 +48,7 @@ impl Importer for &Native {
 
     async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
         let asked: Vec<ImportGroup> = groups.iter().map(to_native).collect();
-        let fates = self.importer.import(&asked).await.map_err(|error| fault(&error))?;
+        let fates = self.admin.import(&asked).await.map_err(|error| fault(&error))?;
         Ok(fates.into_iter().map(|rows| rows.into_iter().map(answer).collect()).collect())
     }
 }
@@ -74,7 +78,7 @@ impl HeldStore for Native {
     }
 
     async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
-        let session = self.sessions.inspect(session).await.map_err(|error| fault(&error))?;
+        let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
         Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
     }
 }
@@ -112,18 +116,18 @@ fn to_native(group: &Group) -> ImportGroup {
 
 fn row_to_native(row: &GroupRow) -> ImportRow {
     let has = match &row.kind {
-        Kind::Holds { value } => Has::Hold { value: value.clone() },
-        Kind::Waits => Has::Place,
+        Kind::Holds { value } => ImportedState::Hold { value: value.clone() },
+        Kind::Waits => ImportedState::Place,
     };
     ImportRow { name: row.lock.clone(), has }
 }
 
-fn answer(fate: Fate) -> Answer {
+fn answer(fate: ImportOutcome) -> Answer {
     match fate {
-        Fate::Held { token } => Answer::Imported { token: token.get() },
-        Fate::Queued { .. } => Answer::Queued,
-        Fate::Known => Answer::AlreadyThere,
-        Fate::Refused { message, .. } => Answer::Refused { reason: message },
+        ImportOutcome::Held { token } => Answer::Imported { token: token.get() },
+        ImportOutcome::Queued { .. } => Answer::Queued,
+        ImportOutcome::Known => Answer::AlreadyThere,
+        ImportOutcome::Refused { message, .. } => Answer::Refused { reason: message },
         other => Answer::Refused { reason: format!("an answer of a newer release: {other:?}") },
     }
 }

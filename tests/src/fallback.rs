@@ -43,7 +43,7 @@ pub fn options(leases: &LockerOptions) -> FallbackOptions {
 
 /// A process of the scope in mode `fallback`, as far as locks are concerned: with a session of its own at these servers.
 pub async fn locker(cassandra: &Cassandra, endpoints: &str, options: &LockerOptions) -> Locker {
-    let client = Client::connect(endpoints).await.unwrap();
+    let client = Client::connect(endpoints.split(',')).await.unwrap();
     let recipe = Lease::new(cassandra, options, LeaseTable::default()).unwrap();
     let locker = Locker::builder(cassandra, SCOPE, std::sync::Arc::new(recipe));
     locker

@@ -113,13 +113,13 @@ impl Move {
 
     /// A native client.
     pub async fn client(&self) -> Client {
-        let builder = Client::builder().endpoints(&self.cluster.endpoints()).unwrap();
+        let builder = Client::builder().endpoints(self.cluster.endpoints().split(','));
         builder.connect().await.unwrap()
     }
 
     /// The state of a lock that a client holds natively.
     pub async fn native(&self, name: &str) -> LockInfo {
-        self.client().await.inspect(name).await.unwrap().unwrap()
+        self.client().await.reader().inspect(name).await.unwrap().unwrap()
     }
 
     /// A process of a scope, with the lease recipe: its service is `service`, also in its row.

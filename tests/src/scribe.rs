@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, Value};
+use holdfast::{
+    Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, TryAcquire, Value,
+};
 use holdfast_seams::{Moment, Seams};
 
 use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
@@ -62,20 +64,30 @@ impl Wish {
     }
 
     /// The library's request for it.
-    fn of(&self, client: &Client, wait: bool) -> Acquire {
-        let items = self.items.iter().map(|item| {
+    fn waiting(&self, client: &Client) -> Acquire {
+        match (self.any, self.items.as_slice()) {
+            (Some(_), _) => client.any_of(self.items()),
+            (None, [one]) if one.shared => client.lock(&one.name).shared(),
+            (None, [one]) => client.lock(&one.name),
+            (None, _) => client.lock_all(self.items()),
+        }
+    }
+
+    /// The library's request that does not wait.
+    fn attempt(&self, client: &Client) -> TryAcquire {
+        match (self.any, self.items.as_slice()) {
+            (Some(_), _) => client.try_any_of(self.items()),
+            (None, [one]) if one.shared => client.try_lock(&one.name).shared(),
+            (None, [one]) => client.try_lock(&one.name),
+            (None, _) => client.try_lock_all(self.items()),
+        }
+    }
+
+    fn items(&self) -> impl Iterator<Item = LockItem> {
+        self.items.iter().map(|item| {
             let kind = if item.shared { LockItem::shared } else { LockItem::exclusive };
             kind(&item.name)
-        });
-        match (self.any, self.items.as_slice(), wait) {
-            (Some(min), _, _) => client.any_of(min, items),
-            (None, [one], true) if one.shared => client.lock(&one.name).shared(),
-            (None, [one], false) if one.shared => client.try_lock(&one.name).shared(),
-            (None, [one], true) => client.lock(&one.name),
-            (None, [one], false) => client.try_lock(&one.name),
-            (None, _, true) => client.lock_all(items),
-            (None, _, false) => client.try_lock_all(items),
-        }
+        })
     }
 }
 
@@ -97,7 +109,7 @@ impl Scribe {
         id: ClientId,
         recorder: Recorder,
     ) -> Result<Self, Error> {
-        let client = Client::builder().endpoints(endpoints)?.ttl(ttl).connect().await?;
+        let client = Client::builder().endpoints(endpoints.split(',')).ttl(ttl).connect().await?;
         Ok(Self::of(client, id, recorder, Seams::system()))
     }
 
@@ -170,7 +182,7 @@ impl Scribe {
     /// As the library's `Acquire`.
     pub async fn acquire(&self, wish: &Wish, within: Duration) -> Result<Held, Error> {
         let request = self.asks(wish, true, Some(within));
-        let mut place = wish.of(&self.client, true).wait(within).enqueue();
+        let mut place = wish.waiting(&self.client).wait(within).enqueue();
         if let Some(place) = place.next().await {
             self.write(What::Queued { request, place: place.place, index: None });
         }
@@ -185,7 +197,7 @@ impl Scribe {
     /// As the library's `Acquire`.
     pub async fn attempt(&self, wish: &Wish) -> Result<Held, Error> {
         let request = self.asks(wish, false, None);
-        let answer = wish.of(&self.client, false).await;
+        let answer = wish.attempt(&self.client).await;
         self.answered(request, answer)
     }
 
@@ -193,7 +205,7 @@ impl Scribe {
     pub async fn acquire_or_drop(&self, wish: &Wish, patience: Duration) -> Option<Held> {
         let request = self.asks(wish, true, None);
         // Boxed, so that it can be dropped after the cancel was recorded.
-        let mut acquire = Box::pin(wish.of(&self.client, true).into_future());
+        let mut acquire = Box::pin(wish.waiting(&self.client).into_future());
         let answer = self.seams.timeout(patience, &mut acquire).await;
         if let Ok(answer) = answer {
             return self.answered(request, answer).ok();
@@ -236,7 +248,7 @@ impl Scribe {
     pub async fn inspect(&self, name: &str) -> Result<(), Error> {
         let read = self.next_request();
         self.write(What::Read { read, name: name.into() });
-        let lock = self.client.inspect(name).await?;
+        let lock = self.client.reader().inspect(name).await?;
         let holders = lock.iter().flat_map(|lock| &lock.holders).map(|holder| Holding {
             token: holder.token.get(),
             shared: holder.mode == Mode::Shared,

@@ -63,7 +63,7 @@ impl Replica {
 
     /// Asks with a new client, which has seen no other answer.
     async fn now_us(&self) -> u64 {
-        TimeClient::new(&self.endpoint).unwrap().answer_limit(STEP_LIMIT).now_us().await.unwrap()
+        TimeClient::new([&self.endpoint]).unwrap().answer_limit(STEP_LIMIT).now_us().await.unwrap()
     }
 }
 
@@ -146,7 +146,7 @@ async fn no_answer_of_any_replica_is_less_than_one_before() {
         for turn in 0..40 {
             let endpoint = &endpoints[(nth + turn) % endpoints.len()];
             let floor = largest.load(Ordering::SeqCst);
-            match TimeClient::new(endpoint).unwrap().now_us().await {
+            match TimeClient::new([endpoint]).unwrap().now_us().await {
                 Ok(now_us) => {
                     assert!(now_us >= floor, "{endpoint}: {now_us} after {floor}");
                     largest.fetch_max(now_us, Ordering::SeqCst);

@@ -58,7 +58,7 @@ struct Crew<'a> {
 impl Crew<'_> {
     async fn enter(&self, id: u64, mode: LockerMode) -> (Locker, RemoteScribe) {
         let service = format!("client-{id}");
-        let client = Client::connect(&self.cluster.endpoints()).await.unwrap();
+        let client = Client::connect(self.cluster.endpoints().split(',')).await.unwrap();
         let locker = Locker::builder(&self.nodes.cassandra(), "", self.party.locker(&service))
             .native(client)
             .start(mode)

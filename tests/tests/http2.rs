@@ -210,7 +210,7 @@ fn a_stream_that_is_cut_in_the_middle_of_a_grant_neither_loses_nor_doubles_the_h
             let token = held.token();
             let holders = stage.job(2, |_| async move {
                 scribe.attempt(&Wish::exclusive(&looked)).await.unwrap_err();
-                scribe.client().inspect(&looked).await.unwrap().unwrap().holders
+                scribe.client().reader().inspect(&looked).await.unwrap().unwrap().holders
             });
             assert_eq!(holders.iter().map(|one| one.token.get()).collect::<Vec<_>>(), [token]);
             release(&mut stage, 1, held);
@@ -296,7 +296,7 @@ fn a_watch_whose_line_is_held_begins_anew() {
     let first = stage.connect(1, TTL);
     let held = take(&mut stage, 1, &first, "jobs");
     let watching = stage.job(2, |desk| async move {
-        let mut watch = desk.builder().reader().watch("");
+        let mut watch = desk.builder().reader().unwrap().watch("");
         until_told(&mut watch, &WatchEvent::Synced).await;
         watch
     });
@@ -399,7 +399,8 @@ fn large_messages_pass_slow_lines() {
     stage.start(away);
     stage.finish(&after);
     let scribe = first.clone();
-    let locks = stage.job(1, |_| async move { scribe.client().list("large/").await.unwrap() });
+    let locks =
+        stage.job(1, |_| async move { scribe.client().reader().list("large/").await.unwrap() });
     assert_eq!(locks.len(), SETS * SET);
     stage.job(1, |_| async move {
         for held in sets {

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use holdfast::{Client, Error, Fate, Has, ImportGroup, ImportRow, Importer, RefusalReason};
+use holdfast::{
+    Admin, Client, Error, ImportGroup, ImportOutcome, ImportRow, ImportedState, RefusalReason,
+};
 use holdfast_seams::Seams;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::{Ended, Program};
@@ -17,12 +19,12 @@ use holdfast_tests::program::{Ended, Program};
 const PATIENCE: Duration = Duration::from_secs(30);
 const ROWS: usize = 1_500;
 
-fn importer(cluster: &Cluster) -> Importer {
-    Client::builder().endpoints(&cluster.endpoints()).unwrap().importer(PATIENCE)
+fn admin(cluster: &Cluster) -> Admin {
+    Client::builder().endpoints(cluster.endpoints().split(',')).admin(PATIENCE).unwrap()
 }
 
 async fn client(cluster: &Cluster) -> Client {
-    Client::builder().endpoints(&cluster.endpoints()).unwrap().connect().await.unwrap()
+    Client::builder().endpoints(cluster.endpoints().split(',')).connect().await.unwrap()
 }
 
 async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
@@ -30,12 +32,12 @@ async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
     within.expect("it comes within half a minute")
 }
 
-fn row(name: impl Into<String>, has: Has) -> ImportRow {
+fn row(name: impl Into<String>, has: ImportedState) -> ImportRow {
     ImportRow { name: name.into(), has }
 }
 
 fn held(name: impl Into<String>) -> ImportRow {
-    row(name, Has::Hold { value: None })
+    row(name, ImportedState::Hold { value: None })
 }
 
 fn group(owner: &str, rows: Vec<ImportRow>) -> ImportGroup {
@@ -47,19 +49,23 @@ fn group(owner: &str, rows: Vec<ImportRow>) -> ImportGroup {
 async fn an_import_outlives_its_leader_and_comes_in_once() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
     let many = (0..ROWS).map(|number| held(format!("jobs/{number:04}"))).collect();
-    let waiting = vec![row("jobs/0007", Has::Place)];
+    let waiting = vec![row("jobs/0007", ImportedState::Place)];
     let groups = [group("old/1", many), group("old/2", waiting)];
-    let before = importer(&cluster).import(&groups).await.unwrap();
-    assert!(before[0].iter().all(|fate| matches!(fate, Fate::Held { .. })), "{:?}", before[0][0]);
-    assert_eq!(before[1], [Fate::Queued { place: 0 }]);
+    let before = admin(&cluster).import(&groups).await.unwrap();
+    assert!(
+        before[0].iter().all(|fate| matches!(fate, ImportOutcome::Held { .. })),
+        "{:?}",
+        before[0][0]
+    );
+    assert_eq!(before[1], [ImportOutcome::Queued { place: 0 }]);
 
     let leader = cluster.leader().await;
     cluster.kill(leader);
-    let again = importer(&cluster).import(&groups).await.unwrap();
+    let again = admin(&cluster).import(&groups).await.unwrap();
 
-    assert!(again.concat().iter().all(|fate| *fate == Fate::Known), "{:?}", again[0][0]);
+    assert!(again.concat().iter().all(|fate| *fate == ImportOutcome::Known), "{:?}", again[0][0]);
     let client = client(&cluster).await;
-    let seen = client.inspect("jobs/0007").await.unwrap().unwrap();
+    let seen = client.reader().inspect("jobs/0007").await.unwrap().unwrap();
     assert!(seen.holders[0].is_imported && seen.holders[0].label == "old/1", "{seen:?}");
     assert!(seen.queue[0].is_imported && seen.queue[0].label == "old/2", "{seen:?}");
     let guard = soon(client.claim("jobs/0007", "old/1")).await.unwrap();
@@ -76,7 +82,7 @@ async fn an_import_outlives_its_leader_and_comes_in_once() {
 #[tokio::test]
 async fn the_command_line_shows_an_import_and_takes_it_over() {
     let cluster = Cluster::start(&Setup::nodes(1)).await;
-    importer(&cluster).import(&[group("old/\u{e9}", vec![held("nightly")])]).await.unwrap();
+    admin(&cluster).import(&[group("old/\u{e9}", vec![held("nightly")])]).await.unwrap();
     let endpoints = cluster.endpoints();
     let run = async |arguments: &[&str]| -> Ended {
         let arguments = [&["--endpoints", endpoints.as_str()], arguments].concat();

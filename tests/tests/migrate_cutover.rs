@@ -160,7 +160,7 @@ async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way(
     assert!(said.contains(no_ttl) && said.contains(alone), "{said}");
     assert!(!said.contains("orders/4"), "{said}");
     guard.release().await.unwrap();
-    assert!(moved.client().await.list("").await.unwrap().is_empty(), "nothing came in");
+    assert!(moved.client().await.reader().list("").await.unwrap().is_empty(), "nothing came in");
 
     let told = moved.done("cutover", &orders(&["--writers-stopped", "--leave-out"])).await;
     assert_eq!(moves(&told), ["native"]);
@@ -304,9 +304,9 @@ async fn all(moved: &Move, statements: &[String]) {
 }
 
 async fn all_are_held_once(moved: &Move, scope: &str) {
-    let reader = moved.client().await;
+    let client = moved.client().await;
     for row in 0..ROWS {
-        let lock = reader.inspect(&format!("{scope}{row}")).await.unwrap().unwrap();
+        let lock = client.reader().inspect(&format!("{scope}{row}")).await.unwrap().unwrap();
         let parties = (lock.holders.len(), lock.queue.len(), lock.holders[0].label.clone());
         assert_eq!(parties, (1, 0, format!("old-{row}")), "{lock:?}");
     }

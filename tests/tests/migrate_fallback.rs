@@ -95,7 +95,7 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
 #[tokio::test]
 async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
     let world = World::start("fallback_alone").await;
-    let client = Client::connect(&world.cluster.endpoints()).await.unwrap();
+    let client = Client::connect(world.cluster.endpoints().split(',')).await.unwrap();
     let held = client.lock("job/a").await.unwrap();
     for node in [2, 3] {
         world.nodes.nodes().kill(node).await;

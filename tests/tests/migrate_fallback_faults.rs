@@ -85,7 +85,7 @@ impl Watched {
 async fn hand_over(world: &World, leader: usize) {
     let beside = &world.cluster.nodes()[leader].listen;
     let heir = world.cluster.nodes()[(leader + 1) % 3].id;
-    let admin = Client::builder().endpoints(beside).unwrap().cluster_admin(secs(20));
+    let admin = Client::builder().endpoints(beside.split(',')).admin(secs(20)).unwrap();
     // The caller checks which node leads.
     let _ = admin.transfer_leader(Some(heir)).await;
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::{Client, Error, ScopeAdmin};
+use holdfast::{Admin, Client, Error};
 use holdfast_recipes::{Locker, LockerMode, LockerOptions, ModesTable, ScopeModes, Stage};
 use holdfast_seams::Seams;
 use holdfast_tests::cassandra::Stage as Nodes;
@@ -127,7 +127,7 @@ struct Trip<'a> {
     endpoints: String,
     scope: String,
     modes: ScopeModes,
-    admin: ScopeAdmin,
+    admin: Admin,
     names: Vec<String>,
 }
 
@@ -136,7 +136,7 @@ impl Trip<'_> {
     async fn worker(&self, id: u64) -> (Locker, RemoteScribe) {
         let service = format!("client-{id}");
         let row = LockerOptions::default().service(&service).ttl(TIMES.ttl).max_skew(TIMES.skew);
-        let client = Client::connect(&self.endpoints).await.unwrap();
+        let client = Client::connect(self.endpoints.split(',')).await.unwrap();
         let lease = self.party.locker(&service);
         let falls_back = fallback::options(&row);
         let locker = Locker::builder(&self.stage.cassandra(), &self.scope, lease).row(row);
@@ -158,14 +158,14 @@ impl Trip<'_> {
                 let clock = Seams::system().clock;
                 let began = clock.now();
                 if step.to == LockerMode::Fallback {
-                    self.until_done(|| self.admin.set(&self.scope)).await;
+                    self.until_done(|| self.admin.set_scope(&self.scope)).await;
                 }
                 let after = Duration::from_millis(draw.between(100, 1_500));
                 self.step(step, *fault, after, number, &lockers).await;
                 let took = clock.now().saturating_since(began);
                 println!("{}, {fault:?} killed after {after:?}: made in {took:?}", step.name);
                 if step.from == LockerMode::Fallback {
-                    self.until_done(|| self.admin.remove(&self.scope)).await;
+                    self.until_done(|| self.admin.remove_scope(&self.scope)).await;
                 }
             }
             stop.store(true, Ordering::Relaxed);
@@ -299,15 +299,15 @@ async fn round_trip(faults: &[Fault], seed: u64) {
     let names = ["a", "b", "c", "d"].map(|name| format!("{scope}{name}")).to_vec();
     let endpoints = cluster.endpoints();
     let cluster = Mutex::new(cluster);
-    let builder = Client::builder().endpoints(&endpoints).unwrap();
-    let admin = builder.scope_admin(Duration::from_secs(20));
+    let builder = Client::builder().endpoints(endpoints.split(','));
+    let admin = builder.admin(Duration::from_secs(20)).unwrap();
     let trip =
         Trip { stage: &stage, party: &party, cluster, endpoints, scope, modes, admin, names };
     trip.make(faults, &mut Draw::new(seed)).await;
 
     let view = trip.modes.view().await.unwrap();
     assert_eq!((view.stage, view.turn), (Stage::Cassandra, 6), "each step was made once");
-    let reader = Client::builder().endpoints(&trip.endpoints).unwrap().reader();
+    let reader = Client::builder().endpoints(trip.endpoints.split(',')).reader().unwrap();
     let left = reader.inspect(&format!("{}left", trip.scope)).await.unwrap().unwrap();
     assert!(left.holders[0].is_imported && left.holders[0].label == "old", "{left:?}");
     drop(trip);

@@ -57,7 +57,7 @@ async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
     }
 
     let client = moved.client().await;
-    let lock = client.inspect("q").await.unwrap().unwrap();
+    let lock = client.reader().inspect("q").await.unwrap().unwrap();
     assert_eq!(line_of(&lock), ["t1", "t2", "t3"]);
     let first = client.claim("q", "t1").await.unwrap();
     let mut third = client.claim("q", "t3").enqueue();
@@ -92,7 +92,7 @@ async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_i
     assert_eq!(refused.code, Some(122), "{refused:?}");
     assert!(refused.err.contains("client_1"), "{}", refused.err);
     assert!(refused.err.contains("--writers-stopped"), "{}", refused.err);
-    assert!(moved.client().await.inspect("theirs").await.unwrap().is_none());
+    assert!(moved.client().await.reader().inspect("theirs").await.unwrap().is_none());
 }
 
 /// The error names both, and nothing is sent.
@@ -113,5 +113,5 @@ async fn a_checkpoint_of_another_cluster_is_refused() {
 
     assert_eq!(refused.code, Some(122), "{refused:?}");
     assert!(refused.err.contains("is of another import"), "{}", refused.err);
-    assert!(moved.client().await.list("").await.unwrap().is_empty());
+    assert!(moved.client().await.reader().list("").await.unwrap().is_empty());
 }

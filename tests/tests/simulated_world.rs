@@ -128,7 +128,7 @@ fn all_nodes_without_power_come_back_with_what_was_acknowledged() {
             world.start_node(id).await.unwrap();
         }
         leader(world).await;
-        let inspect = async move { client.inspect("jobs").await.unwrap() };
+        let inspect = async move { client.reader().inspect("jobs").await.unwrap() };
         let lock = world.as_client(1, inspect).await.unwrap().unwrap();
         assert_eq!(lock.holders.first().unwrap().token, token, "I19");
         drop(guard);

@@ -40,7 +40,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 async fn client(endpoints: &str) -> Client {
-    Client::builder().endpoints(endpoints).unwrap().label("tester").connect().await.unwrap()
+    Client::builder().endpoints(endpoints.split(',')).label("tester").connect().await.unwrap()
 }
 
 // ---- a watcher over killed leaders ---------------------------------------------------------
@@ -202,7 +202,7 @@ async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_lead
     const GRANTS: usize = 150;
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
     cluster.all_ready().await;
-    let reader = Client::builder().endpoints(&cluster.endpoints()).unwrap().reader();
+    let reader = Client::builder().endpoints(cluster.endpoints().split(',')).reader().unwrap();
     let (watcher, _task) = Watcher::start(reader.watch("work/"));
     until("it is synced", || watcher.look(|epochs| epochs[0].synced)).await;
     let workers = Workers::start(&cluster.endpoints(), 6).await;
@@ -254,7 +254,7 @@ async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
     assert_eq!(status.code(), Code::Unavailable);
     let hint = status.metadata().get("holdfast-leader").unwrap();
     assert_eq!(hint.to_str().unwrap(), cluster.nodes()[leader].listen);
-    let mut watch = Client::builder().endpoints(follower).unwrap().reader().watch("");
+    let mut watch = Client::builder().endpoints([follower]).reader().unwrap().watch("");
     assert_eq!(watch.next().await, Some(Ok(WatchEvent::Synced)));
 }
 

@@ -30,6 +30,11 @@ pub fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
+/// The endpoints in a list that is separated by commas, as `--endpoints` has it.
+pub fn endpoints(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|one| !one.is_empty())
+}
+
 /// Foreign text, with every character escaped that a terminal might act on.
 pub fn escaped(text: &str) -> String {
     text.escape_debug().to_string()

@@ -79,7 +79,7 @@ pub enum Error {
     Closed,
     /// A setting of the client makes no sense. The client sent nothing to the store.
     #[error("{message}")]
-    Setting {
+    InvalidConfig {
         /// Which, and why.
         message: String,
     },
@@ -94,7 +94,7 @@ impl Error {
             Self::Lost { .. }
             | Self::OutcomeUnknown { .. }
             | Self::Closed
-            | Self::Setting { .. } => false,
+            | Self::InvalidConfig { .. } => false,
         }
     }
 

@@ -20,7 +20,7 @@ mod span;
 mod state;
 
 pub use backoff::{Backoff, spread};
-pub use endpoints::endpoints;
+pub use endpoints::check_endpoints;
 pub use error::{Error, RefusalReason, Result, innermost};
 pub use holder::Holder;
 pub use holdfast_types::{FencingToken, Mode, NAME_BYTES_MAX};

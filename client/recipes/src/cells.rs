@@ -35,7 +35,7 @@ pub(super) struct CellLocker {
 impl CellLocker {
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew make no sense together.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew make no sense together.
     pub(super) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),

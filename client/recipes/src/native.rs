@@ -21,12 +21,14 @@ impl RemoteLocker for Client {
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
             let guard = match patience {
-                Patience::Endless => self.lock(lock_id),
-                Patience::AtMost(limit) => self.lock(lock_id).wait(limit),
-                Patience::None => self.try_lock(lock_id),
-                Patience::NoneButAnswer(limit) => self.try_lock(lock_id).answered_within(limit),
+                Patience::Endless => self.lock(lock_id).await,
+                Patience::AtMost(limit) => self.lock(lock_id).wait(limit).await,
+                Patience::None => self.try_lock(lock_id).await,
+                Patience::NoneButAnswer(limit) => {
+                    self.try_lock(lock_id).answered_within(limit).await
+                }
             };
-            let held = NativeHold { guard: guard.await?, ttl: self.ttl() };
+            let held = NativeHold { guard: guard?, ttl: self.ttl() };
             Ok(RemoteGuard::new(lock_id, &self.label(), Box::new(held)))
         })
     }

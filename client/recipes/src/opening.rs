@@ -32,7 +32,7 @@ impl Cassandra {
     /// # Errors
     ///
     /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster
-    /// rejected the login, [`Error::Setting`] without a contact point; and those of
+    /// rejected the login, [`Error::InvalidConfig`] without a contact point; and those of
     /// [`Cassandra::new`].
     pub async fn connect(
         contact_points: &str,
@@ -50,7 +50,7 @@ impl Cassandra {
 /// # Errors
 ///
 /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster rejected the login,
-/// [`Error::Setting`] without a contact point.
+/// [`Error::InvalidConfig`] without a contact point.
 pub async fn open(
     contact_points: &str,
     credentials: Option<&Credentials>,
@@ -65,6 +65,6 @@ fn not_open(why: NotOpen) -> Error {
             Error::Unreachable { endpoints, waited, last }
         }
         NotOpen::Refused(message) => Error::invalid(message),
-        NotOpen::Setting(message) => Error::Setting { message },
+        NotOpen::Setting(message) => Error::InvalidConfig { message },
     }
 }

@@ -30,10 +30,10 @@ pub(crate) struct Terms {
 impl Terms {
     /// # Errors
     ///
-    /// [`Error::Setting`] for a TTL that is no whole number of seconds, lies outside the bounds, or
+    /// [`Error::InvalidConfig`] for a TTL that is no whole number of seconds, lies outside the bounds, or
     /// is below three times the skew (DESIGN §9).
     pub(crate) fn new(ttl: Duration, max_skew: Duration) -> Result<Self> {
-        let refuse = |message: String| Err(Error::Setting { message });
+        let refuse = |message: String| Err(Error::InvalidConfig { message });
         if ttl.subsec_nanos() != 0 {
             return refuse(format!("a TTL is whole seconds in Cassandra, not {ttl:?}"));
         }

@@ -56,8 +56,7 @@ impl Net {
 
     pub fn builder(&self) -> Builder {
         Client::builder()
-            .endpoints("a:1,b:2,c:3")
-            .unwrap()
+            .endpoints(["a:1", "b:2", "c:3"])
             .ttl(TTL)
             .label("tester")
             .seams(self.seams.clone())

@@ -145,7 +145,7 @@ impl Stepped {
             }
             Err(MoveRefused::AtTheEnd { .. }) => Ok(Self::There),
             Err(MoveRefused::Store(error)) => Err(error.into()),
-            Err(other) => Err(Error::Setting { message: other.to_string() }.into()),
+            Err(other) => Err(Error::InvalidConfig { message: other.to_string() }.into()),
         }
     }
 }

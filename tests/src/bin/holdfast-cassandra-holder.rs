@@ -68,7 +68,7 @@ async fn main() {
         ("hold", [name]) => hold(&scribe(locker), name).await,
         ("work", names) => work(&scribe(locker), names).await,
         ("work-in", [mode, endpoints, scope, names @ ..]) => {
-            let client = Client::connect(endpoints).await.unwrap();
+            let client = Client::connect(endpoints.split(',')).await.unwrap();
             let falls_back = fallback::options(&options);
             let moving = Locker::builder(&cassandra, scope, locker).native(client).row(options);
             let moving =

@@ -80,7 +80,7 @@ async fn other_members(stage: &Stage) -> Option<String> {
     let mut left: Vec<(u64, bool)> =
         left.map(|node| (stage.cluster.nodes()[node].id, true)).collect();
     left.sort_unstable();
-    let known = match stage.admin().status().await {
+    let known = match stage.admin().cluster().await {
         Ok(status) => status.members,
         Err(error) => return Some(format!("nobody says who the members are (I31): {error}")),
     };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::{Client, ClusterAdmin};
+use holdfast::{Admin, Client};
 use holdfast_seams::Seams;
 
 use super::Options;
@@ -213,9 +213,9 @@ impl Stage {
     }
 
     /// An admin client for changes of the members. Each call ends in time.
-    pub fn admin(&self) -> ClusterAdmin {
-        let builder = Client::builder().endpoints(&self.cluster.endpoints());
-        builder.expect("they are addresses").cluster_admin(CHANGE_WITHIN)
+    pub fn admin(&self) -> Admin {
+        let builder = Client::builder().endpoints(self.cluster.endpoints().split(','));
+        builder.admin(CHANGE_WITHIN).expect("they are addresses")
     }
 
     /// The name of a node.

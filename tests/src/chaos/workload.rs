@@ -170,7 +170,7 @@ fn watch_everything(endpoints: &str) -> Task {
     let endpoints = endpoints.to_owned();
     Seams::system().spawn("watcher", async move {
         loop {
-            let reader = Client::builder().endpoints(&endpoints).unwrap().reader();
+            let reader = Client::builder().endpoints(endpoints.split(',')).reader().unwrap();
             let mut watch = reader.watch("");
             let mut told = Told::default();
             while let Some(Ok(event)) = watch.next().await {

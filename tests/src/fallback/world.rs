@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast::{Client, Error, ScopeAdmin, ScopeStatus};
+use holdfast::{Admin, Client, Error, ScopeStatus};
 use holdfast_recipes::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
 use holdfast_seams::{Seams, Task};
 
@@ -54,7 +54,7 @@ pub struct World {
     pub cluster: Cluster,
     /// The tokens of all grants.
     pub tokens: Tokens,
-    admin: ScopeAdmin,
+    admin: Admin,
     /// The total time of stalls, nanoseconds.
     stood_still: Arc<AtomicU64>,
     _watching: Task,
@@ -76,8 +76,8 @@ impl World {
     /// The same for running servers that have [`World::setup`].
     pub async fn of(nodes: Nodes, cluster: Cluster) -> Self {
         let endpoints = cluster.endpoints();
-        let admin = Client::builder().endpoints(&endpoints).unwrap().scope_admin(ADMIN_LIMIT);
-        admin.set(SCOPE).await.unwrap();
+        let admin = Client::builder().endpoints(endpoints.split(',')).admin(ADMIN_LIMIT).unwrap();
+        admin.set_scope(SCOPE).await.unwrap();
         let (stood_still, watching) = watch_the_machine(&nodes);
         let tokens = Tokens::default();
         let world = Self { nodes, cluster, admin, tokens, stood_still, _watching: watching };
@@ -95,7 +95,7 @@ impl World {
 
     /// The scope as its leader reports it.
     pub async fn scope(&self) -> ScopeStatus {
-        self.admin.list().await.unwrap().scopes.remove(0)
+        self.admin.scopes().await.unwrap().scopes.remove(0)
     }
 
     /// Waits until the leader knows that the row has this mode.

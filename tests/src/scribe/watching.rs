@@ -18,7 +18,7 @@ impl Scribe {
         while !*over.borrow() {
             let number = self.next_request();
             self.write(What::Watch { watch: number, prefix: prefix.to_owned() });
-            let telling = self.client.watch(prefix);
+            let telling = self.client.reader().watch(prefix);
             let stopped = holdfast_seams::select! {
                 () = self.write_news(number, telling) => false,
                 _ = over.wait_for(|over| *over) => true,

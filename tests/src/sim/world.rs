@@ -502,8 +502,7 @@ impl<'m> World<'m> {
         let endpoints: Vec<String> = self.nodes().into_iter().map(endpoint_of).collect();
         let transport = self.network_of(number);
         Client::builder()
-            .endpoints(&endpoints.join(","))
-            .expect("these are endpoints")
+            .endpoints(endpoints)
             .label(label_of(number))
             .seams(self.client_process(number).seams())
             .transport(Arc::new(transport))

@@ -118,8 +118,7 @@ impl Desk {
         let endpoints: Vec<String> = (1..=3).map(|id| member(id).advertise).collect();
         let transport = GrpcTransport::over(|endpoint| Box::pin(wire::at_once(endpoint)));
         Client::builder()
-            .endpoints(&endpoints.join(","))
-            .unwrap()
+            .endpoints(endpoints)
             .label(host_of_client(self.number))
             .seams(self.seams.clone())
             .transport(Arc::new(transport))

@@ -54,13 +54,13 @@ pub(crate) struct Global {
 
 impl Global {
     /// A client with the options' settings.
-    pub(crate) fn builder(&self) -> Result<Builder, Failure> {
+    pub(crate) fn builder(&self) -> Builder {
         let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
-        let builder = client_of(endpoints)?;
-        Ok(match self.ttl {
+        let builder = client_of(endpoints);
+        match self.ttl {
             Some(ttl) => builder.ttl(ttl),
             None => builder,
-        })
+        }
     }
 
     /// The same beside locks on Cassandra: the TTL is that of those locks, and the servers must be
@@ -73,7 +73,7 @@ impl Global {
                 "this mode locks in the native store as well: say where, with --endpoints",
             )
         };
-        Ok(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?)?)
+        Ok(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?))
     }
 
     /// The limit for reaching a server if the whole may take `wait`.
@@ -83,8 +83,9 @@ impl Global {
     }
 }
 
-fn client_of(endpoints: &str) -> holdfast::Result<Builder> {
-    Ok(holdfast::Client::builder().endpoints(endpoints)?.connect_timeout(CONNECT_LIMIT))
+fn client_of(endpoints: &str) -> Builder {
+    let endpoints = holdfast_cli::endpoints(endpoints);
+    holdfast::Client::builder().endpoints(endpoints).connect_timeout(CONNECT_LIMIT)
 }
 
 /// The subcommands.

@@ -10,7 +10,7 @@ use crate::{runtime, show};
 const NOT_CURRENT: u8 = 1;
 
 pub(crate) fn run(global: &Global, args: &CheckTokenArgs) -> Result<u8, Failure> {
-    let reader = global.builder()?.reader();
+    let reader = global.builder().reader()?;
     let current = runtime::block_on(reader.check_token(&args.name, args.token))??;
     if global.json {
         show::line(json!({

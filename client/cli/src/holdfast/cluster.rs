@@ -126,8 +126,8 @@ impl Drop for Cluster {
 }
 
 fn reader(endpoint: &str) -> Option<Reader> {
-    let builder = holdfast::Client::builder().endpoints(endpoint).ok()?;
-    Some(builder.connect_timeout(QUESTION_LIMIT).reader())
+    let builder = holdfast::Client::builder().endpoints([endpoint]);
+    builder.connect_timeout(QUESTION_LIMIT).reader().ok()
 }
 
 /// `holdfastd` beside this executable, from the same build.

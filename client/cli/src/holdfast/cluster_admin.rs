@@ -11,11 +11,11 @@ use crate::failure::Failure;
 use crate::{runtime, show};
 
 pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<u8, Failure> {
-    let admin = global.builder()?.cluster_admin(limit(command));
+    let admin = global.builder().admin(limit(command))?;
     let done = runtime::block_on(async {
         match command {
             ClusterCommand::Status(_) => {
-                let status = admin.status().await?;
+                let status = admin.cluster().await?;
                 Ok(if global.json { status_json(&status) } else { status_text(&status) })
             }
             ClusterCommand::Add(args) => {
@@ -33,14 +33,14 @@ pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<u8, Failu
                 Ok(told(global, "voter", args.node, "node {} is a voter"))
             }
             ClusterCommand::Remove(args) => {
-                admin.remove(args.node).await?;
+                admin.remove_member(args.node).await?;
                 Ok(told(global, "removed", args.node, "node {} is no member any more"))
             }
             ClusterCommand::TransferLeader(args) => {
                 admin.transfer_leader(args.to).await?;
                 let leader = match args.to {
                     Some(leader) => leader,
-                    None => admin.status().await?.leader,
+                    None => admin.cluster().await?.leader,
                 };
                 Ok(told(global, "leader", leader, "node {} leads"))
             }

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::{runtime, show};
 
 pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
-    let reader = global.builder()?.reader();
+    let reader = global.builder().reader()?;
     let lock = runtime::block_on(reader.inspect(&args.name))??;
     let lock = lock.unwrap_or_else(|| LockInfo {
         name: args.name.clone(),

@@ -12,7 +12,7 @@ use crate::{runtime, show};
 const PAGE_SIZE: u32 = 1_000;
 
 pub(crate) fn run(global: &Global, args: &ListArgs) -> Result<u8, Failure> {
-    let reader = global.builder()?.reader();
+    let reader = global.builder().reader()?;
     runtime::block_on(async {
         if global.json {
             print_json(&reader, &args.prefix).await

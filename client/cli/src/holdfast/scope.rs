@@ -16,11 +16,11 @@ pub(crate) fn run(global: &Global, command: &ScopeCommand) -> Result<u8, Failure
         ScopeCommand::Remove(args) => args.limit.timeout,
         ScopeCommand::List(limit) => limit.timeout,
     };
-    let admin = global.builder()?.scope_admin(limit);
+    let admin = global.builder().admin(limit)?;
     let done = runtime::block_on(async {
         match command {
             ScopeCommand::Set(args) => {
-                let epoch = admin.set(&args.prefix).await?;
+                let epoch = admin.set_scope(&args.prefix).await?;
                 Ok(if global.json {
                     json!({ "scope": args.prefix, "is": "set", "epoch": epoch }).to_string()
                 } else {
@@ -29,7 +29,7 @@ pub(crate) fn run(global: &Global, command: &ScopeCommand) -> Result<u8, Failure
                 })
             }
             ScopeCommand::Remove(args) => {
-                admin.remove(&args.prefix).await?;
+                admin.remove_scope(&args.prefix).await?;
                 Ok(if global.json {
                     json!({ "scope": args.prefix, "is": "removed" }).to_string()
                 } else {
@@ -37,7 +37,7 @@ pub(crate) fn run(global: &Global, command: &ScopeCommand) -> Result<u8, Failure
                 })
             }
             ScopeCommand::List(_) => {
-                let scopes = admin.list().await?;
+                let scopes = admin.scopes().await?;
                 Ok(if global.json { as_json(&scopes) } else { as_text(&scopes) })
             }
         }

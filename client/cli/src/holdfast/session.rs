@@ -8,8 +8,8 @@ use crate::failure::{Failure, REFUSED};
 use crate::{runtime, show};
 
 pub(crate) fn run(global: &Global, args: &SessionArgs) -> Result<u8, Failure> {
-    let sessions = global.builder()?.sessions(Global::connect_limit(None));
-    let session = runtime::block_on(sessions.inspect(args.id))??;
+    let admin = global.builder().admin(Global::connect_limit(None))?;
+    let session = runtime::block_on(admin.session(args.id))??;
     let Some(session) = session else {
         let message = format!("there is no session {}: it was never opened, or has ended", args.id);
         return Err(Failure::new(REFUSED, message));

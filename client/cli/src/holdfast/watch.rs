@@ -11,7 +11,7 @@ use crate::{runtime, show, signals};
 
 /// Prints until a signal asks to end, or the reader of the output is gone: both are the normal end.
 pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
-    let reader = global.builder()?.reader();
+    let reader = global.builder().reader()?;
     runtime::block_on(async {
         holdfast_seams::select! {
             ended = signals::asked_to_end_once() => ended,

@@ -176,7 +176,7 @@ impl Bakery {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew do not fit together.
     pub fn new(
         cassandra: &Cassandra,
         options: &LockerOptions,

@@ -38,12 +38,14 @@ pub(super) struct Replica {
 }
 
 impl TimeClient {
-    /// A client of the replicas at `host:port`, separated by commas. It asks none yet.
+    /// A client of the replicas, each as `host:port`. It asks none yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if there is no replica, or one without a port.
-    pub fn new(endpoints: &str) -> Result<Self> {
+    /// [`Error::InvalidConfig`] if there is no replica, or one without a port.
+    pub fn new(endpoints: impl IntoIterator<Item: Into<String>>) -> Result<Self> {
+        let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
+        holdfast_guard::check_endpoints(&endpoints)?;
         let replica = |name: String| {
             let grpc = Arc::new(GrpcReplica::at(&name)?);
             let ask = move || -> BoxFuture<'static, Result<u64, NoTime>> {
@@ -52,7 +54,7 @@ impl TimeClient {
             };
             Ok(Replica { name, ask: Box::new(ask) })
         };
-        let replicas = holdfast_guard::endpoints(endpoints)?.into_iter().map(replica);
+        let replicas = endpoints.into_iter().map(replica);
         Ok(Self::of(replicas.collect::<Result<_>>()?, Seams::system()))
     }
 

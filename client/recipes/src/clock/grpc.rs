@@ -44,9 +44,9 @@ impl GrpcReplica {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if `endpoint` is no address.
+    /// [`Error::InvalidConfig`] if `endpoint` is no address.
     pub(crate) fn at(endpoint: &str) -> Result<Self> {
-        let wrong = |error: tonic::transport::Error| Error::Setting {
+        let wrong = |error: tonic::transport::Error| Error::InvalidConfig {
             message: format!("endpoint {}: {}", endpoint.escape_debug(), innermost(&error)),
         };
         let described = described(endpoint).map_err(wrong)?;
@@ -94,9 +94,9 @@ impl TimePort {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if `at` is no address of this machine, or is in use.
+    /// [`Error::InvalidConfig`] if `at` is no address of this machine, or is in use.
     pub async fn listen(at: &str) -> Result<Self> {
-        let wrong = |error: std::io::Error| Error::Setting {
+        let wrong = |error: std::io::Error| Error::InvalidConfig {
             message: format!("cannot listen at {}: {error}", at.escape_debug()),
         };
         let listener = TcpListener::bind(at).await.map_err(wrong)?;
@@ -124,7 +124,7 @@ impl TimePort {
             .add_service(service)
             .serve_with_incoming(TcpListenerStream::new(self.listener))
             .await;
-        served.map_err(|error| Error::Setting {
+        served.map_err(|error| Error::InvalidConfig {
             message: format!("serving at {}: {}", self.address, innermost(&error)),
         })
     }

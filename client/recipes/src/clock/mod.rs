@@ -162,6 +162,6 @@ impl TimeOptions {
             return Ok(self);
         }
         let message = format!("an interval is {least:?} to {most:?}, not {:?}", self.interval);
-        Err(Error::Setting { message })
+        Err(Error::InvalidConfig { message })
     }
 }

@@ -62,7 +62,7 @@ impl TimeReplica {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for an interval out of bounds.
+    /// [`Error::InvalidConfig`] for an interval out of bounds.
     pub fn new(cassandra: &Cassandra, table: TimeTable, options: TimeOptions) -> Result<Self> {
         let options = options.checked()?;
         let seams = cassandra.seams().clone();
@@ -121,7 +121,7 @@ impl TimeReplica {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if the port cannot be served.
+    /// [`Error::InvalidConfig`] if the port cannot be served.
     pub async fn answer_at(&self, port: TimePort) -> Result<()> {
         let replica = self.clone();
         let now_us = move || -> BoxFuture<'static, Result<u64>> {

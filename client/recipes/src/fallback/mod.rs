@@ -100,7 +100,7 @@ impl Fallback {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if TTL and skew make no sense, or if `scope` is empty (all names).
+    /// [`Error::InvalidConfig`] if TTL and skew make no sense, or if `scope` is empty (all names).
     pub(crate) fn new(
         cassandra: &Cassandra,
         scope: &str,
@@ -108,7 +108,7 @@ impl Fallback {
     ) -> Result<Self> {
         if scope.is_empty() {
             let message = "a scope with fallback is a prefix of names, not all names".to_owned();
-            return Err(Error::Setting { message });
+            return Err(Error::InvalidConfig { message });
         }
         let keeping = cassandra.keeping(&options.lease)?;
         let (tables, seams) = (cassandra.tables().clone(), cassandra.seams().clone());

@@ -127,13 +127,12 @@ impl World {
     /// A client that does not use Cassandra.
     fn client(&self, process: &Process) -> Client {
         Client::builder()
-            .endpoints("server:0,server:1")
-            .unwrap()
+            .endpoints(["server:0", "server:1"])
             .ttl(TTL)
             .label(process.name())
             .seams(process.seams())
             .transport(Arc::new(self.cluster.clone()))
-            .begin()
+            .connect_lazy()
             .unwrap()
     }
 

@@ -124,7 +124,7 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew do not fit together.
     pub fn new(cassandra: &Cassandra, options: &LockerOptions, table: LeaseTable) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),

@@ -37,7 +37,7 @@ use crate::{Error, Result};
 ///
 /// let cassandra = Cassandra::new(session, "locks", SerialScope::Cluster)?;
 /// let lease = Lease::new(&cassandra, &LockerOptions::default(), LeaseTable::default())?;
-/// let client = Client::connect("10.0.0.7:7420,10.0.0.8:7420").await?;
+/// let client = Client::connect(["10.0.0.7:7420", "10.0.0.8:7420"]).await?;
 ///
 /// // As before, but seen by whoever moves the scope: names that begin with `orders/`.
 /// let locker = Locker::builder(&cassandra, "orders/", lease)
@@ -136,7 +136,7 @@ impl LockerBuilder {
     /// # Errors
     ///
     /// [`Error::Refused`] if the scope's stage does not admit the mode, or the table does not exist; the message
-    /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::Setting`] if TTL and skew make
+    /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::InvalidConfig`] if TTL and skew make
     /// no sense, or there is no native store for the mode. After an error no lock can be taken through this builder.
     pub async fn start(self, mode: LockerMode) -> Result<Locker> {
         let keeping = self.cassandra.keeping(&self.row)?;
@@ -225,7 +225,7 @@ impl Locker {
     /// # Errors
     ///
     /// [`Error::Refused`] if the scope's stage does not admit the mode: the process stays in the mode that it has
-    /// reached, `both` if it was under way. The same if another mode was requested meanwhile. [`Error::Setting`] without
+    /// reached, `both` if it was under way. The same if another mode was requested meanwhile. [`Error::InvalidConfig`] without
     /// a native store.
     pub async fn set_mode(&self, mode: LockerMode) -> Result<()> {
         check_stores(self.inner.native.is_some(), self.inner.fallback.is_some(), mode)?;
@@ -434,17 +434,17 @@ fn check_stores(native: bool, prefix: bool, mode: LockerMode) -> Result<()> {
 fn no_recipe() -> Error {
     let message = "a Locker stands on one of this crate's recipes on Cassandra, or on what hands one on \
                    (RemoteLocker::on_cassandra)";
-    Error::Setting { message: message.to_owned() }
+    Error::InvalidConfig { message: message.to_owned() }
 }
 
 fn no_prefix() -> Error {
     let message = "mode fallback needs a scope that is a prefix of names, not all names".to_owned();
-    Error::Setting { message }
+    Error::InvalidConfig { message }
 }
 
 fn no_native(mode: LockerMode) -> Error {
     let message = format!("mode {mode} needs a native client (LockerBuilder::native)");
-    Error::Setting { message }
+    Error::InvalidConfig { message }
 }
 
 impl RemoteLocker for Locker {

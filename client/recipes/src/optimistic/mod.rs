@@ -100,7 +100,7 @@ impl OptimisticTokens {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`](crate::Error::Setting) if TTL and skew do not fit together.
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew do not fit together.
     pub fn new(
         cassandra: &Cassandra,
         options: &LockerOptions,

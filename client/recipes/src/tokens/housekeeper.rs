@@ -101,11 +101,11 @@ impl Housekeeper {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] for a grace below 3 s.
+    /// [`Error::InvalidConfig`] for a grace below 3 s.
     pub fn new(cassandra: &Cassandra, tables: TokenTables, grace: Duration) -> Result<Self> {
         if grace < GRACE_MIN {
             let message = format!("a grace is {GRACE_MIN:?} at least, not {grace:?}");
-            return Err(Error::Setting { message });
+            return Err(Error::InvalidConfig { message });
         }
         Ok(Self {
             cassandra: cassandra.clone(),

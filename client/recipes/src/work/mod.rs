@@ -123,7 +123,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Setting`] if TTL and skew do not fit together, [`Error::Refused`] for a name that no lock may have
+    /// [`Error::InvalidConfig`] if TTL and skew do not fit together, [`Error::Refused`] for a name that no lock may have
     /// either.
     pub fn new(
         cassandra: &Cassandra,

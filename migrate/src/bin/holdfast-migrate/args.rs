@@ -200,7 +200,8 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn native(&self) -> Result<Native, Failure> {
-        Ok(Native::new(&Client::builder().endpoints(&self.endpoints)?))
+        let endpoints = holdfast_cli::endpoints(&self.endpoints);
+        Ok(Native::new(&Client::builder().endpoints(endpoints))?)
     }
 }
 

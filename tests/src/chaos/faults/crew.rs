@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use holdfast::{ClusterAdmin, Error};
+use holdfast::{Admin, Error};
 use holdfast_seams::{Seams, Task};
 use tokio::sync::oneshot;
 
@@ -61,7 +61,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn of<F>(ask: impl FnOnce(ClusterAdmin) -> F, admin: ClusterAdmin) -> Self
+    fn of<F>(ask: impl FnOnce(Admin) -> F, admin: Admin) -> Self
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
@@ -151,7 +151,9 @@ impl Change {
         let id = self.id;
         match step {
             Step::Refuses { logged } => self.has_refused(stage, logged),
-            Step::Remove => self.is_made(stage, move |admin| async move { admin.remove(id).await }),
+            Step::Remove => {
+                self.is_made(stage, move |admin| async move { admin.remove_member(id).await })
+            }
             Step::Ends => self.has_ended(stage),
             Step::IdIsSpent => self.is_refused(stage),
             Step::Furnish => {
@@ -181,7 +183,7 @@ impl Change {
 
     /// Asks for it until it is made. A refusal now, because of another change or because too few
     /// members answer, is not final.
-    fn is_made<F>(&mut self, stage: &Stage, ask: impl FnOnce(ClusterAdmin) -> F) -> bool
+    fn is_made<F>(&mut self, stage: &Stage, ask: impl FnOnce(Admin) -> F) -> bool
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
@@ -199,7 +201,7 @@ impl Change {
     fn answer<F>(
         &mut self,
         stage: &Stage,
-        ask: impl FnOnce(ClusterAdmin) -> F,
+        ask: impl FnOnce(Admin) -> F,
     ) -> Option<Result<(), Error>>
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,

@@ -29,7 +29,7 @@ fn no_command_line_brings_the_reader_down() {
         let words = script::steps(bytes).map(|(_, word)| OsStr::from_bytes(word));
         let words = std::iter::once(OsStr::new("holdfast")).chain(words);
         match Cli::try_parse_from(words) {
-            Ok(cli) => match cli.global.builder() {
+            Ok(cli) => match cli.global.builder().reader() {
                 Ok(_) => Outcome::came_to(format!("{:?}", std::mem::discriminant(&cli.command))),
                 Err(failure) => Outcome::refused(&format!("{failure:?}")),
             },

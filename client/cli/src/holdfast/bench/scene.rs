@@ -78,7 +78,7 @@ impl Scene {
         number: usize,
     ) -> Result<Vec<Client>, Failure> {
         let connect = || async {
-            let builder = Client::builder().endpoints(&self.endpoints)?;
+            let builder = Client::builder().endpoints(holdfast_cli::endpoints(&self.endpoints));
             let builder = builder.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
             builder.connect().await
         };
@@ -88,8 +88,8 @@ impl Scene {
 
     /// A server's report about itself and its cluster.
     pub(super) async fn status(&self) -> Result<NodeStatus, Failure> {
-        let builder = Client::builder().endpoints(&self.endpoints)?;
-        Ok(builder.connect_timeout(CONNECT_LIMIT).reader().status().await?)
+        let builder = Client::builder().endpoints(holdfast_cli::endpoints(&self.endpoints));
+        Ok(builder.connect_timeout(CONNECT_LIMIT).reader()?.status().await?)
     }
 
     /// A prefix of lock names that no other run uses.

@@ -26,7 +26,7 @@ const KILL_AFTER: Duration = Duration::from_secs(1);
 /// The prefix of the holder's lines, before an instant of the machine's boot clock in nanoseconds.
 const SAFE_UNTIL: &str = "safe-until ";
 /// The difference between a safe deadline and the last renewal plus TTL: an allowance, which the
-/// holder sets, and a constant (`holdfast::Builder::allowance`).
+/// holder sets, and a constant (`holdfast::Builder::max_clock_drift`).
 const ALLOWANCE: f64 = 0.1;
 const SAFETY: Duration = Duration::from_millis(20);
 
@@ -160,7 +160,8 @@ impl Holder {
 
 /// Runs in the process that is killed: acquires the lock and prints each safe deadline.
 pub(super) async fn hold(global: &Global, name: &str) -> Result<(), Failure> {
-    let client = global.builder()?.allowance(ALLOWANCE).label("bench holder").connect().await?;
+    let client =
+        global.builder().max_clock_drift(ALLOWANCE).label("bench holder").connect().await?;
     let guard = client.lock(name).await?;
     let mut state = guard.state();
     loop {

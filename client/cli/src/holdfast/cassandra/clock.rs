@@ -164,7 +164,11 @@ pub(super) struct TimeServiceArgs {
 impl TimeServiceArgs {
     /// `None`: this machine's clock.
     pub(super) fn client(&self) -> Result<Option<TimeClient>, Failure> {
-        Ok(self.time_service.as_deref().map(TimeClient::new).transpose()?)
+        Ok(self
+            .time_service
+            .as_deref()
+            .map(|at| TimeClient::new(holdfast_cli::endpoints(at)))
+            .transpose()?)
     }
 }
 

@@ -74,7 +74,7 @@ impl Moving {
         if let Some(store) = self.native {
             // Mode `fallback` does not need a server to start.
             let client = match self.mode {
-                LockerMode::Fallback => store.begin()?,
+                LockerMode::Fallback => store.connect_lazy()?,
                 _ => store.connect().await?,
             };
             builder = builder.native(client.clone());

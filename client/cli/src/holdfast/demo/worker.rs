@@ -59,7 +59,7 @@ impl Worker {
         let client = match &self.servers {
             None => None,
             Some(servers) => {
-                let builder = Client::builder().endpoints(servers)?;
+                let builder = Client::builder().endpoints(holdfast_cli::endpoints(servers));
                 let builder = builder.label(format!("worker {}", self.number));
                 Some(builder.connect_timeout(CONNECT_LIMIT).connect().await?)
             }

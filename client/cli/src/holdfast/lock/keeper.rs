@@ -1,12 +1,12 @@
 //! The part of `lock` that talks to the store: a thread with a runtime of its own, because the
 //! main thread forks and waits.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Acquire, Builder, Client, Guard, GuardState};
+use holdfast::{Builder, Client, Guard, GuardState, QueuePlace, TryAcquire};
 use holdfast_seams::{Seams, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -33,22 +33,31 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// The acquire; `spent` is the part of the wait that has passed.
-    fn acquire(&self, client: &Client, spent: Duration) -> Acquire {
-        let is_try = self.wait == Some(Duration::ZERO) && self.claim.is_none();
+    /// Asks once; `spent` is the part of the wait that has passed.
+    fn ask(&self, client: &Client, spent: Duration) -> QueuePlace {
         let first = self.names.first().map(String::as_str).unwrap_or_default();
-        let acquire = match (&self.claim, self.any, is_try) {
-            (Some(owner), ..) => client.claim(first, owner),
-            (None, true, true) => client.any_of(0, &self.names),
-            (None, true, false) => client.any_of(1, &self.names),
-            (None, false, true) => client.try_lock_all(&self.names),
-            (None, false, false) => client.lock_all(&self.names),
+        let acquire = match (&self.claim, self.any) {
+            (Some(owner), _) => client.claim(first, owner),
+            (None, true) if self.is_try() => return self.tried(client.try_any_of(&self.names)),
+            (None, false) if self.is_try() => return self.tried(client.try_lock_all(&self.names)),
+            (None, true) => client.any_of(&self.names),
+            (None, false) => client.lock_all(&self.names),
         };
         let acquire = if self.shared { acquire.shared() } else { acquire };
         match self.wait {
-            Some(wait) if !is_try => acquire.wait(wait.saturating_sub(spent)),
-            _ => acquire,
+            Some(wait) => acquire.wait(wait.saturating_sub(spent)).follow_place().enqueue(),
+            None => acquire.follow_place().enqueue(),
         }
+    }
+
+    /// Whether it asks once and does not wait. A claim waits for a time of zero instead: it may take
+    /// over a place in the queue.
+    fn is_try(&self) -> bool {
+        self.wait == Some(Duration::ZERO) && self.claim.is_none()
+    }
+
+    fn tried(&self, acquire: TryAcquire) -> QueuePlace {
+        if self.shared { acquire.shared() } else { acquire }.into_future()
     }
 }
 
@@ -134,8 +143,7 @@ async fn acquire(
     line: &WaitLine,
 ) -> holdfast::Result<Guard> {
     line.say("waiting for the lock");
-    let acquire = wanted.acquire(client, spent);
-    let mut place = acquire.follow_place().enqueue();
+    let mut place = wanted.ask(client, spent);
     loop {
         select! {
             at = place.next() => match at {

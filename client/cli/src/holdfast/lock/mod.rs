@@ -79,7 +79,7 @@ pub(crate) fn run(
     if claim.is_some() && job.names.len() > 1 {
         return Err(Failure::new(OWN_ERROR, "--claim takes over one lock; claim each by itself"));
     }
-    let builder = global.builder()?.connect_timeout(Global::connect_limit(wait));
+    let builder = global.builder().connect_timeout(Global::connect_limit(wait));
     let (names, shared, any) = (job.names.clone(), job.shared, job.any);
     let wanted = Wanted { builder, names, shared, any, claim, wait };
     run_under(&job.work, global.json, move |events, stop| keeper::keep(wanted, events, stop))

@@ -531,7 +531,7 @@ fn a_scope_of_all_names_and_a_process_in_both_have_no_fallback() {
     world.machine.run(async {
         world.open_the_last_stage().await;
         let all = world.locker(&process, "", LockerMode::Fallback).await.unwrap_err();
-        assert!(matches!(all, Error::Setting { .. }), "{all}");
+        assert!(matches!(all, Error::InvalidConfig { .. }), "{all}");
         let both = world.locker(&process, "a/", LockerMode::Both).await.unwrap_err();
         assert!(both.to_string().contains("is at fallback"), "{both}");
     });

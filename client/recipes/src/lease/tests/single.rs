@@ -198,7 +198,7 @@ fn a_ttl_below_three_times_the_skew_is_refused() {
     let cassandra = cassandra(&model, &machine.process("a"));
     let options = options("a", secs(100), secs(60));
     let refused = Lease::new(&cassandra, &options, LeaseTable::default());
-    assert!(matches!(refused, Err(Error::Setting { .. })));
+    assert!(matches!(refused, Err(Error::InvalidConfig { .. })));
 }
 
 /// In Paxos v1 a coordinator may notice only at the commit of an accepted insert that replicas are missing. It then

@@ -224,7 +224,7 @@ fn without_a_native_store_there_is_one_mode_and_outside_of_the_scope_no_lock() {
         };
         for mode in [LockerMode::Both, LockerMode::Native] {
             let refused = builder().start(mode).await.unwrap_err();
-            assert!(matches!(refused, Error::Setting { .. }), "{refused}");
+            assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused}");
         }
         let locker = builder().start(LockerMode::Cassandra).await.unwrap();
         let refused = locker.set_mode(LockerMode::Both).await.unwrap_err();

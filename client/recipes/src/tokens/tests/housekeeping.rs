@@ -322,5 +322,5 @@ fn a_grace_of_nothing_is_refused() {
     let (machine, model) = world(1);
     let cassandra = cassandra(&model, &machine.process("housekeeper"));
     let refused = Housekeeper::new(&cassandra, TokenTables::default(), secs(2));
-    assert!(matches!(refused, Err(Error::Setting { .. })));
+    assert!(matches!(refused, Err(Error::InvalidConfig { .. })));
 }

@@ -223,7 +223,7 @@ fn what_no_queue_can_take_is_refused_before_anything_is_sent() {
         }
         let short = options.ttl(secs(3)).max_skew(secs(2));
         let made = WorkQueue::new(&cassandra, &short, WorkTables::default(), "jobs");
-        assert!(matches!(made, Err(Error::Setting { .. })));
+        assert!(matches!(made, Err(Error::InvalidConfig { .. })));
         assert_eq!(model.arrived(), 0);
         let id = queue.enqueue("é".repeat(32_768)).await.unwrap();
         assert_eq!(next(&queue).await.id(), &id);
