@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::acquire::{Acquire, TryAcquire};
 use crate::items::Need;
 use crate::session::Session;
-use crate::{Builder, Error, LockItem, Reader, Result};
+use crate::{Builder, Error, Guard, LockItem, Reader, Result};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
@@ -65,6 +65,33 @@ impl Client {
     /// ```
     pub fn lock(&self, name: impl Into<String>) -> Acquire {
         self.acquire([name.into()], Need::All, true)
+    }
+
+    /// Waits for the lock `name`, runs `work` while it is safe, and gives it back.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let token = client.with_lock("nightly", async |guard| guard.token()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// If the future is dropped, `work` is dropped where it stands, and the client gives the lock
+    /// back in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of an [`Acquire`]: `work` was not called. [`Error::Lost`]: the lock stopped being safe,
+    /// and `work` was dropped at its current await point. Once `work` is done, the outcome of the
+    /// release is none of it: the client goes on until the lock is given back.
+    pub async fn with_lock<T>(
+        &self,
+        name: impl Into<String>,
+        work: impl AsyncFnOnce(&Guard) -> T,
+    ) -> Result<T> {
+        let guard = self.lock(name).await?;
+        let done = guard.run(work(&guard)).await?;
+        let _ = guard.release().await;
+        Ok(done)
     }
 
     /// An acquire of the lock `name` that does not wait. If another client holds it or waits for

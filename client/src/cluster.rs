@@ -8,7 +8,8 @@ use crate::transport::operator as calls;
 use crate::{Admin, Result};
 
 /// A cluster as its leader reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClusterStatus {
     /// The cluster's id, 16 bytes.
     pub cluster: Vec<u8>,
@@ -27,7 +28,8 @@ pub struct ClusterStatus {
 }
 
 /// A member as its leader reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClusterMember {
     /// Its id.
     pub node: u64,

@@ -1,22 +1,19 @@
 //! The guard of a hold.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 
 use bytes::Bytes;
 use holdfast_seams::{Clock, select};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
 use crate::hold::Hold;
 use crate::session::Key;
 use crate::value::Change;
-use crate::{FencingToken, GuardState, LostReason, Mode, Result, Value};
-use holdfast_guard::Safety;
+use crate::{FencingToken, GuardState, GuardStates, LostReason, Mode, Result, Value};
+use holdfast_guard::{Safety, run_while};
 
 /// A hold of one lock, or of several that were granted together under one token.
 ///
@@ -57,9 +54,17 @@ impl Guard {
         self.is_safe() && self.hold.lock(name).is_some()
     }
 
-    /// The mode of the lock `name`; `None` if it is not a lock of this guard.
-    pub fn mode_of(&self, name: &str) -> Option<Mode> {
-        self.hold.lock(name).map(|lock| lock.mode)
+    /// One of its locks: its mode and its value. A name that is not a lock of this guard is no
+    /// error here; the calls on it say so.
+    ///
+    /// ```no_run
+    /// # async fn example(client: holdfast::Client) -> holdfast::Result<()> {
+    /// let guard = client.lock_all(["accounts/7", "accounts/9"]).await?;
+    /// guard.lock("accounts/9").set_value("12.50").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock<'a>(&'a self, name: &'a str) -> GuardedLock<'a> {
+        GuardedLock { guard: self, name }
     }
 
     /// The grant's fencing token.
@@ -86,29 +91,29 @@ impl Guard {
         &*self.handle.session.seams().clock
     }
 
-    /// The hold's state, to read and to await changes of. A thread of its own updates it, so also
-    /// while the executor stalls; [`Guard::is_safe`] turns false earlier by the time that thread
-    /// takes.
-    ///
-    /// Copy the state out at once (`*guard.state().borrow()`): a borrow blocks every update of the
-    /// state, and dropping the guard in the thread that has the borrow deadlocks.
-    pub fn state(&self) -> watch::Receiver<GuardState> {
-        self.hold.safety().state()
+    /// The hold's state. A thread of its own updates it, so also while the executor stalls;
+    /// [`Guard::is_safe`] turns false earlier by the time that thread takes.
+    pub fn state(&self) -> GuardState {
+        self.safety().state()
+    }
+
+    /// Waits for the next change of the state, and returns the state then; a later safe deadline is
+    /// a change. Returns at once if the hold is over. Cancel safe.
+    pub async fn changed(&self) -> GuardState {
+        self.states().changed().await
+    }
+
+    /// The hold's state over time, for a task beside this one: it misses no change, and outlives the
+    /// guard.
+    pub fn states(&self) -> GuardStates {
+        self.safety().states()
     }
 
     /// How much longer the lock is certainly held if no further answer of the store arrives; zero
     /// if it is not safe now.
     pub fn safe_for(&self) -> std::time::Duration {
-        if !self.is_safe() {
-            return std::time::Duration::ZERO;
-        }
-        let state = *self.hold.safety().state().borrow();
-        match state {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                safe_until.saturating_since(self.handle.session.seams().clock.now())
-            }
-            GuardState::Lost(_) | GuardState::Released => std::time::Duration::ZERO,
-        }
+        let until = if self.is_safe() { self.state().safe_until() } else { None };
+        until.map(|until| until.saturating_since(self.clock().now())).unwrap_or_default()
     }
 
     /// Waits until the lock is lost. Cancel safe.
@@ -132,19 +137,7 @@ impl Guard {
     /// [`Error::Lost`](crate::Error::Lost) if the lock stopped being safe before `work` was done.
     /// The caller has to find out how far `work` came.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        poll_fn(|context| {
-            if let Poll::Ready(reason) = lost.as_mut().poll(context) {
-                return Poll::Ready(Err(crate::Error::Lost { reason }));
-            }
-            // The watchdog reports the end a little later than the clock shows it.
-            if !self.is_safe() {
-                return Poll::Ready(Err(crate::Error::Lost { reason: LostReason::DeadlinePassed }));
-            }
-            work.as_mut().poll(context).map(Ok)
-        })
-        .await
+        run_while(|| self.is_safe(), self.lost(), work).await
     }
 
     /// Waits until another request waits for one of the locks, and returns that lock's name.
@@ -156,9 +149,9 @@ impl Guard {
     /// Cancel safe.
     pub async fn contended(&self) -> Option<&str> {
         let mut contended = self.hold.contended();
-        let mut state = self.hold.safety().state();
+        let mut states = self.states();
         select! {
-            _ = state.wait_for(GuardState::is_over) => None,
+            _ = states.over() => None,
             names = contended.wait_for(|names| !names.is_empty()) => {
                 let name = names.ok().and_then(|names| names.first().cloned())?;
                 self.hold.lock(&name).map(|lock| &*lock.name)
@@ -185,12 +178,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub fn value(&self) -> Option<Value> {
-        self.value_of(self.name())
-    }
-
-    /// The same for one of several locks; `None` too if `name` is not a lock of this guard.
-    pub fn value_of(&self, name: &str) -> Option<Value> {
-        self.hold.lock(name)?.value()
+        self.lock(self.name()).value()
     }
 
     /// Replaces the value of the lock [`Guard::name`]: at most 4 KiB; an empty value is a value
@@ -210,17 +198,7 @@ impl Guard {
     /// grant shows the outcome. [`Error::Refused`](crate::Error::Refused): the value is too large,
     /// a limit of the store is reached, or the lock is shared; the value is unchanged.
     pub async fn set_value(&self, bytes: impl Into<Bytes>) -> Result<()> {
-        self.set_value_of(self.name(), bytes).await
-    }
-
-    /// The same for one of several locks.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if `name` is not a
-    /// lock of this guard.
-    pub async fn set_value_of(&self, name: &str, bytes: impl Into<Bytes>) -> Result<()> {
-        self.change_value(name, Change::set(bytes.into())?).await
+        self.lock(self.name()).set_value(bytes).await
     }
 
     /// Removes the value of the lock [`Guard::name`]. A lock without a value is no error.
@@ -229,16 +207,7 @@ impl Guard {
     ///
     /// As of [`Guard::set_value`].
     pub async fn clear_value(&self) -> Result<()> {
-        self.clear_value_of(self.name()).await
-    }
-
-    /// The same for one of several locks.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Guard::set_value_of`].
-    pub async fn clear_value_of(&self, name: &str) -> Result<()> {
-        self.change_value(name, Change::Clear).await
+        self.lock(self.name()).clear_value().await
     }
 
     /// Clears the suspect mark of the value of the lock [`Guard::name`] and leaves its bytes as
@@ -248,16 +217,7 @@ impl Guard {
     ///
     /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if there is none.
     pub async fn confirm_value(&self) -> Result<()> {
-        self.confirm_value_of(self.name()).await
-    }
-
-    /// The same for one of several locks.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Guard::set_value_of`].
-    pub async fn confirm_value_of(&self, name: &str) -> Result<()> {
-        self.change_value(name, Change::Confirm).await
+        self.lock(self.name()).confirm_value().await
     }
 
     async fn change_value(&self, name: &str, change: Change) -> Result<()> {
@@ -306,6 +266,54 @@ impl Guard {
     }
 }
 
+/// One lock of a [`Guard`], by its name: [`Guard::lock`].
+#[derive(Clone, Copy, Debug)]
+pub struct GuardedLock<'a> {
+    guard: &'a Guard,
+    name: &'a str,
+}
+
+impl GuardedLock<'_> {
+    /// The mode; `None` if this is not a lock of the guard.
+    pub fn mode(self) -> Option<Mode> {
+        self.guard.hold.lock(self.name).map(|lock| lock.mode)
+    }
+
+    /// As [`Guard::value`]; `None` too if this is not a lock of the guard.
+    pub fn value(self) -> Option<Value> {
+        self.guard.hold.lock(self.name)?.value()
+    }
+
+    /// As [`Guard::set_value`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Guard::set_value`]; [`Error::Refused`](crate::Error::Refused) too if this is not a
+    /// lock of the guard.
+    pub async fn set_value(self, bytes: impl Into<Bytes>) -> Result<()> {
+        self.guard.change_value(self.name, Change::set(bytes.into())?).await
+    }
+
+    /// As [`Guard::clear_value`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`GuardedLock::set_value`].
+    pub async fn clear_value(self) -> Result<()> {
+        self.guard.change_value(self.name, Change::Clear).await
+    }
+
+    /// As [`Guard::confirm_value`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`GuardedLock::set_value`]; [`Error::Refused`](crate::Error::Refused) too if there is
+    /// no value.
+    pub async fn confirm_value(self) -> Result<()> {
+        self.guard.change_value(self.name, Change::Confirm).await
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         // After a release this finds nothing left to give back.
@@ -318,7 +326,7 @@ impl fmt::Debug for Guard {
         f.debug_struct("Guard")
             .field("names", &self.names().collect::<Vec<_>>())
             .field("token", &self.token().get())
-            .field("state", &*self.hold.safety().state().borrow())
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }

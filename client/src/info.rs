@@ -9,6 +9,7 @@ use crate::{Holder, Mode, Value, wire};
 
 /// The place of a request in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// How many requests stand before it; 0 is next. For all of several locks it is the largest of
     /// the request's places, for any of them the smallest.
@@ -46,6 +47,7 @@ impl Place {
 
 /// A waiter of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Waiter {
     /// The waiter's session.
     pub session: u64,
@@ -62,7 +64,8 @@ pub struct Waiter {
 }
 
 /// A lock as of one linearizable read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockInfo {
     /// Its name.
     pub name: String,
@@ -84,6 +87,7 @@ pub struct LockInfo {
 
 /// A scope with fallback.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockScope {
     /// The prefix of its names.
     pub prefix: String,
@@ -95,6 +99,7 @@ pub struct LockScope {
 
 /// A page of locks, in name order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Page {
     /// The locks.
     pub locks: Vec<LockInfo>,
@@ -104,6 +109,7 @@ pub struct Page {
 
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// Its id.
     pub node: u64,
@@ -113,6 +119,7 @@ pub struct Member {
 
 /// What one node reports about itself and its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeStatus {
     /// The cluster's id, 16 bytes.
     pub cluster: Vec<u8>,

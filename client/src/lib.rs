@@ -73,9 +73,9 @@ pub use admin::Admin;
 pub use builder::Builder;
 pub use client::Client;
 pub use cluster::{ClusterMember, ClusterStatus};
-pub use guard::Guard;
+pub use guard::{Guard, GuardedLock};
 pub use holdfast_guard::{
-    Error, FencingToken, GuardState, Holder, LostReason, Mode, RefusalReason, Result,
+    Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,
 };
 pub use holdfast_seams::Moment;
 pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};

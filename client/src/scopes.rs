@@ -9,6 +9,7 @@ use crate::{Admin, Result};
 
 /// A scope, as its leader reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScopeStatus {
     /// The prefix of its names.
     pub prefix: String,
@@ -36,6 +37,7 @@ pub struct ScopeStatus {
 
 /// Every scope, and whether scopes are possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Scopes {
     /// In the order of their prefixes.
     pub scopes: Vec<ScopeStatus>,

@@ -10,6 +10,7 @@ use crate::{Admin, FencingToken, Result};
 
 /// A session as of one linearizable read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionInfo {
     /// Its id.
     pub session: u64,
@@ -31,6 +32,7 @@ pub struct SessionInfo {
 
 /// A request of a session, granted or waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionRequest {
     /// The locks that it holds or waits for: at most 100 names.
     pub names: Vec<String>,

@@ -14,6 +14,7 @@ const VALUE_BYTES_MAX: usize = 4_096;
 /// The value that a holder left with a lock. It outlives the hold and goes to the next holder with
 /// the grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Value {
     /// As it was set; may be empty.
     pub bytes: Bytes,

@@ -30,15 +30,13 @@ pub(crate) fn mode_to(mode: Mode) -> v1::Mode {
 }
 
 pub(crate) fn holder(holder: v1::Holder) -> Holder {
-    let mode = mode(holder.mode());
-    Holder {
-        session: holder.session_id,
-        mode,
-        label: holder.label,
-        token: FencingToken::from_raw(holder.token),
-        held: Duration::from_millis(holder.held_ms),
-        is_imported: holder.imported,
-    }
+    let (mode, mut known) = (mode(holder.mode()), Holder::named(holder.label));
+    known.session = holder.session_id;
+    known.token = FencingToken::from_raw(holder.token);
+    known.held = Duration::from_millis(holder.held_ms);
+    known.mode = mode;
+    known.is_imported = holder.imported;
+    known
 }
 
 pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {

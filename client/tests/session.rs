@@ -107,7 +107,7 @@ async fn the_safe_deadline_counts_from_when_the_keepalive_was_sent() {
     net.seams.sleep(ms(2_400)).await;
     server.say(kept_alive(seq)).await;
 
-    let state = *guard.state().borrow();
+    let state = guard.state();
     let GuardState::Held { safe_until } = state else { panic!("{state:?}") };
     let late_by = safe_until.saturating_since(sent + SAFE);
     assert!(late_by <= ms(2), "the timer is a little late, the deadline not: {late_by:?}");
@@ -157,21 +157,21 @@ async fn a_late_answer_on_the_same_stream_does_not_revive_a_hold() {
 async fn a_guard_is_in_jeopardy_while_a_keepalive_is_unanswered_for_half_the_ttl() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let mut state = guard.state();
+    let mut states = guard.states();
     let held = |state: &GuardState| matches!(state, GuardState::Held { .. });
     server.keepalive().await;
     net.seams.sleep(ms(4_990)).await;
-    let before = *state.borrow();
+    let before = states.now();
     assert!(held(&before));
 
     net.seams.sleep(ms(20)).await;
-    let late = *state.borrow_and_update();
+    let late = states.changed().await;
     assert!(matches!(late, GuardState::Jeopardy { .. }), "{late:?}");
     assert!(guard.is_safe());
 
     drop(server);
     let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
-    let after = *state.borrow();
+    let after = states.now();
     assert!(held(&after), "{after:?}");
     assert!(guard.is_safe());
 }
@@ -383,16 +383,16 @@ async fn a_hold_nobody_here_remembers_is_ended() {
 async fn no_state_revives_a_guard_whose_release_was_queued() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let state = guard.state();
+    let states = guard.states();
     let mut release = Box::pin(guard.release());
 
     assert!((&mut release).now_or_never().is_none());
-    let queued = *state.borrow();
+    let queued = states.now();
     assert_eq!(queued, GuardState::Released, "unsafe before anything was sent");
     assert_eq!(server.release().await, 41);
     drop(server);
     let mut server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
-    let resumed = *state.borrow();
+    let resumed = states.now();
     assert_eq!(resumed, GuardState::Released);
     assert_eq!(server.release().await, 41, "sent again");
     server.say(refused(Some(Subject::Token(41)), v1::RefusalReason::NotHolder)).await;
@@ -676,6 +676,43 @@ async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
     assert_eq!(Arc::strong_count(&dropped), 1);
     assert!(net.seams.clock.now().saturating_since(before) <= SAFE + ms(1));
     assert_eq!(guard.run(async { 5 }).await.ok(), None, "nothing runs under a lost lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_under_a_lock_gets_its_guard_and_the_lock_is_given_back_after_it() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let work = client.with_lock("jobs", async |guard| (guard.token().get(), guard.is_safe()));
+    let (done, ()) = tokio::join!(work, async {
+        server.grant_next(41).await;
+        assert_eq!(server.release().await, 41);
+        server.say(released(1, 41)).await;
+    });
+    assert_eq!(done, Ok((41, true)));
+
+    let work = client.with_lock("jobs", async |_| std::future::pending::<()>().await);
+    let lost = async {
+        server.grant_next(42).await;
+        drop(server);
+    };
+    let (done, ()) = tokio::join!(work, lost);
+    assert_eq!(done, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_a_guards_state_is_awaited_and_one_that_is_over_at_once() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    server.keepalive().await;
+
+    let late = guard.changed().await;
+
+    assert!(matches!(late, GuardState::Jeopardy { .. }), "{late:?}");
+    let lost = GuardState::Lost(LostReason::DeadlinePassed);
+    assert_eq!((guard.changed().await, guard.changed().await), (lost, lost));
+    let mut states = guard.states();
+    drop(guard);
+    assert_eq!((states.now(), states.changed().await), (lost, lost));
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,7 +73,7 @@ impl RemoteScribe {
         self.write(What::Acquire { request, items, any: None, wait, within_ms });
         match self.locker.acquire(name, patience).await {
             Ok(guard) => {
-                let judged = self.fenced.zip(guard.fencing_token());
+                let judged = self.fenced.zip(guard.token());
                 let judged = judged.map(|(judged, token)| judged(token, name));
                 let token = judged.unwrap_or_else(|| self.recorder.now_ns());
                 let of = (self.id, request);
@@ -115,11 +115,11 @@ impl std::fmt::Debug for RemoteScribe {
 
 impl Term for RemoteGuard {
     fn name(&self) -> String {
-        self.lock_id().to_owned()
+        self.name().to_owned()
     }
 
     fn state(&self) -> GuardState {
-        *self.state().borrow()
+        self.state()
     }
 
     fn is_safe(&self) -> bool {

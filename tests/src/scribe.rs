@@ -161,7 +161,7 @@ impl Scribe {
             Ok(guard) => {
                 let names = names(&guard);
                 let values =
-                    names.iter().filter_map(|name| Some(shown(name, &guard.value_of(name)?)));
+                    names.iter().filter_map(|name| Some(shown(name, &guard.lock(name).value()?)));
                 let values = values.collect();
                 self.write(What::Granted { request, token: guard.token().get(), names, values });
                 let held = Held { guard, scribe: self.clone() };
@@ -275,14 +275,14 @@ impl Held {
 
     /// The names that are held exclusively.
     pub fn alone(&self) -> Vec<String> {
-        let alone = |name: &String| self.guard.mode_of(name) == Some(Mode::Exclusive);
+        let alone = |name: &String| self.guard.lock(name).mode() == Some(Mode::Exclusive);
         names(&self.guard).into_iter().filter(alone).collect()
     }
 
     /// Records the guard's state now; returns whether it is safe.
     pub fn note(&self) -> bool {
         let token = self.token();
-        let state = *self.guard.state().borrow();
+        let state = self.guard.state();
         match state {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
                 let until_ns = self.scribe.recorder.ns_of(safe_until);
@@ -313,7 +313,7 @@ impl Held {
     }
 
     fn safe_until(&self) -> Option<Moment> {
-        match *self.guard.state().borrow() {
+        match self.guard.state() {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
                 Some(safe_until)
             }
@@ -331,9 +331,9 @@ impl Held {
         let (token, said) = (self.token(), change.clone());
         self.scribe.write(What::SetValue { request, token, name: name.into(), change: said });
         let answer = match change {
-            Change::Set(value) => self.guard.set_value_of(name, value).await,
-            Change::Clear => self.guard.clear_value_of(name).await,
-            Change::Confirm => self.guard.confirm_value_of(name).await,
+            Change::Set(value) => self.guard.lock(name).set_value(value).await,
+            Change::Clear => self.guard.lock(name).clear_value().await,
+            Change::Confirm => self.guard.lock(name).confirm_value().await,
         };
         self.scribe.write(match &answer {
             Ok(()) => What::ValueSet { request },

@@ -104,7 +104,7 @@ impl RemoteLocker for Fenced {
     ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
         Box::pin(async move {
             let guard = self.locker.acquire(lock_id, patience).await?;
-            if let Some(token) = guard.fencing_token() {
+            if let Some(token) = guard.token() {
                 self.tokens.note(lock_id, token);
             }
             Ok(guard)

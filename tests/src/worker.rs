@@ -73,7 +73,7 @@ impl Term for WorkItem {
     }
 
     fn state(&self) -> GuardState {
-        *self.state().borrow()
+        self.state()
     }
 
     fn is_safe(&self) -> bool {

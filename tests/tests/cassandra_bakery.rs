@@ -240,8 +240,8 @@ async fn a_guard_says_who_has_it() {
     let stage = set("bakery_guard").await;
     let options = LockerOptions::default().service("billing");
     let bakery = Bakery::new(&stage.cassandra(), &options, BakeryTables::default()).unwrap();
-    let guard = bakery.get_lock("job").await.unwrap();
-    assert_eq!((guard.thread_id(), guard.fencing_token()), ("billing", None));
+    let guard = bakery.lock("job").await.unwrap();
+    assert_eq!((guard.owner(), guard.token()), ("billing", None));
     let Err(Error::NotGranted { holders, .. }) = bakery.acquire("job", Patience::None).await else {
         panic!("it is held");
     };

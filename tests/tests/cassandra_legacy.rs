@@ -186,7 +186,7 @@ async fn what_a_killed_process_of_ours_left_ends_with_its_ttl_and_an_old_ones_of
         // By now one TTL is over.
         let locker = party.locker("later");
         for name in [&theirs, &ours] {
-            let tried = locker.try_get_lock(name).await.unwrap();
+            let tried = locker.try_lock(name).await.unwrap();
             assert!(tried.is_none(), "{recipe:?}: {name} is held by an old client");
         }
         party
@@ -214,7 +214,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
         let mut ours = party.process(100, &["hold", "ours"]);
         old.says("held").await;
         ours.says("held").await;
-        let denied = party.locker("early").try_get_lock("theirs").await.unwrap();
+        let denied = party.locker("early").try_lock("theirs").await.unwrap();
         assert!(denied.is_none(), "{recipe:?}: an old client holds it");
         old.signal(Signal::SIGKILL);
         ours.signal(Signal::SIGKILL);

@@ -244,7 +244,7 @@ async fn all_workers_replaced_under_load_leave_nothing_locked() {
         );
         let next = party.locker("next");
         for name in &NAMES[1..] {
-            assert!(next.try_get_lock(name).await.unwrap().is_some(), "{name} is still locked");
+            assert!(next.try_lock(name).await.unwrap().is_some(), "{name} is still locked");
         }
     })
     .await;

@@ -234,17 +234,17 @@ async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
              VALUES ('{token}', '{id}', toTimestamp(now())) IF NOT EXISTS"
         )
     };
-    let held = ours.get_lock("foo").await.unwrap();
+    let held = ours.lock("foo").await.unwrap();
     assert!(!applied(stage.session(), &insert("foo", "theirs")).await);
     held.release().await.unwrap();
 
     assert!(applied(stage.session(), &insert("foo", "theirs")).await);
-    let denied = ours.get_lock_within("foo", secs(5)).await.unwrap_err();
+    let denied = ours.lock_within("foo", secs(5)).await.unwrap_err();
     assert!(denied.to_string().ends_with("held by theirs"), "{denied}");
     let delete =
         "DELETE FROM tokens_seed.tokens WHERE \"token\" = 'foo' IF service_session_id = 'theirs'";
     assert!(applied(stage.session(), delete).await);
-    assert!(ours.try_get_lock("foo").await.unwrap().is_some());
+    assert!(ours.try_lock("foo").await.unwrap().is_some());
 
     assert!(applied(stage.session(), &insert("bar", "a")).await);
     let wall_us = Seams::system().clock.wall_ms() * 1_000;

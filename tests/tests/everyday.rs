@@ -64,7 +64,7 @@ async fn readers_share_and_a_writer_is_not_overtaken() {
     let writer = soon(writer).await.unwrap();
     assert!(late.place().is_some());
     soon(writer.release()).await.unwrap();
-    assert_eq!(soon(late).await.unwrap().mode_of("rates"), Some(Mode::Shared));
+    assert_eq!(soon(late).await.unwrap().lock("rates").mode(), Some(Mode::Shared));
 }
 
 /// I14.
@@ -148,16 +148,17 @@ async fn sets_and_values_outlive_the_leader() {
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
     let client = client(&cluster, "one").await;
     let guard = soon(client.lock_all(["a", "b", "c"])).await.unwrap();
-    soon(guard.set_value_of("b", "before")).await.unwrap();
+    soon(guard.lock("b").set_value("before")).await.unwrap();
     soon(guard.release_names(["a"])).await.unwrap();
     let shared = soon(client.lock("rates").shared()).await.unwrap();
     let any = queued(client.any_of(["b", "c"]).enqueue()).await;
 
     let leader = cluster.leader().await;
     cluster.kill(leader);
-    let (changed, part) =
-        soon(async { tokio::join!(guard.set_value_of("b", "after"), guard.release_names(["c"])) })
-            .await;
+    let (changed, part) = soon(async {
+        tokio::join!(guard.lock("b").set_value("after"), guard.release_names(["c"]))
+    })
+    .await;
 
     assert_eq!((changed, part), (Ok(()), Ok(())));
     assert!(guard.is_safe() && shared.is_safe());
@@ -260,7 +261,7 @@ async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_lose
         let names: Vec<_> = (0..NAMES).map(|nth| format!("set {set}/lock {nth}")).collect();
         let guard = soon(holder.lock_all(&names)).await.unwrap();
         let value = bytes::Bytes::from(vec![7; 4 << 10]);
-        let changes = names.iter().map(|name| guard.set_value_of(name, value.clone()));
+        let changes = names.iter().map(|name| guard.lock(name).set_value(value.clone()));
         for changed in soon(futures_util::future::join_all(changes)).await {
             changed.unwrap();
         }

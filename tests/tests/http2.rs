@@ -357,7 +357,7 @@ async fn fill(scribe: Scribe) -> Vec<Held> {
         let wish = Wish::all(names.iter().map(Asked::exclusive).collect());
         let held = scribe.acquire(&wish, LONG).await.unwrap();
         let guard = held.guard();
-        let values = names.iter().map(|name| guard.set_value_of(name, vec![b'x'; VALUE]));
+        let values = names.iter().map(|name| guard.lock(name).set_value(vec![b'x'; VALUE]));
         try_join_all(values).await.unwrap();
         sets.push(held);
     }

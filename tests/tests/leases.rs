@@ -234,7 +234,7 @@ async fn a_silent_client_loses_all_it_holds_before_others_are_granted_any_of_it(
     };
     let ((), granted) = tokio::join!(watching, taking);
 
-    let value = granted.guard().value_of("a").unwrap();
+    let value = granted.guard().lock("a").value().unwrap();
     assert!(value.is_suspect && value.token.get() == set.token(), "{value:?}");
     relay.set(Line::Open);
     granted.keep(Duration::from_millis(500)).await;

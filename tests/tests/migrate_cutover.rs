@@ -69,7 +69,7 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     assert_eq!(told.last().unwrap(), &json!({ "kind": "done", "stage": "both" }));
 
     // On to `native`: no client may lock by the recipe alone, and every standing row is held natively.
-    let guard = process.get_lock("orders/7").await.unwrap();
+    let guard = process.lock("orders/7").await.unwrap();
     let said = moved.refused("cutover", &orders(&[])).await;
     assert!(said.contains("client_1, no client of ours, changed the row of orders/1"), "{said}");
     assert!(!said.contains("orders/7") && !said.contains("other/1"), "{said}");
@@ -90,7 +90,7 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     process.set_mode(LockerMode::Native).await.unwrap();
     let told = moved.done("cutover", &orders(&[])).await;
     assert_eq!(moves(&told), [""; 0], "it is there");
-    assert!(process.try_get_lock("orders/1").await.unwrap().is_none(), "client_1 has it");
+    assert!(process.try_lock("orders/1").await.unwrap().is_none(), "client_1 has it");
     let said = moved.refused("cutover", &orders(&["--to", "both"])).await;
     assert!(said.contains("is at native, beyond both; holdfast-migrate rollback"), "{said}");
 }
@@ -105,7 +105,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/1'"]).await;
     let client = moved.client().await;
     let alone = client.lock("orders/9").await.unwrap();
-    let both = process.get_lock("orders/7").await.unwrap();
+    let both = process.lock("orders/7").await.unwrap();
     let said = moved.refused("rollback", &orders(&[])).await;
     assert!(said.contains("scope \"orders/\" stays at both: 1 in the way: "), "{said}");
     assert!(said.contains("has orders/9 natively, and no row in Cassandra"), "{said}");
@@ -119,7 +119,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     assert!((590..=602).contains(&left_s), "{left_s}");
     let old = Recipe::Lease.locker(&moved.stage.cassandra(), &LockerOptions::default());
     for held in ["orders/1", "orders/7", "orders/9"] {
-        assert!(old.try_get_lock(held).await.unwrap().is_none(), "{held} is held");
+        assert!(old.try_lock(held).await.unwrap().is_none(), "{held} is held");
     }
 
     // As long as it is held its row stands; once the hold has ended, the tool takes that row back, and no other one.
@@ -146,7 +146,7 @@ async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way(
     moved.done("cutover", &orders(&["--to", "both"])).await;
     let plain = LockerOptions::default().service("reports");
     let plain = Recipe::Lease.locker(&moved.stage.cassandra(), &plain);
-    let guard = plain.get_lock("orders/3").await.unwrap();
+    let guard = plain.lock("orders/3").await.unwrap();
 
     let said = moved.refused("cutover", &orders(&[])).await;
     let alone = "holds orders/3 in Cassandra alone, and is no process of the scope";
@@ -227,11 +227,11 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
         assert!(owner.contains(&format!("/native-{}", guard.token())), "{from}: {owner}");
         if let Some(recipe) = recipe {
             let old = recipe.locker(&moved.stage.cassandra(), &LockerOptions::default());
-            assert!(old.try_get_lock(&name).await.unwrap().is_none(), "{from}: it is held");
+            assert!(old.try_lock(&name).await.unwrap().is_none(), "{from}: it is held");
             guard.release().await.unwrap();
             let told = moved.done("rollback", &back).await;
             assert_eq!(told[1], json!({ "kind": "rows", "written": 0, "taken_back": 1 }), "{from}");
-            let guard = old.try_get_lock(&name).await.unwrap().unwrap();
+            let guard = old.try_lock(&name).await.unwrap().unwrap();
             guard.release().await.unwrap();
         }
     }

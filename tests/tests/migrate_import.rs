@@ -319,7 +319,7 @@ async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be
     let on = stage.cassandra();
     let guard = Recipe::Lease
         .locker(&on, &LockerOptions::default().service("billing"))
-        .get_lock("orders/ours")
+        .lock("orders/ours")
         .await
         .unwrap();
     let careful = || Options { writers_stopped: false, ..options(16, None) };

@@ -81,7 +81,7 @@ async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
 async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_in() {
     let moved = Move::set("native_strangers").await;
     let ours = Recipe::Lease.locker(&moved.stage.cassandra(), &LockerOptions::default());
-    let guard = ours.get_lock("ours").await.unwrap();
+    let guard = ours.lock("ours").await.unwrap();
     let alone = imported(&moved, &["--from", "lease"]).await;
     assert_eq!(counts(&alone)[0], &json!(1));
 

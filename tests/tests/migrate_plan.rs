@@ -77,7 +77,7 @@ async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
     cql(&stage, &rows).await;
     let on = stage.cassandra();
     let ours = Recipe::Lease.locker(&on, &LockerOptions::default().service("billing"));
-    let guard = ours.get_lock("ours").await.unwrap();
+    let guard = ours.lock("ours").await.unwrap();
     Seams::system().sleep(Duration::from_millis(2_500)).await;
 
     let lines = planned(&stage, &["--from", "lease"]).await;
@@ -165,7 +165,7 @@ async fn a_queue_is_planned_as_its_clients_see_it() {
     cql(&stage, &rows.each_ref().map(String::as_str)).await;
     let on = stage.cassandra();
     let ours = Recipe::Queue.locker(&on, &LockerOptions::default().service("billing"));
-    let guard = ours.get_lock("ours").await.unwrap();
+    let guard = ours.lock("ours").await.unwrap();
 
     let lines = planned(&stage, &["--from", "queue"]).await;
     guard.release().await.unwrap();
@@ -216,7 +216,7 @@ async fn a_token_is_planned_if_its_session_beats() {
     cql(&stage, &rows).await;
     let on = stage.cassandra();
     let options = LockerOptions::default().service("billing").ttl(Duration::from_mins(10));
-    let guard = Recipe::TokensLwt.locker(&on, &options).get_lock("ours").await.unwrap();
+    let guard = Recipe::TokensLwt.locker(&on, &options).lock("ours").await.unwrap();
 
     let lines = planned(&stage, &["--from", "tokens", "--grace", "90s"]).await;
     guard.release().await.unwrap();

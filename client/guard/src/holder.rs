@@ -6,6 +6,7 @@ use crate::{FencingToken, Mode};
 
 /// Who holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Holder {
     /// The holder's session.
     pub session: u64,
@@ -21,4 +22,18 @@ pub struct Holder {
     /// The hold was imported from another store, where its owner has the name in `label`, and no
     /// client has claimed it.
     pub is_imported: bool,
+}
+
+impl Holder {
+    /// A holder of which the store reports its name and no more.
+    pub fn named(label: String) -> Self {
+        Self {
+            session: 0,
+            label,
+            token: FencingToken::from_raw(0),
+            held: Duration::ZERO,
+            mode: Mode::Exclusive,
+            is_imported: false,
+        }
+    }
 }

@@ -8,7 +8,7 @@ use holdfast_seams::{Clock, Moment};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{GuardState, LostReason, Span};
+use crate::{GuardState, GuardStates, LostReason, Span};
 
 /// Shared by a guard and the task that keeps its hold.
 pub struct Safety {
@@ -66,25 +66,28 @@ impl Safety {
         self.span.extend(to, clock)
     }
 
-    /// The state, to read and to await changes of.
-    pub fn state(&self) -> watch::Receiver<GuardState> {
-        self.state.subscribe()
+    /// The state now.
+    pub fn state(&self) -> GuardState {
+        *self.state.borrow()
+    }
+
+    /// The state over time.
+    pub fn states(&self) -> GuardStates {
+        GuardStates::of(&self.state)
     }
 
     /// Waits until it is lost. Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        let mut state = self.state();
-        let over = state.wait_for(GuardState::is_over).await.map(|state| *state);
-        match over {
-            Ok(GuardState::Lost(reason)) => reason,
-            // The sender outlives this borrow, and a borrowed guard cannot be released.
+        match self.states().over().await {
+            GuardState::Lost(reason) => reason,
+            // A borrowed guard cannot be released.
             _ => LostReason::Revoked,
         }
     }
 
     /// Why it was lost, if it was.
     pub fn lost_reason(&self) -> Option<LostReason> {
-        match *self.state.borrow() {
+        match self.state() {
             GuardState::Lost(reason) => Some(reason),
             _ => None,
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use holdfast_seams::Moment;
+use tokio::sync::watch;
 
 /// Why a hold ended without a release by its guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,5 +62,52 @@ impl GuardState {
     /// Whether the hold is over.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Released)
+    }
+
+    /// The safe deadline; `None` if the hold is over.
+    pub fn safe_until(&self) -> Option<Moment> {
+        match self {
+            Self::Held { safe_until } | Self::Jeopardy { safe_until } => Some(*safe_until),
+            Self::Lost(_) | Self::Released => None,
+        }
+    }
+}
+
+/// The state of a hold over time, for a task beside the one that has the guard. It keeps nothing
+/// held, and outlives the guard. A thread of its own updates the state, so it changes also while the
+/// executor stalls.
+#[derive(Clone, Debug)]
+pub struct GuardStates(watch::Receiver<GuardState>);
+
+impl GuardStates {
+    pub(crate) fn of(state: &watch::Sender<GuardState>) -> Self {
+        Self(state.subscribe())
+    }
+
+    /// A state that stays as it is: for tests.
+    pub fn fixed(state: GuardState) -> Self {
+        Self(watch::Sender::new(state).subscribe())
+    }
+
+    /// The state now.
+    pub fn now(&self) -> GuardState {
+        *self.0.borrow()
+    }
+
+    /// Waits for a change after the last one that this function has returned, and returns the state
+    /// then. Returns at once if the hold is over, because nothing changes after that. Cancel safe.
+    pub async fn changed(&mut self) -> GuardState {
+        if !self.now().is_over() {
+            // An error means that the sender is gone, with the hold.
+            let _ = self.0.changed().await;
+        }
+        *self.0.borrow_and_update()
+    }
+
+    /// Waits until the hold is over, and returns how it ended. Cancel safe.
+    pub async fn over(&mut self) -> GuardState {
+        let over = self.0.wait_for(GuardState::is_over).await.map(|state| *state);
+        // The sender outlives a hold that is not over.
+        over.unwrap_or(GuardState::Released)
     }
 }

@@ -35,7 +35,7 @@ use super::terms::Terms;
 use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result};
 use holdfast_guard::Backoff;
 use holdfast_guard::Span;
-use holdfast_guard::{Holder, Mode, Safety};
+use holdfast_guard::{Holder, Safety};
 
 /// The longest pause between two attempts at a lock that another owner holds (DESIGN §9).
 const POLL_MAX: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ pub(crate) trait Recipe: Send + 'static {
         ttl
     }
     /// The fencing token of the hold, if the recipe has one.
-    fn fencing_token(&self) -> Option<FencingToken> {
+    fn token(&self) -> Option<FencingToken> {
         None
     }
     /// Takes back everything that this attempt wrote, or may have written, to the tables.
@@ -209,14 +209,7 @@ pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
 
 fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> Error {
     // The tables contain no session, no token, and no time since which the lock is held.
-    let holder = |owner: &str| Holder {
-        session: 0,
-        label: thread_id(owner).to_owned(),
-        token: FencingToken::from_raw(0),
-        held: Duration::ZERO,
-        mode: Mode::Exclusive,
-        is_imported: false,
-    };
+    let holder = |owner: &str| Holder::named(thread_id(owner).to_owned());
     let holders = owner.map(holder).into_iter().collect();
     Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
 }
@@ -256,7 +249,7 @@ impl<R: Recipe> Keeper<R> {
         match self.acquire().await {
             Ok(Some((safety, started))) => {
                 let alarm = self.keeping.alarms.watch(safety.clone());
-                let token = self.recipe.fencing_token();
+                let token = self.recipe.token();
                 let lasts = self.recipe.lasts(self.keeping.terms.ttl());
                 if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
                     self.hold(&safety, started).await;
@@ -436,7 +429,7 @@ impl Held for RowHold {
         &*self.hold.keeping.seams.clock
     }
 
-    fn fencing_token(&self) -> Option<FencingToken> {
+    fn token(&self) -> Option<FencingToken> {
         self.hold.token
     }
 

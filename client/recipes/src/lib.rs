@@ -69,7 +69,8 @@ use holdfast_cassandra::model;
 use holdfast_cassandra::{database, statement};
 
 pub use holdfast_guard::{
-    Error, FencingToken, GuardState, LostReason, RefusalReason, Result, check_lock_name,
+    Error, FencingToken, GuardState, GuardStates, LostReason, RefusalReason, Result,
+    check_lock_name,
 };
 pub use locker::{Patience, RemoteGuard, RemoteLocker};
 /// For `holdfast-migrate`, which reads the tables that the lockers write.

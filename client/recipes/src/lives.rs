@@ -45,17 +45,17 @@ impl Judge {
     /// A guard becomes safe only here, and an unsafe guard stays unsafe. So two guards that are safe at one instant are
     /// detected when the later one is handed out.
     pub(crate) fn granted(&self, guard: &Arc<RemoteGuard>, seed: u64) {
-        if let Some(token) = guard.fencing_token() {
+        if let Some(token) = guard.token() {
             *self.fenced.lock().unwrap() += 1;
-            let before = self.tokens.lock().unwrap().insert(guard.lock_id().to_owned(), token);
+            let before = self.tokens.lock().unwrap().insert(guard.name().to_owned(), token);
             assert!(before < Some(token), "seed {seed}: {token} after {before:?}: {guard:?}");
         }
         let mut guards = self.guards.lock().unwrap();
         guards.retain(|other| other.strong_count() > 0);
         if guard.is_safe() {
             for other in guards.iter().filter_map(Weak::upgrade) {
-                let both = other.lock_id() == guard.lock_id() && other.is_safe();
-                let tokens = [other.fencing_token(), guard.fencing_token()];
+                let both = other.name() == guard.name() && other.is_safe();
+                let tokens = [other.token(), guard.token()];
                 assert!(!both, "seed {seed}: two safe: {other:?} and {guard:?} under {tokens:?}");
             }
         }
@@ -185,7 +185,7 @@ fn live(seed: u64, make: &Make) -> Seen {
     let newcomer = make(&model, &machine.process("newcomer"));
     machine.run(async {
         for name in ["a", "b"] {
-            let guard = newcomer.get_lock_within(name, secs(600)).await;
+            let guard = newcomer.lock_within(name, secs(600)).await;
             let guard = guard.unwrap_or_else(|error| panic!("seed {seed}: {name}: {error}"));
             judge.granted(&Arc::new(guard), seed);
         }

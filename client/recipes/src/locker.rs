@@ -7,12 +7,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast_seams::Clock;
 use holdfast_seams::Moment;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::owner::Writer;
-use crate::{Error, FencingToken, GuardState, LostReason, Result};
-use holdfast_guard::Safety;
+use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
+use holdfast_guard::{Safety, run_while};
 
 /// Grants locks by name, each to one holder at a time (thesis, listing 1).
 ///
@@ -21,7 +20,7 @@ use holdfast_guard::Safety;
 /// use holdfast_recipes::RemoteLocker;
 ///
 /// async fn settle(locker: &dyn RemoteLocker, account: &str) -> holdfast::Result<()> {
-///     let guard = locker.get_lock(account).await?;
+///     let guard = locker.lock(account).await?;
 ///     // … work, as long as guard.is_safe() …
 ///     guard.release().await
 /// }
@@ -32,7 +31,7 @@ use holdfast_guard::Safety;
 /// Every call is cancel safe: dropping a future withdraws its request, and gives the lock back if a
 /// grant crosses that. Call it inside the runtime that the locker was made in.
 pub trait RemoteLocker: Send + Sync {
-    /// Acquires the lock `lock_id`, waiting as `patience` allows. The calls below are shorthands
+    /// Acquires the lock `name`, waiting as `patience` allows. The calls below are shorthands
     /// for it.
     ///
     /// # Errors
@@ -42,7 +41,7 @@ pub trait RemoteLocker: Send + Sync {
     /// store refuses the request. After each, the caller does not hold the lock.
     fn acquire<'a>(
         &'a self,
-        lock_id: &'a str,
+        name: &'a str,
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>>;
 
@@ -51,8 +50,8 @@ pub trait RemoteLocker: Send + Sync {
     /// # Errors
     ///
     /// [`Error::Refused`] if the store refuses the request.
-    fn get_lock<'a>(&'a self, lock_id: &'a str) -> BoxFuture<'a, Result<RemoteGuard>> {
-        self.acquire(lock_id, Patience::Endless)
+    fn lock<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<RemoteGuard>> {
+        self.acquire(name, Patience::Endless)
     }
 
     /// Waits for the lock for at most `limit`, which covers everything.
@@ -60,12 +59,12 @@ pub trait RemoteLocker: Send + Sync {
     /// # Errors
     ///
     /// As of [`RemoteLocker::acquire`].
-    fn get_lock_within<'a>(
+    fn lock_within<'a>(
         &'a self,
-        lock_id: &'a str,
+        name: &'a str,
         limit: Duration,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        self.acquire(lock_id, Patience::AtMost(limit))
+        self.acquire(name, Patience::AtMost(limit))
     }
 
     /// Takes the lock if it is free; returns `None` if another client holds it. It waits only for
@@ -74,22 +73,22 @@ pub trait RemoteLocker: Send + Sync {
     /// # Errors
     ///
     /// As of [`RemoteLocker::acquire`], but for [`Error::NotGranted`].
-    fn try_get_lock<'a>(&'a self, lock_id: &'a str) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
-        let asked = self.acquire(lock_id, Patience::None);
+    fn try_lock<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
+        let asked = self.acquire(name, Patience::None);
         Box::pin(async { none_if_held(asked.await) })
     }
 
-    /// Like [`RemoteLocker::try_get_lock`], waiting at most `limit` for the store's answer.
+    /// Like [`RemoteLocker::try_lock`], waiting at most `limit` for the store's answer.
     ///
     /// # Errors
     ///
-    /// As of [`RemoteLocker::try_get_lock`].
-    fn try_get_lock_within<'a>(
+    /// As of [`RemoteLocker::try_lock`].
+    fn try_lock_within<'a>(
         &'a self,
-        lock_id: &'a str,
+        name: &'a str,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
-        let asked = self.acquire(lock_id, Patience::NoneButAnswer(limit));
+        let asked = self.acquire(name, Patience::NoneButAnswer(limit));
         Box::pin(async { none_if_held(asked.await) })
     }
 
@@ -134,10 +133,10 @@ impl fmt::Debug for OnCassandra {
 impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
     fn acquire<'a>(
         &'a self,
-        lock_id: &'a str,
+        name: &'a str,
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        (**self).acquire(lock_id, patience)
+        (**self).acquire(name, patience)
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
@@ -206,7 +205,7 @@ pub(crate) trait Held: Send + Sync {
     fn is_safe(&self) -> bool {
         self.safety().is_safe(self.clock())
     }
-    fn fencing_token(&self) -> Option<FencingToken>;
+    fn token(&self) -> Option<FencingToken>;
     /// How long the store keeps the lock when it receives nothing from the holder.
     fn ttl(&self) -> Duration;
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
@@ -218,29 +217,29 @@ pub(crate) trait Held: Send + Sync {
 /// release is certain.
 #[must_use = "dropping a guard gives its lock back at once"]
 pub struct RemoteGuard {
-    lock_id: String,
-    thread_id: String,
+    name: String,
+    owner: String,
     held: Box<dyn Held>,
 }
 
 impl RemoteGuard {
-    pub(crate) fn new(lock_id: &str, thread_id: &str, held: Box<dyn Held>) -> Self {
-        Self { lock_id: lock_id.to_owned(), thread_id: thread_id.to_owned(), held }
+    pub(crate) fn new(name: &str, owner: &str, held: Box<dyn Held>) -> Self {
+        Self { name: name.to_owned(), owner: owner.to_owned(), held }
     }
 
-    /// The lock.
-    pub fn lock_id(&self) -> &str {
-        &self.lock_id
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The holder as other clients see it: the name that the locker's options give.
-    pub fn thread_id(&self) -> &str {
-        &self.thread_id
+    pub fn owner(&self) -> &str {
+        &self.owner
     }
 
     /// The fencing token of the grant, if the store behind the locker issues one.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.held.fencing_token()
+    pub fn token(&self) -> Option<FencingToken> {
+        self.held.token()
     }
 
     /// Whether the lock is certainly held now. It compares one clock read with an atomic: cheap
@@ -250,11 +249,38 @@ impl RemoteGuard {
         self.held.is_safe()
     }
 
-    /// The state of the hold, to read and to await changes of.
-    ///
-    /// Copy the state out at once: an outstanding borrow blocks every update of it.
-    pub fn state(&self) -> watch::Receiver<GuardState> {
+    /// The state of the hold.
+    pub fn state(&self) -> GuardState {
         self.held.safety().state()
+    }
+
+    /// Waits for the next change of the state, and returns the state then. Returns at once if the
+    /// hold is over. Cancel safe.
+    pub async fn changed(&self) -> GuardState {
+        self.states().changed().await
+    }
+
+    /// The state of the hold over time, for a task beside this one.
+    pub fn states(&self) -> GuardStates {
+        self.held.safety().states()
+    }
+
+    /// How much longer the lock is certainly held if no further answer of the store arrives; zero
+    /// if it is not safe now.
+    pub fn safe_for(&self) -> Duration {
+        let until = if self.is_safe() { self.state().safe_until() } else { None };
+        let now = self.held.clock().now();
+        until.map(|until| until.saturating_since(now)).unwrap_or_default()
+    }
+
+    /// Runs `work` while the lock is safe, and drops it at its current await point when the lock is
+    /// not. Dropping the returned future drops `work`; the lock stays held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock stopped being safe before `work` was done.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        run_while(|| self.is_safe(), self.lost(), work).await
     }
 
     /// How long the store keeps the lock when it receives nothing from this process.
@@ -290,9 +316,9 @@ impl RemoteGuard {
 impl fmt::Debug for RemoteGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteGuard")
-            .field("lock_id", &self.lock_id)
-            .field("thread_id", &self.thread_id)
-            .field("state", &*self.state().borrow())
+            .field("name", &self.name)
+            .field("owner", &self.owner)
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }

@@ -30,8 +30,8 @@ fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {
             let all: [&dyn RemoteLocker; 6] =
                 [&lease, &tokens, &queue, &bakery, &shadow, &optimistic];
             for locker in all {
-                refused(locker.get_lock(name).await.unwrap_err(), says);
-                refused(locker.try_get_lock(name).await.unwrap_err(), says);
+                refused(locker.lock(name).await.unwrap_err(), says);
+                refused(locker.try_lock(name).await.unwrap_err(), says);
             }
             refused(lease.leader(name).await.unwrap_err(), says);
             refused(lease.observe(name).next().await.unwrap_err(), says);

@@ -11,7 +11,7 @@ use holdfast_guard::Safety;
 
 use crate::{FencingToken, Result};
 
-/// `thread_id` is the session's label. A waiting call has a place in the lock's queue; a release is
+/// The owner is the session's label. A waiting call has a place in the lock's queue; a release is
 /// [`Guard::release`].
 impl RemoteLocker for Client {
     fn acquire<'a>(
@@ -48,7 +48,7 @@ impl Held for NativeHold {
         self.guard.clock()
     }
 
-    fn fencing_token(&self) -> Option<FencingToken> {
+    fn token(&self) -> Option<FencingToken> {
         Some(self.guard.token())
     }
 

@@ -46,13 +46,13 @@ pub(crate) fn hand_over<L: RemoteLocker>(
     let world = machine.world().seams();
     let wait = async |locker: &L, after: u64| {
         world.sleep(Duration::from_secs(after)).await;
-        let guard = locker.get_lock("foo").await.unwrap();
+        let guard = locker.lock("foo").await.unwrap();
         let had = world.clock.now();
         guard.release().await.unwrap();
         (had, world.clock.now())
     };
     machine.run(async {
-        let held = a.get_lock("foo").await.unwrap();
+        let held = a.lock("foo").await.unwrap();
         let holding = async {
             world.sleep(Duration::from_secs(10)).await;
             let before = [b, c, d].map(&sent);
@@ -88,7 +88,7 @@ pub(crate) fn is_unreachable_within_the_limit(
     let clock = machine.world().seams().clock;
     machine.run(async {
         let began = clock.now();
-        let error = locker.try_get_lock("jobs").await.unwrap_err();
+        let error = locker.try_lock("jobs").await.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
         assert_eq!(clock.now().saturating_since(began), Duration::from_secs(10), "its own limit");
     });

@@ -24,7 +24,7 @@ use scripted::{Net, Server, ms};
 async fn guarded(net: &mut Net) -> (holdfast::Client, Server, RemoteGuard) {
     let (client, mut server) = net.connected().await;
     let locker: &dyn RemoteLocker = &client;
-    let (guard, _request) = tokio::join!(locker.get_lock("jobs"), server.grant_next(41));
+    let (guard, _request) = tokio::join!(locker.lock("jobs"), server.grant_next(41));
     let guard = guard.unwrap();
     (client, server, guard)
 }
@@ -34,8 +34,8 @@ async fn a_remote_guard_of_the_native_client_names_lock_holder_and_token() {
     let mut net = Net::new();
     let (client, _server, guard) = guarded(&mut net).await;
 
-    assert_eq!((guard.lock_id(), guard.thread_id()), ("jobs", "tester"));
-    assert_eq!(guard.fencing_token().map(FencingToken::get), Some(41));
+    assert_eq!((guard.name(), guard.owner()), ("jobs", "tester"));
+    assert_eq!(guard.token().map(FencingToken::get), Some(41));
     assert_eq!(guard.ttl(), client.ttl());
     assert!(guard.is_safe() && guard.lost().now_or_never().is_none());
 }
@@ -59,12 +59,12 @@ async fn a_try_through_the_interface_finds_a_held_lock_held_and_a_mute_server_un
         let refusal = Some(scripted::refusal(v1::RefusalReason::LockHeld, "held"));
         server.say(Body::Denied(v1::Denied { request_id, refusal })).await;
     };
-    let (tried, ()) = tokio::join!(client.try_get_lock("jobs"), held);
+    let (tried, ()) = tokio::join!(RemoteLocker::try_lock(&client, "jobs"), held);
     assert!(tried.unwrap().is_none());
 
     drop(server);
     let before = net.seams.clock.now();
-    let tried = client.try_get_lock_within("jobs", ms(300)).await;
+    let tried = client.try_lock_within("jobs", ms(300)).await;
     assert!(matches!(tried, Err(Error::Unreachable { .. })), "{tried:?}");
     assert_eq!(net.seams.clock.now().saturating_since(before), ms(300));
 }

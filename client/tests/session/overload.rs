@@ -31,7 +31,7 @@ fn overloaded(subject: Option<Subject>) -> Body {
 async fn a_release_refused_for_load_is_sent_again_later_on_the_same_stream() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let state = guard.state();
+    let states = guard.states();
     let mut release = Box::pin(guard.release());
     assert!((&mut release).now_or_never().is_none());
     assert_eq!(server.release().await, 41);
@@ -42,7 +42,7 @@ async fn a_release_refused_for_load_is_sent_again_later_on_the_same_stream() {
     assert_eq!(server.release().await, 41, "the same stream");
     let waited = net.seams.clock.now().saturating_since(refused_at);
     assert!(waited >= ms(RETRY_AFTER_MS) && waited < ms(2 * RETRY_AFTER_MS), "{waited:?}");
-    assert_eq!(*state.borrow(), GuardState::Released);
+    assert_eq!(states.now(), GuardState::Released);
     server.say(released(1, 41)).await;
     assert_eq!(release.await, Ok(()));
     assert!(net.is_quiet_for(ms(100)).await, "no other stream was opened");

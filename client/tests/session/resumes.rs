@@ -22,7 +22,7 @@ async fn accept_resume(net: &mut Net) -> Server {
 }
 
 fn safe_until(guard: &Guard) -> holdfast_seams::Moment {
-    match *guard.state().borrow() {
+    match guard.state() {
         GuardState::Held { safe_until } => safe_until,
         state => panic!("{state:?}"),
     }

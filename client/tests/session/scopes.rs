@@ -37,7 +37,7 @@ async fn holding(net: &mut Net) -> (holdfast::Client, Server, Guard) {
 }
 
 fn safe_until(guard: &Guard) -> Moment {
-    match *guard.state().borrow() {
+    match guard.state() {
         GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => safe_until,
         other => panic!("{other:?}"),
     }

@@ -55,10 +55,10 @@ async fn a_set_is_one_request_with_a_mode_for_each_name() {
     let guard = outcome.await.unwrap().unwrap();
     assert!(guard.names().eq(["a", "b"]));
     assert_eq!(
-        (guard.mode_of("a"), guard.mode_of("b")),
+        (guard.lock("a").mode(), guard.lock("b").mode()),
         (Some(Mode::Exclusive), Some(Mode::Shared))
     );
-    assert_eq!((guard.name(), guard.mode_of("c"), guard.holds("c")), ("a", None, false));
+    assert_eq!((guard.name(), guard.lock("c").mode(), guard.holds("c")), ("a", None, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,7 +40,7 @@ async fn a_value_comes_with_the_grant() {
     let (_client, _server, guard) = holding_value(&mut net).await;
 
     assert_eq!(shown(guard.value()), Some((b"old".to_vec(), 7, true)));
-    assert_eq!(guard.value_of("other"), None);
+    assert_eq!(guard.lock("other").value(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +220,7 @@ async fn overdue() -> (Client, Server, Guard) {
     server.say(granted_names(1, 41, &["a", "b"])).await;
     let guard = outcome.await.unwrap().unwrap();
     net.seams.sleep(SAFE).await;
-    assert!(!guard.state().borrow().is_over(), "nobody noticed");
+    assert!(!guard.state().is_over(), "nobody noticed");
     (client, server, guard)
 }
 
@@ -253,7 +253,7 @@ async fn what_no_server_would_set_is_refused_here() {
     let shared = outcome.await.unwrap().unwrap();
 
     let large = guard.set_value(vec![0; 4_097]).await.unwrap_err();
-    let foreign = guard.set_value_of("other", "new").await.unwrap_err();
+    let foreign = guard.lock("other").set_value("new").await.unwrap_err();
     let read_only = shared.set_value("new").await.unwrap_err();
 
     assert!(large.to_string().contains("4097 bytes is larger than the 4096 allowed"), "{large}");
@@ -321,7 +321,7 @@ async fn a_change_asked_before_its_lock_was_given_back_is_sent_again_before_that
     server.acquire().await;
     server.say(granted_names(1, 41, &["a", "b"])).await;
     let guard = outcome.await.unwrap().unwrap();
-    let mut change = Box::pin(guard.set_value_of("a", "new"));
+    let mut change = Box::pin(guard.lock("a").set_value("new"));
     assert!((&mut change).now_or_never().is_none());
     let mut part = Box::pin(guard.release_names(["a"]));
     assert!((&mut part).now_or_never().is_none());

@@ -181,7 +181,7 @@ impl Mover {
             let granted = |held: &RemoteHeld| {
                 count.fetch_add(1, Ordering::Relaxed);
                 let guard = held.guard();
-                let token = guard.fencing_token().filter(|_| guard.is_safe());
+                let token = guard.token().filter(|_| guard.is_safe());
                 lock(&self.wrong).extend(token.and_then(|token| self.moving.granted(token.get())));
             };
             let times_ms = (plan.within_ms, plan.hold_ms);

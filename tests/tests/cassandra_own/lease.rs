@@ -21,7 +21,7 @@ async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_i
     let leading = first.campaign("lead", "10.0.0.1:80", Patience::Endless).await.unwrap();
     let mut observer = second.observe("lead");
     let leader = observer.next().await.unwrap().unwrap();
-    assert_eq!((&*leader.thread_id, leader.value.as_deref()), ("one", Some("10.0.0.1:80")));
+    assert_eq!((&*leader.name, leader.value.as_deref()), ("one", Some("10.0.0.1:80")));
 
     sleep(TTL + secs(2)).await;
     assert_eq!(first.leader("lead").await.unwrap(), Some(leader));

@@ -15,13 +15,13 @@ fn queue(stage: &Stage, service: &str) -> Queue {
 #[tokio::test]
 async fn a_queued_lock_is_renewed_and_its_waiter_stays_first() {
     let stage = Stage::set("queue_renewal", &[QUEUE]).await;
-    let held = queue(&stage, "holder").get_lock("kept").await.unwrap();
+    let held = queue(&stage, "holder").lock("kept").await.unwrap();
     let (first, second) = (queue(&stage, "first"), queue(&stage, "second"));
-    let waiting = first.get_lock("kept");
+    let waiting = first.lock("kept");
     let later = async {
         sleep(TTL + secs(4)).await;
         assert!(held.is_safe());
-        assert!(second.try_get_lock("kept").await.unwrap().is_none());
+        assert!(second.try_lock("kept").await.unwrap().is_none());
         let second = second.acquire("kept", Patience::AtMost(secs(30)));
         let (second, released) = tokio::join!(second, async {
             sleep(secs(1)).await;

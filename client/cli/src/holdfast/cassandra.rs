@@ -296,7 +296,7 @@ fn bench(
 /// Acquires one lock first, so that a common error is reported once; returns the TTL of its rows.
 async fn try_out(lockers: &[Arc<dyn RemoteLocker>], limit: Duration) -> holdfast::Result<Duration> {
     let Some(locker) = lockers.first() else { return Ok(Duration::ZERO) };
-    let guard = locker.get_lock_within("bench/first", limit).await?;
+    let guard = locker.lock_within("bench/first", limit).await?;
     let ttl = guard.ttl();
     guard.release().await?;
     Ok(ttl)
@@ -378,8 +378,8 @@ async fn keep(
         () = stop.cancelled() => return Ok(()),
         guard = locker.acquire(name, patience) => guard?,
     };
-    let token = guard.fencing_token().map(|token| token.to_string());
-    let held = Held::of_locks(guard.state(), &[name.to_owned()], token, guard.ttl());
+    let token = guard.token().map(|token| token.to_string());
+    let held = Held::of_locks(guard.states(), &[name.to_owned()], token, guard.ttl());
     hold(held, events, stop).await;
     // The command has ended; whatever the result, the TTL passes the lock on.
     let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;

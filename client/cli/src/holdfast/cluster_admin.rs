@@ -180,40 +180,28 @@ mod tests {
     use super::*;
 
     fn member(node: u64) -> ClusterMember {
-        ClusterMember {
-            node,
-            advertise: format!("10.0.0.{node}:7420"),
-            peer_advertise: format!("10.0.0.{node}:7421"),
-            votes: true,
-            leads: node == 1,
-            last_log: Some(1_200),
-            applied: Some(1_199),
-            snapshot: None,
-            lag: 0,
-            silent: Some(Duration::ZERO),
-            answers: true,
-            version: Some("0.1.0".into()),
-        }
+        let mut member = ClusterMember::default();
+        member.node = node;
+        member.advertise = format!("10.0.0.{node}:7420");
+        member.peer_advertise = format!("10.0.0.{node}:7421");
+        (member.votes, member.leads, member.answers) = (true, node == 1, true);
+        (member.last_log, member.applied) = (Some(1_200), Some(1_199));
+        member.silent = Some(Duration::ZERO);
+        member.version = Some("0.1.0".into());
+        member
     }
 
     #[test]
     fn who_leads_learns_or_is_silent_is_seen_at_a_glance() {
-        let silent = ClusterMember {
-            answers: false,
-            silent: Some(Duration::from_secs(70)),
-            lag: 12,
-            ..member(2)
-        };
-        let learner = ClusterMember { votes: false, version: None, ..member(5) };
-        let status = ClusterStatus {
-            cluster: vec![0xab; 16],
-            leader: 1,
-            term: 7,
-            quorum: Some(Duration::from_millis(80)),
-            changing: true,
-            highest_node_id: 6,
-            members: vec![member(1), silent, learner],
-        };
+        let mut silent = member(2);
+        (silent.answers, silent.silent, silent.lag) = (false, Some(Duration::from_secs(70)), 12);
+        let mut learner = member(5);
+        (learner.votes, learner.version) = (false, None);
+        let mut status = ClusterStatus::default();
+        status.cluster = vec![0xab; 16];
+        (status.leader, status.term, status.highest_node_id) = (1, 7, 6);
+        (status.quorum, status.changing) = (Some(Duration::from_millis(80)), true);
+        status.members = vec![member(1), silent, learner];
 
         let text = status_text(&status);
         let lines: Vec<&str> = text.lines().collect();

@@ -10,16 +10,8 @@ use crate::{runtime, show};
 pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
     let reader = global.builder().reader()?;
     let lock = runtime::block_on(reader.inspect(&args.name))??;
-    let lock = lock.unwrap_or_else(|| LockInfo {
-        name: args.name.clone(),
-        held_by: 0,
-        holders: Vec::new(),
-        waiting: 0,
-        queue: Vec::new(),
-        value: None,
-        has_value: false,
-        scope: None,
-    });
+    let mut lock = lock.unwrap_or_default();
+    lock.name.clone_from(&args.name);
     if global.json {
         show::line(as_json(&lock));
     } else {

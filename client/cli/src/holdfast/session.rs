@@ -47,11 +47,10 @@ fn milliseconds(length: std::time::Duration) -> u64 {
 }
 
 fn print(session: &SessionInfo) {
-    let SessionInfo { session: id, label, ttl, age, is_imported, requests, request_count } =
-        session;
-    let (ttl, age) = (show::length(*ttl), show::length(*age));
-    let label = show::escaped(label);
-    show::line(if *is_imported {
+    let SessionInfo { session: id, requests, request_count, .. } = session;
+    let (ttl, age) = (show::length(session.ttl), show::length(session.age));
+    let label = show::escaped(&session.label);
+    show::line(if session.is_imported {
         format!("session {id} was imported for {label} {age} ago, and ends {ttl} after that")
     } else {
         format!("session {id} of {label}, opened {age} ago, lease {ttl}")

@@ -132,7 +132,7 @@ impl Recipe for FallbackRow {
         self.lookout.hold_lasts().min(ttl)
     }
 
-    fn fencing_token(&self) -> Option<FencingToken> {
+    fn token(&self) -> Option<FencingToken> {
         self.drawn.map(|(token, _)| token)
     }
 

@@ -80,7 +80,7 @@ impl Lease {
     fn leader_in(&self, row: &Row) -> Option<Leader> {
         let owner = row.text(&self.table.owner)?.to_owned();
         let value = row.text(&self.table.value).map(str::to_owned);
-        Some(Leader { thread_id: thread_id(&owner).to_owned(), owner, value })
+        Some(Leader { name: thread_id(&owner).to_owned(), owner, value })
     }
 }
 
@@ -160,7 +160,7 @@ impl Leadership {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The name that the leader gives itself.
-    pub thread_id: String,
+    pub name: String,
     /// The owner id in the row: each attempt has another one.
     pub owner: String,
     /// The value that the leader publishes.

@@ -39,13 +39,13 @@ impl Sequence {
     ///
     /// # Errors
     ///
-    /// As [`get_lock`](crate::RemoteLocker::get_lock); [`Error::OutcomeUnknown`] if no answer came while the
+    /// As [`RemoteLocker::lock`](crate::RemoteLocker::lock); [`Error::OutcomeUnknown`] if no answer came while the
     /// lease was safe; [`Error::Refused`] if `count` is zero or the numbers are used up.
     pub async fn draw(&self, count: u32) -> Result<Range<i64>> {
         if count == 0 {
             return Err(refused("a draw is of one number at least"));
         }
-        let guard = self.lease.get_lock(&self.name).await?;
+        let guard = self.lease.lock(&self.name).await?;
         let drawn = self.draw_under_lease(count, || guard.is_safe()).await;
         // The numbers are valid whatever becomes of the lease.
         let _ = guard.release().await;

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select_all};
 use holdfast_seams::{Clock, Moment, Seams, select};
-use tokio::sync::watch;
 
 use super::state::InUse;
 use crate::alarms::{Alarm, Alarms};
 use crate::locker::{Held, RemoteGuard};
-use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
 use holdfast_guard::Safety;
 use holdfast_guard::Span;
 
@@ -33,9 +32,9 @@ impl Joint {
         alarms: &Alarms,
     ) -> Option<Self> {
         let standing = used.standing.clone();
-        let mut states: Vec<_> = parts.iter().map(RemoteGuard::state).collect();
-        states.push(standing.state());
-        let until = together(&mut states).ok()?.0;
+        let mut states: Vec<_> = parts.iter().map(RemoteGuard::states).collect();
+        states.push(standing.states());
+        let until = together(&states).ok()?.0;
         let safety = Arc::new(Safety::within(Span::new(until))?);
         let alarm = alarms.watch(safety.clone());
         let joint =
@@ -57,7 +56,7 @@ impl Joint {
         {
             return None;
         }
-        let reasons = self.parts.iter().map(|part| match *part.state().borrow() {
+        let reasons = self.parts.iter().map(|part| match part.state() {
             GuardState::Lost(reason) => Some(reason),
             _ => None,
         });
@@ -67,11 +66,11 @@ impl Joint {
 
 /// The instant until which all of them are safe, and whether one is in jeopardy; or the reason why
 /// one ended.
-fn together(states: &mut [watch::Receiver<GuardState>]) -> Result<(Moment, bool), LostReason> {
+fn together(states: &[GuardStates]) -> Result<(Moment, bool), LostReason> {
     let mut until = None::<Moment>;
     let mut worry = false;
     for state in states {
-        let safe_until = match *state.borrow_and_update() {
+        let safe_until = match state.now() {
             GuardState::Held { safe_until } => safe_until,
             GuardState::Jeopardy { safe_until } => {
                 worry = true;
@@ -89,11 +88,11 @@ fn together(states: &mut [watch::Receiver<GuardState>]) -> Result<(Moment, bool)
 async fn follow(
     safety: Arc<Safety>,
     clock: Arc<dyn Clock>,
-    mut states: Vec<watch::Receiver<GuardState>>,
+    mut states: Vec<GuardStates>,
     used: InUse,
 ) {
     while safety.is_safe(&*clock) {
-        match together(&mut states) {
+        match together(&states) {
             Ok((until, worry)) => {
                 safety.extend(until, &*clock);
                 safety.publish(worry);
@@ -123,8 +122,8 @@ impl Held for Joint {
         self.lost().is_none()
     }
 
-    fn fencing_token(&self) -> Option<FencingToken> {
-        self.parts.iter().find_map(RemoteGuard::fencing_token)
+    fn token(&self) -> Option<FencingToken> {
+        self.parts.iter().find_map(RemoteGuard::token)
     }
 
     /// The shortest of the parts, which ends the guard.

@@ -44,7 +44,7 @@ use crate::{Error, Result};
 ///     .native(client)
 ///     .start(LockerMode::Cassandra)
 ///     .await?;
-/// let guard = locker.get_lock("orders/42").await?;
+/// let guard = locker.lock("orders/42").await?;
 ///
 /// // Safe beside old clients, and beside processes that are further on. The guard goes on as it was taken; this
 /// // returns when it is gone.
@@ -53,8 +53,8 @@ use crate::{Error, Result};
 ///
 /// // Refused until the scope was moved: `holdfast-migrate cutover`, or `ScopeModes::advance`.
 /// locker.set_mode(LockerMode::Native).await?;
-/// let guard = locker.get_lock("orders/42").await?;
-/// println!("held under token {:?}", guard.fencing_token());
+/// let guard = locker.lock("orders/42").await?;
+/// println!("held under token {:?}", guard.token());
 /// guard.release().await
 /// # }
 /// ```

@@ -110,6 +110,6 @@ async fn in_time<T>(
 }
 
 async fn is_free(locker: &dyn RemoteLocker) -> bool {
-    let tried: Option<RemoteGuard> = locker.try_get_lock("jobs").await.unwrap();
+    let tried: Option<RemoteGuard> = locker.try_lock("jobs").await.unwrap();
     tried.is_some()
 }

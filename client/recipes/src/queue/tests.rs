@@ -104,7 +104,7 @@ fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
             process.set_wall_skew(-behind_ms);
             process.seams().sleep(Duration::from_millis(after_ms)).await;
             let queue = locker(&model, &process, name, secs(180), secs(60));
-            if let Ok(guard) = queue.get_lock_within("foo", secs(60)).await {
+            if let Ok(guard) = queue.lock_within("foo", secs(60)).await {
                 assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "seed {seed}");
                 process.seams().sleep(secs(8)).await;
                 inside.fetch_sub(1, Ordering::Relaxed);
@@ -145,12 +145,12 @@ fn a_waiter_keeps_its_place_for_longer_than_a_ttl() {
     });
     let world = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
+        let held = a.lock("jobs").await.unwrap();
         let order = std::sync::Mutex::new(Vec::new());
         let waiting = async |queue: &Queue, after: u64| {
             world.sleep(secs(after)).await;
-            let guard = queue.get_lock("jobs").await.unwrap();
-            order.lock().unwrap().push(guard.thread_id().to_owned());
+            let guard = queue.lock("jobs").await.unwrap();
+            order.lock().unwrap().push(guard.owner().to_owned());
             guard.release().await.unwrap();
         };
         let releasing = async {
@@ -208,9 +208,9 @@ fn a_try_finds_a_held_lock_held_and_leaves_no_place_behind() {
     );
     let world = machine.world().seams();
     machine.run(async {
-        let held = first.try_get_lock("foo").await.unwrap().unwrap();
-        assert_eq!((held.lock_id(), held.thread_id()), ("foo", "a"));
-        assert!(second.try_get_lock("foo").await.unwrap().is_none());
+        let held = first.try_lock("foo").await.unwrap().unwrap();
+        assert_eq!((held.name(), held.owner()), ("foo", "a"));
+        assert!(second.try_lock("foo").await.unwrap().is_none());
         held.release().await.unwrap();
         world.sleep(secs(10)).await;
         assert_eq!(seed_read(&model, "lock_queue").await, [""; 0]);
@@ -229,9 +229,9 @@ fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one()
         locker(&model, &b, "b", secs(180), secs(60)),
     );
     machine.run(async {
-        let held = first.get_lock("foo").await.unwrap();
+        let held = first.lock("foo").await.unwrap();
         a.pause();
-        let next = second.get_lock("foo").await.unwrap();
+        let next = second.lock("foo").await.unwrap();
         assert!(!held.is_safe());
         a.resume();
         for _ in 0..100 {
@@ -253,7 +253,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let world = machine.world().seams();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
-            drop(world.timeout(patience, queue.get_lock("foo")).await);
+            drop(world.timeout(patience, queue.lock("foo")).await);
             world.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(20)).await;
@@ -297,9 +297,9 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
                 .map(|process| locker(&model, process, &process.name(), secs(180), secs(60)));
             let world = machine.world().seams();
             machine.run(async {
-                let held = a.get_lock("foo").await.unwrap();
+                let held = a.lock("foo").await.unwrap();
                 let waiting = async {
-                    let guard = b.get_lock("foo").await.unwrap();
+                    let guard = b.lock("foo").await.unwrap();
                     (world.clock.now(), guard)
                 };
                 let troubling = async {
@@ -348,10 +348,10 @@ fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
         let late = async {
             world.sleep(secs(1)).await;
             let began = world.clock.now();
-            let guard = first.get_lock("foo").await.unwrap();
+            let guard = first.lock("foo").await.unwrap();
             (world.clock.now().saturating_since(began), guard)
         };
-        let waiting = world.timeout(secs(60), second.get_lock("foo"));
+        let waiting = world.timeout(secs(60), second.lock("foo"));
         let ((took, _guard), second) = futures_util::join!(late, waiting);
         assert!(model.nothing_is_chosen() && second.is_err());
         assert!(took < secs(10), "had after {took:?}");

@@ -5,8 +5,7 @@ use std::marker::PhantomData;
 
 use super::Tokens;
 use crate::locker::{Patience, RemoteGuard};
-use crate::{GuardState, LostReason, Result};
-use tokio::sync::watch;
+use crate::{GuardState, GuardStates, LostReason, Result};
 use tokio_util::sync::CancellationToken;
 
 /// Tokens to be locked, each once; [`Tokens::batch`] makes one.
@@ -127,8 +126,13 @@ impl Bunch<'_> {
     }
 
     /// As [`RemoteGuard::state`].
-    pub fn state(&self) -> watch::Receiver<GuardState> {
+    pub fn state(&self) -> GuardState {
         self.guard.state()
+    }
+
+    /// As [`RemoteGuard::states`].
+    pub fn states(&self) -> GuardStates {
+        self.guard.states()
     }
 
     /// As [`RemoteGuard::lost`].

@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::claim::Shared;
 use super::id::ItemId;
 use crate::locker::RemoteGuard;
-use crate::{Error, GuardState, LostReason, Result};
+use crate::{Error, GuardState, GuardStates, LostReason, Result};
 
 /// An item of a [`WorkQueue`](super::WorkQueue), held while [`WorkItem::is_safe`] returns true: no other worker has it
 /// then.
@@ -56,9 +55,14 @@ impl WorkItem {
         self.guard.is_safe()
     }
 
-    /// The state of the lease, to read and to wait for changes. Copy it out at once.
-    pub fn state(&self) -> watch::Receiver<GuardState> {
+    /// As [`RemoteGuard::state`](crate::RemoteGuard::state).
+    pub fn state(&self) -> GuardState {
         self.guard.state()
+    }
+
+    /// As [`RemoteGuard::states`](crate::RemoteGuard::states).
+    pub fn states(&self) -> GuardStates {
+        self.guard.states()
     }
 
     /// How long the item stays with this worker after its last renewal.
@@ -112,7 +116,7 @@ impl fmt::Debug for WorkItem {
         f.debug_struct("WorkItem")
             .field("id", &self.id.as_str())
             .field("attempt", &self.attempt)
-            .field("state", &*self.state().borrow())
+            .field("state", &self.state())
             .finish_non_exhaustive()
     }
 }

@@ -269,7 +269,7 @@ mod tests {
             let hold = asked.answer.try_recv().unwrap().unwrap();
 
             let covered = hold.safety().covered_until().unwrap();
-            let state = *hold.safety().state().borrow();
+            let state = hold.safety().state();
             assert_eq!(state, GuardState::Held { safe_until: covered });
             assert!(covered < world.seams.clock.now() + Duration::from_secs(2));
         });

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::GuardState;
 use holdfast_seams::{Moment, Seams};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -163,15 +162,11 @@ pub(super) async fn hold(global: &Global, name: &str) -> Result<(), Failure> {
     let client =
         global.builder().max_clock_drift(ALLOWANCE).label("bench holder").connect().await?;
     let guard = client.lock(name).await?;
-    let mut state = guard.state();
-    loop {
-        let now = *state.borrow_and_update();
-        let (GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until }) = now else {
-            return Ok(());
-        };
+    let mut states = guard.states();
+    let mut now = states.now();
+    while let Some(safe_until) = now.safe_until() {
         show::line(format!("{SAFE_UNTIL}{}", safe_until.since_origin().as_nanos()));
-        if state.changed().await.is_err() {
-            return Ok(());
-        }
+        now = states.changed().await;
     }
+    Ok(())
 }

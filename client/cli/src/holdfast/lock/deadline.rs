@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::{GuardState, Moment};
+use holdfast::{GuardStates, Moment};
 use holdfast_seams::Clock;
-use tokio::sync::watch;
 
 use super::Held;
 
@@ -15,12 +14,8 @@ const KILL_BEFORE: Duration = Duration::from_millis(200);
 /// A quarter of the TTL. In a scope with fallback a hold may at any time be certain for much less,
 /// and is extended as often: then a third of its certain time at the start.
 pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
-    let ahead = match *held.state.borrow() {
-        GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-            safe_until.saturating_since(now)
-        }
-        GuardState::Lost(_) | GuardState::Released => Duration::ZERO,
-    };
+    let safe_until = held.states.now().safe_until();
+    let ahead = safe_until.map(|until| until.saturating_since(now)).unwrap_or_default();
     if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
 }
 
@@ -36,17 +31,15 @@ pub(super) enum Demand {
 
 pub(super) struct HoldWatch {
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) state: watch::Receiver<GuardState>,
+    pub(super) states: GuardStates,
     pub(super) grace: Duration,
 }
 
 impl HoldWatch {
     pub(super) fn demand(&self) -> Demand {
-        match *self.state.borrow() {
-            GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
-                demand(safe_until, self.grace, self.clock.now())
-            }
-            GuardState::Lost(_) | GuardState::Released => Demand::Kill,
+        match self.states.now().safe_until() {
+            Some(safe_until) => demand(safe_until, self.grace, self.clock.now()),
+            None => Demand::Kill,
         }
     }
 
@@ -69,6 +62,8 @@ fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
 
 #[cfg(test)]
 mod tests {
+    use holdfast::GuardState;
+
     use super::*;
 
     fn at(ms: u64) -> Moment {
@@ -90,9 +85,9 @@ mod tests {
     #[test]
     fn a_hold_that_is_certain_for_less_than_its_ttl_leaves_a_grace_in_proportion() {
         let grace_of = |safe_until| {
-            let state = watch::Sender::new(GuardState::Held { safe_until }).subscribe();
+            let states = GuardStates::fixed(GuardState::Held { safe_until });
             let ttl = Duration::from_secs(10);
-            let held = Held::of_locks(state, &[], None, ttl);
+            let held = Held::of_locks(states, &[], None, ttl);
             usual_grace(&held, at(1_000))
         };
         assert_eq!(grace_of(at(9_000)), Duration::from_millis(2_500));

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use holdfast::GuardState;
-use tokio::sync::{oneshot, watch};
+use holdfast::GuardStates;
+use tokio::sync::oneshot;
 
 use super::Ended;
 
 /// The hold, as the main thread needs it.
 pub(crate) struct Held {
-    pub(crate) state: watch::Receiver<GuardState>,
+    pub(crate) states: GuardStates,
     /// The held lock or item, for messages: `the lock "a"`.
     pub(crate) what: String,
     /// The command's environment and input.
@@ -32,7 +32,7 @@ impl Held {
     /// A hold of these locks: with `--any` perhaps not all of the request. There is a token only if
     /// the store behind the lock gives one.
     pub(crate) fn of_locks(
-        state: watch::Receiver<GuardState>,
+        states: GuardStates,
         names: &[String],
         token: Option<String>,
         ttl: Duration,
@@ -46,6 +46,6 @@ impl Held {
         let listed: Vec<_> = names.iter().map(|name| name.escape_debug().to_string()).collect();
         let one = if names.len() == 1 { "the lock" } else { "the locks" };
         let what = format!("{one} {}", listed.join(", "));
-        Self { state, what, told: Told { variables, ..Told::default() }, ttl }
+        Self { states, what, told: Told { variables, ..Told::default() }, ttl }
     }
 }

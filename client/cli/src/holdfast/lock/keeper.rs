@@ -6,9 +6,8 @@ use std::sync::mpsc::SyncSender;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Builder, Client, Guard, GuardState, QueuePlace, TryAcquire};
+use holdfast::{Builder, Client, Guard, GuardStates, QueuePlace, TryAcquire};
 use holdfast_seams::{Seams, select};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::line::WaitLine;
@@ -120,7 +119,7 @@ pub(crate) async fn keep(
         Some(Ok(guard)) => {
             let names: Vec<String> = guard.names().map(str::to_owned).collect();
             let token = Some(guard.token().to_string());
-            let held = Held::of_locks(guard.state(), &names, token, client.ttl());
+            let held = Held::of_locks(guard.states(), &names, token, client.ttl());
             hold(held, &events, &stop).await;
             // The command has ended; whatever the result, the lease passes the lock on.
             let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
@@ -157,21 +156,21 @@ async fn acquire(
 
 /// Hands the hold to the main thread, and keeps it until `stop`.
 pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &CancellationToken) {
-    let state = held.state.clone();
+    let states = held.states.clone();
     if events.send(Event::Granted(held)).is_ok() {
-        watch_over(state, events, stop).await;
+        watch_over(states, events, stop).await;
     }
 }
 
 /// Reports the end of the hold, until `stop`.
 pub(crate) async fn watch_over(
-    mut state: watch::Receiver<GuardState>,
+    mut states: GuardStates,
     events: &SyncSender<Event>,
     stop: &CancellationToken,
 ) {
     select! {
         () = stop.cancelled() => return,
-        _ = state.wait_for(GuardState::is_over) => {}
+        _ = states.over() => {}
     }
     // The main thread reads the state itself.
     if events.send(Event::Look).is_ok() {

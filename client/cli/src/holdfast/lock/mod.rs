@@ -177,7 +177,7 @@ fn supervise(
         // A full inbox wakes the main thread anyway.
         let _ = events.try_send(Event::Look);
     }));
-    let watched = HoldWatch { clock, state: held.state.clone(), grace };
+    let watched = HoldWatch { clock, states: held.states.clone(), grace };
     if watched.is_over() {
         return Ok((Ended::LockLost(lost(&held.what, &watched)), None));
     }
@@ -202,7 +202,7 @@ fn say(what: &str, json: bool) {
 }
 
 fn lost(what: &str, hold: &HoldWatch) -> Failure {
-    let why = match *hold.state.borrow() {
+    let why = match hold.states.now() {
         GuardState::Lost(reason) => reason.to_string(),
         _ => "the store was not heard from in time".to_owned(),
     };

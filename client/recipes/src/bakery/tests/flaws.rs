@@ -96,7 +96,7 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
             seams.clock.now()
         };
         let ours = async {
-            let guard = ours.get_lock("foo").await.unwrap();
+            let guard = ours.lock("foo").await.unwrap();
             (seams.clock.now(), guard)
         };
         let waits = async {
@@ -188,7 +188,7 @@ fn a_false_flag_that_stands_for_ever_is_in_nobodys_way() {
     machine.run(async {
         dead.raise_flag().await;
         dead.lower_flag().await;
-        let guard = ours.try_get_lock("foo").await.unwrap().unwrap();
+        let guard = ours.try_lock("foo").await.unwrap().unwrap();
         guard.release().await.unwrap();
         assert_eq!(
             cells(&model, "choosing").await,

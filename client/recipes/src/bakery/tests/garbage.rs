@@ -11,7 +11,7 @@ fn told(form: BakeryForm, table: &'static str, value: Option<Value>) -> String {
     let ours = locker(&model, &machine.process("ours"), form);
     machine.run(async {
         model.execute(put(table, "odd\u{1b}", value, NEVER_S, 1)).await.unwrap();
-        let error = ours.get_lock("foo").await.unwrap_err();
+        let error = ours.lock("foo").await.unwrap_err();
         let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
         assert!(invalid, "{error}");
         ours.cassandra.settled().await;
@@ -65,7 +65,7 @@ fn a_number_of_0_is_in_nobodys_way() {
     let ours = locker(&model, &machine.process("ours"), BakeryForm::Wiki);
     machine.run(async {
         model.execute(put("numbers", "0", Some(Value::Long(0)), NEVER_S, 1)).await.unwrap();
-        assert!(ours.try_get_lock("foo").await.unwrap().is_some());
+        assert!(ours.try_lock("foo").await.unwrap().is_some());
     });
 }
 
@@ -81,13 +81,13 @@ fn the_last_number_is_had_and_nothing_wraps() {
         let leaving = async {
             old.seams.sleep(secs(5)).await;
             assert!(numbers(&model).await.values().any(|number| *number == i64::MAX));
-            let error = next.get_lock("foo").await.unwrap_err();
+            let error = next.lock("foo").await.unwrap_err();
             assert!(error.to_string().contains("highest number"), "{error}");
             old.leave().await;
         };
-        let (guard, ()) = futures_util::join!(ours.get_lock("foo"), leaving);
+        let (guard, ()) = futures_util::join!(ours.lock("foo"), leaving);
         guard.unwrap().release().await.unwrap();
-        assert!(next.get_lock("foo").await.is_ok(), "they begin again at 1");
+        assert!(next.lock("foo").await.is_ok(), "they begin again at 1");
     });
 }
 
@@ -101,11 +101,11 @@ fn a_row_that_is_longer_than_a_read_is_refused() {
             |dead: u32| put("choosing", &dead.to_string(), Some(Value::Flag(false)), NEVER_S, 1);
         join_all((0..9_999).map(|dead| model.execute(down(dead)))).await;
         machine.world().seams().sleep(secs(10)).await;
-        ours.get_lock("foo").await.unwrap().release().await.unwrap();
+        ours.lock("foo").await.unwrap().release().await.unwrap();
         for dead in [9_999, 10_000] {
             model.execute(down(dead)).await.unwrap();
         }
-        let error = ours.get_lock("foo").await.unwrap_err().to_string();
+        let error = ours.lock("foo").await.unwrap_err().to_string();
         assert!(
             error.contains("table choosing: lock \"foo\" has more than 10000 cells"),
             "{error}"

@@ -96,7 +96,7 @@ fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
         machine.run(async {
             before.draw().await;
             let waiting = async {
-                let guard = bakery.get_lock("foo").await.unwrap();
+                let guard = bakery.lock("foo").await.unwrap();
                 (guard, world.clock.now())
             };
             let others = async {
@@ -130,7 +130,7 @@ fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
         machine.run(async {
             before.draw().await;
             let waiting = async {
-                let guard = bakery.get_lock("foo").await.unwrap();
+                let guard = bakery.lock("foo").await.unwrap();
                 (guard, world.clock.now())
             };
             let others = async {
@@ -213,7 +213,7 @@ fn of_several_who_draw_at_once_one_is_in_at_a_time() {
             let process = machine.process(name);
             process.seams().sleep(ms(after_ms)).await;
             let bakery = locker(&model, &process, form);
-            if let Ok(guard) = bakery.get_lock_within("foo", secs(60)).await {
+            if let Ok(guard) = bakery.lock_within("foo", secs(60)).await {
                 let others = inside.fetch_add(1, Ordering::Relaxed);
                 assert!(others == 0 || !guard.is_safe(), "seed {seed}");
                 process.seams().sleep(secs(4)).await;
@@ -236,9 +236,9 @@ fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one()
     let [first, second] = [&a, &b].map(|process| locker(&model, process, BakeryForm::Wiki));
     let world = machine.world().seams();
     machine.run(async {
-        let held = first.get_lock("foo").await.unwrap();
+        let held = first.lock("foo").await.unwrap();
         a.pause();
-        let next = second.get_lock("foo").await.unwrap();
+        let next = second.lock("foo").await.unwrap();
         assert!(!held.is_safe());
         a.resume();
         world.sleep(secs(1)).await;

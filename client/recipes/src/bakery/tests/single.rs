@@ -18,11 +18,10 @@ fn a_free_lock_takes_six_round_trips_and_one_and_the_form_in_php_two_more() {
         let bakery = locker(&model, &machine.process("a"), form);
         machine.run(async {
             let mut guard = None;
-            let took = sent(&bakery, async { guard = bakery.get_lock("foo").await.ok() }).await;
+            let took = sent(&bakery, async { guard = bakery.lock("foo").await.ok() }).await;
             let guard = guard.unwrap();
             let gave = sent(&bakery, async { guard.release().await.unwrap() }).await;
-            let tried =
-                sent(&bakery, async { drop(bakery.try_get_lock("foo").await.unwrap()) }).await;
+            let tried = sent(&bakery, async { drop(bakery.try_lock("foo").await.unwrap()) }).await;
             assert_eq!((took, gave, tried), (takes, gives_back, takes + 1), "{form:?}");
         });
     }
@@ -36,8 +35,8 @@ fn a_hold_is_a_number_and_no_flag() {
         let bakery = locker(&model, &machine.process("a"), form);
         let seams = machine.world().seams();
         machine.run(async {
-            let guard = bakery.get_lock("foo").await.unwrap();
-            assert_eq!((guard.lock_id(), guard.thread_id()), ("foo", "a"));
+            let guard = bakery.lock("foo").await.unwrap();
+            assert_eq!((guard.name(), guard.owner()), ("foo", "a"));
             assert_eq!(numbers(&model).await.into_values().collect::<Vec<_>>(), [1]);
             assert_eq!(choosing(&model).await, [""; 0]);
             guard.release().await.unwrap();
@@ -57,12 +56,12 @@ fn who_waits_keeps_its_number_for_longer_than_a_ttl_and_the_order_is_that_of_the
         let [a, b, c, d] = &lockers;
         let world = machine.world().seams();
         machine.run(async {
-            let held = a.get_lock("foo").await.unwrap();
+            let held = a.lock("foo").await.unwrap();
             let order = std::sync::Mutex::new(Vec::new());
             let waiting = async |bakery: &Bakery, after: u64| {
                 world.sleep(secs(after)).await;
-                let guard = bakery.get_lock("foo").await.unwrap();
-                order.lock().unwrap().push(guard.thread_id().to_owned());
+                let guard = bakery.lock("foo").await.unwrap();
+                order.lock().unwrap().push(guard.owner().to_owned());
                 guard.release().await.unwrap();
             };
             let releasing = async {
@@ -86,12 +85,12 @@ fn who_is_far_behind_looks_often_enough_to_keep_its_number() {
             .map(|name| locker_for(&model, &machine.process(name), form, (secs(5), secs(1))));
         let world = machine.world().seams();
         machine.run(async {
-            let held = lockers[0].get_lock("foo").await.unwrap();
+            let held = lockers[0].lock("foo").await.unwrap();
             let order = std::sync::Mutex::new(String::new());
             let waiting = async |bakery: &Bakery, after: u64| {
                 world.sleep(secs(after)).await;
-                let guard = bakery.get_lock("foo").await.unwrap();
-                order.lock().unwrap().push_str(guard.thread_id());
+                let guard = bakery.lock("foo").await.unwrap();
+                order.lock().unwrap().push_str(guard.owner());
                 guard.release().await.unwrap();
             };
             let releasing = async {
@@ -138,7 +137,7 @@ fn who_comes_to_choose_later_is_not_waited_for() {
                 seams.sleep(secs(5)).await;
                 first.lower_flag().await;
             };
-            let ((), guard) = join!(olds, ours.get_lock_within("foo", secs(60)));
+            let ((), guard) = join!(olds, ours.lock_within("foo", secs(60)));
             assert!(guard.is_ok(), "{form:?}: {guard:?}");
             assert_eq!(choosing(&model).await, ["z"]);
         });
@@ -164,7 +163,7 @@ fn the_first_step_of_php_waits_for_nobody_who_came_later() {
             assert_eq!(numbers(&model).await.len(), 1, "ours has its number");
             z.lower_flag().await;
         };
-        let ((), guard) = join!(olds, ours.get_lock_within("foo", secs(60)));
+        let ((), guard) = join!(olds, ours.lock_within("foo", secs(60)));
         assert!(guard.is_ok(), "{guard:?}");
     });
 }
@@ -176,9 +175,9 @@ fn a_try_finds_a_held_lock_held_and_leaves_nothing_behind() {
         let [a, b] = ["a", "b"].map(|name| locker(&model, &machine.process(name), form));
         let world = machine.world().seams();
         machine.run(async {
-            let held = a.try_get_lock("foo").await.unwrap().unwrap();
+            let held = a.try_lock("foo").await.unwrap().unwrap();
             let asked = sent(&b, async {
-                assert!(b.try_get_lock("foo").await.unwrap().is_none());
+                assert!(b.try_lock("foo").await.unwrap().is_none());
             });
             assert_eq!(asked.await, 1, "one look, and no number");
             held.release().await.unwrap();
@@ -200,9 +199,9 @@ fn of_two_who_try_at_once_one_has_it() {
         machine.run(async {
             let late = async {
                 world.sleep(ms(seed % 100 * 3)).await;
-                b.try_get_lock("foo").await.unwrap()
+                b.try_lock("foo").await.unwrap()
             };
-            let (a, b) = join!(a.try_get_lock("foo"), late);
+            let (a, b) = join!(a.try_lock("foo"), late);
             let had = [a.unwrap().is_some(), b.is_some()];
             assert!(had[0] != had[1], "seed {seed}: {had:?}");
         });
@@ -221,7 +220,7 @@ fn a_try_does_not_wait_for_who_never_draws() {
         machine.run(async {
             dead.raise_flag().await;
             let began = world.clock.now();
-            assert!(ours.try_get_lock("foo").await.unwrap().is_none());
+            assert!(ours.try_lock("foo").await.unwrap().is_none());
             assert!(world.clock.now().saturating_since(began) < secs(3), "{form:?}");
             world.sleep(secs(10)).await;
             assert_eq!(numbers(&model).await, BTreeMap::new());
@@ -240,13 +239,13 @@ fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
         let (first, second) = (locker(&model, &a, form), locker(&model, &b, form));
         model.set_skew(1, i64::try_from(lives::SKEW.as_millis()).unwrap());
         let seams = machine.world().seams();
-        let held = async move { std::mem::forget(first.get_lock("foo").await) };
+        let held = async move { std::mem::forget(first.lock("foo").await) };
         a.seams().spawn("acquire", held).detach();
         machine.run(async {
             seams.sleep(ms(dies_after_ms)).await;
             a.kill();
             let within = lives::TTL + lives::SKEW + secs(5);
-            let had = second.get_lock_within("foo", within).await;
+            let had = second.lock_within("foo", within).await;
             assert!(had.is_ok(), "died after {dies_after_ms} ms: {had:?}");
         });
     }
@@ -263,7 +262,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
         let world = machine.world().seams();
         machine.run(async {
-            drop(world.timeout(ms(seed * 40), bakery.get_lock("foo")).await);
+            drop(world.timeout(ms(seed * 40), bakery.lock("foo")).await);
             world.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(20)).await;

@@ -33,11 +33,11 @@ fn order(seed: u64, by_service: bool) -> Vec<String> {
     let order = Mutex::new(Vec::new());
     machine.run(async {
         seams.sleep(ms(1_000)).await;
-        let held = holder.get_lock("jobs").await.unwrap();
+        let held = holder.lock("jobs").await.unwrap();
         let wait = async |queue: &Queue, after_ms: u64| {
             seams.sleep(ms(after_ms)).await;
-            let guard = queue.get_lock("jobs").await.unwrap();
-            order.lock().unwrap().push(guard.thread_id().to_owned());
+            let guard = queue.lock("jobs").await.unwrap();
+            order.lock().unwrap().push(guard.owner().to_owned());
             guard.release().await.unwrap();
         };
         let release = async {
@@ -105,15 +105,15 @@ fn without_the_time_there_is_no_place_and_no_lock_until_it_is_told() {
     let later = queue.clone().with_time(Arc::new(Silent { answers: Mutex::new(answers) }));
     let never = queue.with_time(Arc::new(Silent { answers: Mutex::new(vec![not_now()]) }));
     machine.run(async {
-        let error = never.get_lock_within("jobs", ms(20_000)).await.unwrap_err();
+        let error = never.lock_within("jobs", ms(20_000)).await.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
         let says = "no time for a place in the queue: no server could be reached";
         assert!(error.to_string().contains(says), "{error}");
-        let tried = never.try_get_lock("jobs").await.unwrap_err();
+        let tried = never.try_lock("jobs").await.unwrap_err();
         assert!(matches!(tried, Error::Unreachable { .. }), "{tried:?}");
         assert_eq!(places(&model).await, [""; 0]);
 
-        let guard = later.get_lock("jobs").await.unwrap();
+        let guard = later.lock("jobs").await.unwrap();
         let places = places(&model).await;
         assert!(
             places.len() == 1 && places[0].starts_with("00000000000000000077hf1:"),
@@ -130,7 +130,7 @@ fn a_time_service_that_refuses_ends_the_wait() {
     let answers = Mutex::new(vec![Err(Error::invalid("the cell has no time".into()))]);
     let queue = queue(&model, &process).with_time(Arc::new(Silent { answers }));
     machine.run(async {
-        let error = queue.get_lock("jobs").await.unwrap_err();
+        let error = queue.lock("jobs").await.unwrap_err();
         assert!(error.to_string().contains("refused: the cell has no time"), "{error}");
     });
 }

@@ -42,13 +42,13 @@ impl Judge {
             self.seen.lock().unwrap().lost += 1;
             return;
         }
-        let name = guard.lock_id();
-        let token = guard.fencing_token().unwrap();
+        let name = guard.name();
+        let token = guard.token().unwrap();
         let mut guards = self.guards.lock().unwrap();
         guards.retain(|other| other.strong_count() > 0);
         for other in guards.iter().filter_map(Weak::upgrade) {
-            if other.lock_id() == name && other.is_safe() && guard.is_safe() {
-                let tokens = [other, guard.clone()].map(|one| one.fencing_token().unwrap());
+            if other.name() == name && other.is_safe() && guard.is_safe() {
+                let tokens = [other, guard.clone()].map(|one| one.token().unwrap());
                 let tokens = tokens.map(|token| (token.epoch(), token.get() & 0xffff_ffff_ffff));
                 self.is_wrong(format!("two safe under {tokens:?} (epoch, number): {guard:?}"));
             }
@@ -247,7 +247,7 @@ impl Life {
         seams.sleep(secs(120)).await;
         let client = self.world.client(&self.world.machine.process("newcomer"));
         for name in NAMES {
-            let guard = client.get_lock_within(name, secs(400)).await;
+            let guard = client.lock_within(name, secs(400)).await;
             let tell = || self.world.cluster.tell(name);
             let guard =
                 guard.map_err(|error| format!("{name} is not served: {error}; {}", tell()))?;

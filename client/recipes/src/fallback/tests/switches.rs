@@ -42,7 +42,7 @@ fn set_row(world: &World, scope: &str, mode: &str, epoch: i64) {
 }
 
 fn epoch_of(guard: &RemoteGuard) -> u64 {
-    guard.fencing_token().unwrap().epoch()
+    guard.token().unwrap().epoch()
 }
 
 /// A world with that random seed, and a process that falls back.
@@ -63,13 +63,13 @@ fn a_scope_whose_servers_are_gone_is_served_by_cassandra_after_w_and_comes_back_
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
         let seams = world.machine.world().seams();
-        let native = locker.get_lock("a/1").await.unwrap();
-        let first = native.fencing_token();
+        let native = locker.lock("a/1").await.unwrap();
+        let first = native.token();
         assert_eq!(epoch_of(&native), 1);
         world.kill_servers();
         let died = seams.clock.now();
 
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
         let taken = seams.clock.now().saturating_since(died);
         assert!(!native.is_safe(), "its authority is over");
         assert_eq!((epoch_of(&guard), row(&world, "a/").0.as_str()), (2, "cassandra"));
@@ -77,18 +77,18 @@ fn a_scope_whose_servers_are_gone_is_served_by_cassandra_after_w_and_comes_back_
         assert_eq!(guard.ttl(), world.durations.hold(), "as long as one read covers it");
         seams.sleep(secs(60)).await;
         assert!(guard.is_safe(), "it is read and renewed for as long as nobody else serves");
-        let second = guard.fencing_token();
+        let second = guard.token();
         guard.release().await.unwrap();
 
         world.elect(1);
-        let mut last = locker.get_lock("a/1").await.unwrap();
+        let mut last = locker.lock("a/1").await.unwrap();
         while epoch_of(&last) == 2 {
             last.release().await.unwrap();
             seams.sleep(secs(1)).await;
-            last = locker.get_lock("a/1").await.unwrap();
+            last = locker.lock("a/1").await.unwrap();
         }
         assert_eq!((epoch_of(&last), row(&world, "a/").0.as_str()), (4, "native"));
-        assert!(first < second && second < last.fencing_token());
+        assert!(first < second && second < last.token());
     });
 }
 
@@ -100,8 +100,8 @@ fn while_the_native_store_serves_nobody_reads_the_row() {
         world.machine.world().seams().sleep(secs(5)).await;
         // Bumps of both scopes are the only statements; a reader would add one each V/3.
         let before = world.model.arrived();
-        let guard = locker.get_lock("a/1").await.unwrap();
-        let waits = locker.get_lock_within("a/1", secs(30));
+        let guard = locker.lock("a/1").await.unwrap();
+        let waits = locker.lock_within("a/1", secs(30));
         assert!(matches!(waits.await, Err(Error::NotGranted { .. })));
         drop(guard);
 
@@ -118,7 +118,7 @@ fn who_alone_cannot_reach_the_servers_waits_and_takes_nothing_over() {
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
         world.cluster.set_cut(true);
-        let waited = locker.get_lock_within("a/1", secs(60)).await;
+        let waited = locker.lock_within("a/1", secs(60)).await;
 
         let error = waited.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. } | Error::NotGranted { .. }), "{error}");
@@ -133,7 +133,7 @@ fn a_hold_is_safe_no_longer_than_v_after_the_last_read_that_was_answered() {
         let locker = fallback(&world, &process).await;
         let seams = world.machine.world().seams();
         world.kill_servers();
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
         let nothing = crate::model::Odds { request_lost: 1_000, ..Default::default() };
         world.model.set_odds(nothing);
         let last = seams.clock.now();
@@ -154,16 +154,16 @@ fn a_hold_under_another_epoch_is_lost_at_the_next_read() {
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
         world.kill_servers();
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
         set_row(&world, "a/", "draining", 3);
         world.machine.world().seams().sleep(V / 2).await;
         assert!(guard.is_safe(), "it drains: who holds goes on");
-        let denied = locker.try_get_lock_within("a/2", V / 2).await;
+        let denied = locker.try_lock_within("a/2", V / 2).await;
         assert!(denied.is_err(), "and nobody new enters: {denied:?}");
         set_row(&world, "a/", "cassandra", 4);
 
         assert_eq!(guard.lost().await, LostReason::AuthorityPassed);
-        assert!(matches!(*guard.state().borrow(), GuardState::Lost(_)));
+        assert!(matches!(guard.state(), GuardState::Lost(_)));
     });
 }
 
@@ -174,7 +174,7 @@ fn who_only_holds_takes_nothing_over() {
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
         world.kill_servers();
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
         set_row(&world, "a/", "draining", 3);
         world.machine.world().seams().sleep(W * 3).await;
 
@@ -250,7 +250,7 @@ fn a_row_without_w_and_v_is_not_taken_over_and_it_says_what_is_missing() {
         let options = FallbackOptions::default();
         let fallback = Fallback::new(&world.cassandra(&process), "c/", &options).unwrap();
 
-        let error = fallback.get_lock_within("c/1", secs(60)).await.unwrap_err();
+        let error = fallback.lock_within("c/1", secs(60)).await.unwrap_err();
         let error = error.to_string();
         assert!(error.contains("the row of scope \"c/\" has no take_over_ms"), "{error}");
         assert_eq!(row(&world, "c/"), ("native".to_owned(), 3, 0));
@@ -265,13 +265,13 @@ fn nobody_takes_over_a_scope_that_is_prepared_or_retired_or_has_no_row() {
             let locker = fallback(&world, &process).await;
             world.kill_servers();
             set_row(&world, "a/", mode, 1);
-            let error = locker.get_lock_within("a/1", secs(60)).await.unwrap_err();
+            let error = locker.lock_within("a/1", secs(60)).await.unwrap_err();
             // Which of the two stores answers first is random.
             assert!(matches!(error, Error::Unreachable { .. }), "{error}");
             assert_eq!(row(&world, "a/"), (mode.to_owned(), 1, 0));
             let options = FallbackOptions::default();
             let fallback = Fallback::new(&world.cassandra(&process), "a/", &options);
-            let error = fallback.unwrap().get_lock_within("a/1", secs(20)).await.unwrap_err();
+            let error = fallback.unwrap().lock_within("a/1", secs(20)).await.unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
         });
     }
@@ -279,7 +279,7 @@ fn nobody_takes_over_a_scope_that_is_prepared_or_retired_or_has_no_row() {
     world.machine.run(async {
         let options = FallbackOptions::default();
         let fallback = Fallback::new(&world.cassandra(&process), "c/", &options).unwrap();
-        let error = fallback.get_lock_within("c/1", secs(60)).await.unwrap_err();
+        let error = fallback.lock_within("c/1", secs(60)).await.unwrap_err();
         assert!(error.to_string().contains("no row in the table authority"), "{error}");
     });
 }
@@ -337,7 +337,7 @@ fn a_take_over_without_an_answer_gives_nothing() {
             Fate::RequestLost,
         );
 
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
 
         let taken = seams.clock.now().saturating_since(died);
         assert_eq!((row(&world, "a/").0.as_str(), epoch_of(&guard)), ("cassandra", 2));
@@ -437,7 +437,7 @@ fn a_late_delete_of_a_lease_that_was_given_up_does_not_hit_the_next_one() {
         let (guard, ()) = tokio::join!(one.acquire("a/1", Patience::Endless), switching);
         let guard = guard.unwrap();
         let other = new(&world.machine.process("other"));
-        let tried = other.get_lock_within("a/1", secs(10)).await;
+        let tried = other.lock_within("a/1", secs(10)).await;
 
         assert!(guard.is_safe());
         assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
@@ -467,11 +467,11 @@ fn a_try_says_whether_somebody_holds_it_there_too() {
         let other = world.machine.process("other");
         let other = world.locker(&other, "a/", LockerMode::Fallback).await.unwrap();
         world.kill_servers();
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
 
-        assert!(other.try_get_lock("a/1").await.unwrap().is_none());
+        assert!(other.try_lock("a/1").await.unwrap().is_none());
         guard.release().await.unwrap();
-        assert!(other.try_get_lock("a/1").await.unwrap().is_some());
+        assert!(other.try_lock("a/1").await.unwrap().is_some());
     });
 }
 
@@ -484,17 +484,17 @@ fn a_process_in_native_waits_while_the_scope_is_cassandras() {
         let locker = fallback(&world, &process).await;
         let other = world.machine.process("other");
         let native = world.locker(&other, "a/", LockerMode::Native).await.unwrap();
-        let held = native.get_lock("a/1").await.unwrap();
+        let held = native.lock("a/1").await.unwrap();
         world.kill_servers();
-        let guard = locker.get_lock("a/1").await.unwrap();
+        let guard = locker.lock("a/1").await.unwrap();
         assert!(!held.is_safe() && guard.is_safe());
         drop(held);
 
         world.elect(0);
-        let waiting = native.get_lock_within("a/1", secs(2)).await;
+        let waiting = native.lock_within("a/1", secs(2)).await;
         assert!(waiting.is_err() && guard.is_safe(), "{waiting:?}");
         guard.release().await.unwrap();
-        let later = native.get_lock_within("a/1", secs(60)).await.unwrap();
+        let later = native.lock_within("a/1", secs(60)).await.unwrap();
         assert!(epoch_of(&later) >= 4);
     });
 }
@@ -505,9 +505,9 @@ fn a_process_goes_between_native_and_fallback_without_losing_what_it_holds() {
     world.machine.run(async {
         world.open_the_last_stage().await;
         let locker = world.locker(&process, "a/", LockerMode::Native).await.unwrap();
-        let held = locker.get_lock("a/1").await.unwrap();
+        let held = locker.lock("a/1").await.unwrap();
         locker.set_mode(LockerMode::Fallback).await.unwrap();
-        let fallen = locker.get_lock("a/2").await.unwrap();
+        let fallen = locker.lock("a/2").await.unwrap();
         assert!(held.is_safe() && fallen.is_safe());
 
         let scope = world.scope("a/");

@@ -100,7 +100,7 @@ fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
     let lease = locker(&model, &process, "a", secs(180), secs(60));
     let world = machine.world().seams();
     machine.run(async {
-        let guard = lease.get_lock("foo").await.unwrap();
+        let guard = lease.lock("foo").await.unwrap();
         // From here on no request of the holder is applied.
         model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
         let mut safe_for = 0;
@@ -145,7 +145,7 @@ fn an_insert_whose_answer_is_lost_is_found_in_the_row_and_held_by_a_renewal() {
     let world = machine.world().seams();
     machine.run(async {
         model.set_odds(Odds { answer_lost: 1_000, ..Odds::default() });
-        let getting = lease.get_lock("foo");
+        let getting = lease.lock("foo");
         let healing = async {
             world.sleep(secs(9)).await;
             model.set_odds(Odds::default());
@@ -177,7 +177,7 @@ fn a_row_found_to_be_ours_is_safe_from_a_renewal_of_our_own_only() {
             world.sleep(secs(150)).await;
             model.set_odds(Odds::default());
         };
-        let (guard, ()) = futures_util::join!(lease.get_lock("foo"), script);
+        let (guard, ()) = futures_util::join!(lease.lock("foo"), script);
         let guard = guard.unwrap();
         model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
         world.sleep(secs(40)).await;

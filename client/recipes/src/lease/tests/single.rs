@@ -20,14 +20,14 @@ fn two(seed: u64) -> (Machine, Model, [Process; 2], [Lease; 2]) {
 fn a_lock_is_had_by_one_and_by_the_next_after_its_release() {
     let (machine, _model, _processes, [a, b]) = two(1);
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
-        assert!(b.try_get_lock("jobs").await.unwrap().is_none());
-        assert!(b.try_get_lock("other").await.unwrap().is_some());
-        assert_eq!((held.lock_id(), held.thread_id()), ("jobs", "a"));
-        assert_eq!(held.fencing_token(), None);
+        let held = a.lock("jobs").await.unwrap();
+        assert!(b.try_lock("jobs").await.unwrap().is_none());
+        assert!(b.try_lock("other").await.unwrap().is_some());
+        assert_eq!((held.name(), held.owner()), ("jobs", "a"));
+        assert_eq!(held.token(), None);
 
         held.release().await.unwrap();
-        assert!(b.try_get_lock("jobs").await.unwrap().is_some());
+        assert!(b.try_lock("jobs").await.unwrap().is_some());
     });
 }
 
@@ -36,9 +36,9 @@ fn a_wait_ends_at_its_limit_and_says_who_holds() {
     let (machine, _model, _processes, [a, b]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let _held = a.get_lock("jobs").await.unwrap();
+        let _held = a.lock("jobs").await.unwrap();
         let began = world.clock.now();
-        let error = b.get_lock_within("jobs", secs(7)).await.unwrap_err();
+        let error = b.lock_within("jobs", secs(7)).await.unwrap_err();
 
         assert_eq!(world.clock.now().saturating_since(began), secs(7));
         assert_eq!(error.to_string(), "jobs is not granted after 7.0 s: held by a");
@@ -51,14 +51,14 @@ fn what_is_dropped_is_given_back() {
     let (machine, _model, _processes, [a, b]) = two(2);
     let world = machine.world().seams();
     machine.run(async {
-        drop(a.get_lock("jobs").await.unwrap());
+        drop(a.lock("jobs").await.unwrap());
         world.sleep(secs(1)).await;
-        let held = b.try_get_lock("jobs").await.unwrap().unwrap();
+        let held = b.try_lock("jobs").await.unwrap().unwrap();
 
-        assert!(world.timeout(secs(5), a.get_lock("jobs")).await.is_err());
+        assert!(world.timeout(secs(5), a.lock("jobs")).await.is_err());
         drop(held);
         world.sleep(secs(5)).await;
-        assert!(b.try_get_lock("jobs").await.unwrap().is_some());
+        assert!(b.try_lock("jobs").await.unwrap().is_some());
     });
 }
 
@@ -72,12 +72,12 @@ fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
         let world = machine.world().seams();
         machine.run(async {
             let patience = Duration::from_millis(seed % 90);
-            let dropped = world.timeout(patience, a.get_lock("jobs")).await;
+            let dropped = world.timeout(patience, a.lock("jobs")).await;
             drop(dropped);
             world.sleep(secs(20)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(5)).await;
-            assert!(b.try_get_lock("jobs").await.unwrap().is_some(), "seed {seed}");
+            assert!(b.try_lock("jobs").await.unwrap().is_some(), "seed {seed}");
         });
     }
 }
@@ -87,11 +87,11 @@ fn a_holder_holds_on_for_as_long_as_it_renews() {
     let (machine, _model, _processes, [a, b]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
+        let held = a.lock("jobs").await.unwrap();
         for _ in 0..60 {
             world.sleep(secs(60)).await;
             assert!(held.is_safe());
-            assert!(b.try_get_lock("jobs").await.unwrap().is_none());
+            assert!(b.try_lock("jobs").await.unwrap().is_none());
         }
     });
 }
@@ -106,11 +106,11 @@ fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
         let task = world.spawn("holder", async { drop(lease) });
         drop(task);
         let doomed = locker(&model, &a, "a", secs(180), secs(60));
-        let held = doomed.get_lock("jobs").await.unwrap();
+        let held = doomed.lock("jobs").await.unwrap();
         a.kill();
         std::mem::forget(held);
         let began = world.clock.now();
-        let _next = waiter.get_lock("jobs").await.unwrap();
+        let _next = waiter.lock("jobs").await.unwrap();
         let took = world.clock.now().saturating_since(began);
         assert!(took > secs(100) && took <= secs(180 + 60 + 3), "{took:?}");
     });
@@ -123,7 +123,7 @@ fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
     let (machine, _model, [a, _], [lease, other]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = lease.get_lock("jobs").await.unwrap();
+        let held = lease.lock("jobs").await.unwrap();
         a.pause();
         world.sleep(secs(119)).await;
         assert!(!held.is_safe(), "a clock read says so although nobody was woken");
@@ -131,7 +131,7 @@ fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
         world.sleep(secs(2)).await;
 
         assert_eq!(held.lost().await, LostReason::DeadlinePassed);
-        assert!(other.try_get_lock("jobs").await.unwrap().is_some(), "given back");
+        assert!(other.try_lock("jobs").await.unwrap().is_some(), "given back");
         let error = held.release().await.unwrap_err();
         assert_eq!(error, Error::Lost { reason: LostReason::DeadlinePassed });
     });
@@ -155,7 +155,7 @@ fn an_observer_sees_a_leader_come_change_its_value_and_go() {
         assert_eq!(observer.next().await.unwrap(), None);
         let leading = a.campaign("lead", "one", Patience::Endless).await.unwrap();
         let leader = observer.next().await.unwrap().unwrap();
-        assert_eq!((&*leader.thread_id, leader.value.as_deref()), ("a", Some("one")));
+        assert_eq!((&*leader.name, leader.value.as_deref()), ("a", Some("one")));
 
         leading.set_value(Some("two".into())).await.unwrap();
         let leader = observer.next().await.unwrap().unwrap();
@@ -216,7 +216,7 @@ fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
         assert!(model.nothing_is_chosen());
         assert!(matches!(tried, Err(Error::Unreachable { .. })), "{tried:?}");
         world.sleep(secs(10)).await;
-        let other = b.try_get_lock("jobs").await.unwrap();
+        let other = b.try_lock("jobs").await.unwrap();
         assert!(other.is_some(), "a row of nobody stands in the way until its TTL is over");
     });
 }

@@ -18,9 +18,9 @@ fn a_lock_in_both_is_kept_from_either_side_under_the_native_token_and_given_back
     let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
     world.machine.run(async {
         let both = world.locker(&a, LockerMode::Both).await.unwrap();
-        let held = both.get_lock("jobs").await.unwrap();
-        assert_eq!((held.lock_id(), held.thread_id()), ("jobs", "a"));
-        assert!(held.is_safe() && held.fencing_token().is_some());
+        let held = both.lock("jobs").await.unwrap();
+        assert_eq!((held.name(), held.owner()), ("jobs", "a"));
+        assert!(held.is_safe() && held.token().is_some());
         assert_eq!(held.ttl(), secs(10), "the shorter of the two");
         assert_eq!(others(&world, &b).await, [false, false]);
         world.sleep(secs(200)).await;
@@ -39,18 +39,18 @@ fn the_first_is_had_before_the_second_is_asked_for_and_given_back_if_the_second_
     world.machine.run(async {
         let both = world.locker(&a, LockerMode::Both).await.unwrap();
         let (old, native) = (world.old(&b), world.native.locker(&c));
-        let held = old.get_lock("jobs").await.unwrap();
+        let held = old.lock("jobs").await.unwrap();
         let began = world.machine.now();
-        let refused = both.get_lock_within("jobs", secs(7)).await;
+        let refused = both.lock_within("jobs", secs(7)).await;
         assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
         assert_eq!(world.since(began).as_secs(), 7);
         assert!(!world.native.is_held("jobs"));
         held.release().await.unwrap();
 
-        let held = native.get_lock("jobs").await.unwrap();
-        assert!(both.try_get_lock("jobs").await.unwrap().is_none());
+        let held = native.lock("jobs").await.unwrap();
+        assert!(both.try_lock("jobs").await.unwrap().is_none());
         let began = world.machine.now();
-        let refused = both.get_lock_within("jobs", secs(40)).await;
+        let refused = both.lock_within("jobs", secs(40)).await;
         assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
         assert_eq!(world.since(began).as_secs(), 40, "one limit for both");
         world.sleep(secs(1)).await;
@@ -67,7 +67,7 @@ fn the_native_half_is_given_back_before_the_other() {
     world.machine.run(async {
         let both = world.locker(&a, LockerMode::Both).await.unwrap();
         let old = world.old(&b);
-        let held = both.get_lock("jobs").await.unwrap();
+        let held = both.lock("jobs").await.unwrap();
         world.native.set_down(true);
         let looking = async {
             world.sleep(secs(3)).await;
@@ -88,7 +88,7 @@ fn an_acquire_that_is_given_up_leaves_nothing_in_either_store() {
         world.machine.run(async {
             let both = world.locker(&a, LockerMode::Both).await.unwrap();
             let seams = a.seams();
-            let acquiring = both.get_lock("jobs");
+            let acquiring = both.lock("jobs");
             drop(seams.timeout(Duration::from_millis(after_ms), acquiring).await);
             world.sleep(secs(2)).await;
             assert_eq!(others(&world, &b).await, [true, true], "given up after {after_ms} ms");
@@ -104,8 +104,8 @@ fn the_first_half_is_kept_for_as_long_as_the_second_is_waited_for() {
     world.machine.run(async {
         let both = world.locker(&a, LockerMode::Both).await.unwrap();
         let (old, native) = (world.old(&b), world.native.locker(&c));
-        let held = native.get_lock("jobs").await.unwrap();
-        let waiting = both.get_lock("jobs");
+        let held = native.lock("jobs").await.unwrap();
+        let waiting = both.lock("jobs");
         let releasing = async {
             world.sleep(secs(100)).await;
             assert!(!is_free(&old).await, "three TTLs later");
@@ -125,8 +125,8 @@ fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
     world.machine.run(async {
         let both = world.locker(&a, LockerMode::Both).await.unwrap();
         let native = world.native.locker(&c);
-        let held = native.get_lock("jobs").await.unwrap();
-        let waiting = both.get_lock("jobs");
+        let held = native.lock("jobs").await.unwrap();
+        let waiting = both.lock("jobs");
         let troubling = async {
             world.sleep(secs(5)).await;
             world.model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
@@ -134,7 +134,7 @@ fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
             world.model.set_odds(Odds::default());
             // The row in Cassandra has expired: an old client has the lock now.
             let old = world.old(&b);
-            let theirs = old.get_lock_within("jobs", secs(20)).await.unwrap();
+            let theirs = old.lock_within("jobs", secs(20)).await.unwrap();
             held.release().await.unwrap();
             for _ in 0..20 {
                 assert!(theirs.is_safe());
@@ -169,8 +169,8 @@ fn a_first_half_that_is_lost_is_had_again_while_the_second_is_still_waited_for()
             .start(LockerMode::Both)
             .await
             .unwrap();
-        let held = world.native.locker(&c).get_lock("jobs").await.unwrap();
-        let waiting = locker.get_lock("jobs");
+        let held = world.native.locker(&c).lock("jobs").await.unwrap();
+        let waiting = locker.lock("jobs");
         let troubling = async {
             world.sleep(secs(5)).await;
             world.model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
@@ -193,7 +193,7 @@ fn a_lock_in_both_is_lost_with_either_half() {
         let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
         world.machine.run(async {
             let both = world.locker(&a, LockerMode::Both).await.unwrap();
-            let held = both.get_lock("jobs").await.unwrap();
+            let held = both.lock("jobs").await.unwrap();
             if lose_native {
                 world.native.forget("jobs");
             } else {
@@ -229,9 +229,9 @@ fn without_a_native_store_there_is_one_mode_and_outside_of_the_scope_no_lock() {
         let locker = builder().start(LockerMode::Cassandra).await.unwrap();
         let refused = locker.set_mode(LockerMode::Both).await.unwrap_err();
         assert!(refused.to_string().contains("needs a native client"), "{refused}");
-        let refused = locker.get_lock("jobs").await.unwrap_err();
+        let refused = locker.lock("jobs").await.unwrap_err();
         assert!(refused.to_string().contains("is not in the scope \"orders/\""), "{refused}");
         let held = locker.acquire("orders/7", Patience::None).await.unwrap();
-        assert_eq!(held.fencing_token(), None);
+        assert_eq!(held.token(), None);
     });
 }

@@ -158,7 +158,7 @@ fn live(seed: u64, all: &mut Seen) {
         }
         let locker = life.world.locker(&newcomer, LockerMode::Both).await.unwrap();
         for name in ["a", "b"] {
-            let guard = locker.get_lock_within(name, secs(900)).await;
+            let guard = locker.lock_within(name, secs(900)).await;
             let guard = guard.unwrap_or_else(|error| panic!("seed {seed}: {name}: {error}"));
             life.judge.granted(&Arc::new(guard), seed);
         }

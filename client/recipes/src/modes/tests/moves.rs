@@ -16,8 +16,8 @@ fn a_process_goes_all_the_way_and_back_when_the_scope_does() {
         assert_eq!(locker.mode(), Some(LockerMode::Both), "it stays where it had come to");
         world.move_to(Stage::Native).await;
         locker.set_mode(LockerMode::Native).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
-        assert!(held.fencing_token().is_some() && is_free(&world.old(&a)).await);
+        let held = locker.lock("jobs").await.unwrap();
+        assert!(held.token().is_some() && is_free(&world.old(&a)).await);
         held.release().await.unwrap();
 
         locker.set_mode(LockerMode::Both).await.unwrap();
@@ -79,13 +79,13 @@ fn guards_stay_in_the_mode_they_were_taken_in_and_the_row_with_them() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let changing = in_time(&a, secs(100), locker.set_mode(LockerMode::Both)).await;
         assert!(changing.is_none(), "not as long as the guard is there");
-        assert!(held.is_safe() && held.fencing_token().is_none());
+        assert!(held.is_safe() && held.token().is_none());
         assert_eq!(locker.mode(), Some(LockerMode::Both));
-        let other = locker.get_lock("other").await.unwrap();
-        assert!(other.fencing_token().is_some());
+        let other = locker.lock("other").await.unwrap();
+        assert!(other.token().is_some());
         assert_eq!(world.rows().await, [("a".into(), LockerMode::Cassandra)]);
         assert!(world.scope().advance().await.is_err());
 
@@ -104,7 +104,7 @@ fn a_process_does_not_lock_natively_while_it_holds_anything_in_cassandra() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let stopper = held.cancellation_token();
         let moving = async {
             let refused = locker.set_mode(LockerMode::Native).await.unwrap_err();
@@ -114,8 +114,8 @@ fn a_process_does_not_lock_natively_while_it_holds_anything_in_cassandra() {
         let operating = async {
             world.sleep(secs(50)).await;
             assert!(world.scope().advance().await.is_err(), "the guard's row is in the way");
-            let both = locker.get_lock_within("other", secs(5)).await.unwrap();
-            assert!(both.fencing_token().is_some());
+            let both = locker.lock_within("other", secs(5)).await.unwrap();
+            assert!(both.token().is_some());
             assert!(!is_free(&world.old(&a)).await, "jobs is held in Cassandra");
             drop(held);
         };
@@ -133,8 +133,8 @@ fn who_waits_when_the_mode_changes_waits_on_in_the_new_mode() {
     let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let theirs = world.old(&b).get_lock("jobs").await.unwrap();
-        let waiting = async { locker.get_lock("jobs").await.unwrap() };
+        let theirs = world.old(&b).lock("jobs").await.unwrap();
+        let waiting = async { locker.lock("jobs").await.unwrap() };
         let changing = async {
             world.sleep(secs(5)).await;
             let changed = in_time(&a, secs(5), locker.set_mode(LockerMode::Both)).await;
@@ -142,7 +142,7 @@ fn who_waits_when_the_mode_changes_waits_on_in_the_new_mode() {
             theirs.release().await.unwrap();
         };
         let (guard, ()) = tokio::join!(waiting, changing);
-        assert!(guard.fencing_token().is_some(), "it was had in both");
+        assert!(guard.token().is_some(), "it was had in both");
     });
 }
 
@@ -161,7 +161,7 @@ fn no_guard_outlives_the_row_that_covers_it() {
             .start(LockerMode::Cassandra)
             .await
             .unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         world.sleep(secs(100)).await;
         assert!(held.is_safe(), "its row is renewed");
         a.pause();
@@ -174,11 +174,11 @@ fn no_guard_outlives_the_row_that_covers_it() {
         assert_eq!(world.scope().advance().await, Ok(Stage::Native));
         a.resume();
         world.sleep(secs(5)).await;
-        let refused = locker.get_lock_within("jobs", secs(5)).await.unwrap_err();
+        let refused = locker.lock_within("jobs", secs(5)).await.unwrap_err();
         assert!(refused.to_string().contains("is at native, where no process may enter cassandra"));
         drop(held);
         locker.set_mode(LockerMode::Native).await.unwrap();
-        assert!(locker.get_lock("other").await.unwrap().is_safe());
+        assert!(locker.lock("other").await.unwrap().is_safe());
     });
 }
 
@@ -201,13 +201,13 @@ fn a_row_that_was_over_by_one_nodes_clock_does_not_come_back_by_anothers() {
         }
         assert_eq!(world.scope().advance().await, Ok(Stage::Native));
         let native = world.locker(&b, LockerMode::Native).await.unwrap();
-        let held = native.get_lock("jobs").await.unwrap();
+        let held = native.lock("jobs").await.unwrap();
         set_clocks(Duration::ZERO);
         let there = world.rows().await;
         assert!(there.contains(&("a".into(), LockerMode::Cassandra)), "{there:?}");
 
         a.resume();
-        let refused = locker.get_lock_within("jobs", secs(5)).await;
+        let refused = locker.lock_within("jobs", secs(5)).await;
         assert!(held.is_safe());
         let refused = refused.unwrap_err().to_string();
         assert!(
@@ -215,7 +215,7 @@ fn a_row_that_was_over_by_one_nodes_clock_does_not_come_back_by_anothers() {
             "{refused}"
         );
         locker.set_mode(LockerMode::Native).await.unwrap();
-        assert!(locker.get_lock("other").await.unwrap().is_safe());
+        assert!(locker.lock("other").await.unwrap().is_safe());
     });
 }
 
@@ -225,7 +225,7 @@ fn of_two_changes_the_later_one_counts_and_the_earlier_one_says_so() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let first = locker.set_mode(LockerMode::Both);
         let second = async {
             world.sleep(secs(1)).await;

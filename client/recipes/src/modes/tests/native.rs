@@ -244,7 +244,7 @@ impl Held for Hold {
         &*self.seams.clock
     }
 
-    fn fencing_token(&self) -> Option<FencingToken> {
+    fn token(&self) -> Option<FencingToken> {
         Some(FencingToken::from_raw(self.token))
     }
 

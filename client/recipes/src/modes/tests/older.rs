@@ -157,7 +157,7 @@ fn a_tool_of_0_1_refuses_a_scope_that_a_process_of_ours_is_in() {
         assert_eq!(tool.advance("both").await, Some(true), "by itself it goes on as ever");
         assert_eq!(tool.advance("native").await, Some(true));
         let ours = world.locker(&b, LockerMode::Native).await.unwrap();
-        assert!(ours.get_lock("jobs").await.is_ok(), "its stages are ours");
+        assert!(ours.lock("jobs").await.is_ok(), "its stages are ours");
         assert_eq!(world.scope().view().await.unwrap().stage, Stage::Native);
     });
 }

@@ -144,7 +144,7 @@ fn a_row_that_was_taken_away_takes_its_guards_with_it() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
         let key = vec![
             (Ident::new("scope"), Value::from("*")),
@@ -155,7 +155,7 @@ fn a_row_that_was_taken_away_takes_its_guards_with_it() {
         assert_eq!(world.model.apply(&delete), Answer::Applied);
         assert!(in_time(&a, secs(15), held.lost()).await.is_some());
         drop(held);
-        let again = locker.get_lock_within("jobs", secs(20)).await.unwrap();
+        let again = locker.lock_within("jobs", secs(20)).await.unwrap();
         assert!(again.is_safe());
     });
 }
@@ -207,10 +207,10 @@ fn a_change_that_is_applied_late_does_not_uncover_what_is_held_since() {
         let back = async {
             world.sleep(secs(1)).await;
             locker.set_mode(LockerMode::Cassandra).await.unwrap();
-            locker.get_lock_within("jobs", secs(3)).await.unwrap()
+            locker.lock_within("jobs", secs(3)).await.unwrap()
         };
         let (_, held) = tokio::join!(there, back);
-        assert_eq!(held.fencing_token(), None, "held in Cassandra alone");
+        assert_eq!(held.token(), None, "held in Cassandra alone");
         for _ in 0..20 {
             world.sleep(ms(500)).await;
             assert_eq!(world.rows().await, [("a".into(), LockerMode::Cassandra)]);
@@ -229,17 +229,17 @@ fn while_a_change_has_no_answer_everything_is_locked_in_both() {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
         // One LWT at a time on a partition: the first native guard of the scope would wait for the slow one.
         world.scope().tie("lease model.leases", "c1").await.unwrap();
-        locker.get_lock("other").await.unwrap().release().await.unwrap();
+        locker.lock("other").await.unwrap().release().await.unwrap();
         world.model.choose(is_change, Fate::Slowly(secs(6)));
         let there = locker.set_mode(LockerMode::Both);
         let back = async {
             world.sleep(secs(1)).await;
             let back = locker.set_mode(LockerMode::Cassandra);
-            let lock = locker.get_lock_within("jobs", secs(3));
+            let lock = locker.lock_within("jobs", secs(3));
             tokio::join!(back, lock)
         };
         let (_, (back, held)) = tokio::join!(there, back);
-        assert!(held.unwrap().fencing_token().is_some());
+        assert!(held.unwrap().token().is_some());
         assert_eq!(back, Ok(()));
         assert_eq!(world.rows().await, [("a".into(), LockerMode::Cassandra)]);
     });
@@ -261,7 +261,7 @@ fn what_is_not_safe_any_more_is_not_handed_out() {
         let acquiring = async move {
             let locker = builder.start(LockerMode::Cassandra).await.unwrap();
             let _ = ready.send(());
-            let held = locker.get_lock("jobs").await.unwrap();
+            let held = locker.lock("jobs").await.unwrap();
             let _ = said.send(held.is_safe());
             std::future::pending::<()>().await;
         };
@@ -285,7 +285,7 @@ fn a_row_that_says_too_little_takes_its_guards_with_it() {
     let a = world.machine.process("a");
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
         let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
         let own = rows.own(&process).await.unwrap().own;

@@ -37,11 +37,11 @@ fn holders_on_two_recipes() -> (usize, Option<Error>) {
     let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
     world.machine.run(async {
         let first = world.locker(&a, LockerMode::Cassandra).await.unwrap();
-        let held = first.get_lock("jobs").await.unwrap();
+        let held = first.lock("jobs").await.unwrap();
         match world.builder(&b, world.queue(&b)).start(LockerMode::Cassandra).await {
             Err(error) => (1, Some(error)),
             Ok(second) => {
-                let other = second.try_get_lock("jobs").await.unwrap();
+                let other = second.try_lock("jobs").await.unwrap();
                 (usize::from(held.is_safe()) + usize::from(other.is_some()), None)
             }
         }
@@ -95,7 +95,7 @@ fn no_native_guard_of_another_cluster_than_the_scopes_is_handed_out() {
             world.move_to(Stage::Native).await;
             let first = world.locker(&a, mode).await.unwrap();
             assert_eq!(world.scope().view().await.unwrap().cluster, None, "nobody locks yet");
-            first.get_lock("other").await.unwrap().release().await.unwrap();
+            first.lock("other").await.unwrap().release().await.unwrap();
             assert_eq!(world.scope().view().await.unwrap().cluster.as_deref(), Some("c1"));
             let elsewhere = NativeStore::new(&world.machine);
             let second = Locker::builder(&world.cassandra(&b), "", world.old(&b))
@@ -104,7 +104,7 @@ fn no_native_guard_of_another_cluster_than_the_scopes_is_handed_out() {
                 .start(mode)
                 .await
                 .unwrap();
-            let refused = second.get_lock("jobs").await.unwrap_err().to_string();
+            let refused = second.lock("jobs").await.unwrap_err().to_string();
             let says = "is tied to the cluster \"c1\" in table locker_modes, and this is \"c2\"";
             assert!(refused.contains(says), "{refused}");
             world.sleep(secs(2)).await;
@@ -127,14 +127,14 @@ fn the_first_native_guard_of_a_scope_waits_for_its_tie_and_later_ones_ask_nothin
             matches!(&one.action, Action::UpdateIf { cells, .. } if cells[0].0.as_str() == "cluster")
         };
         world.model.choose(is_tie, Fate::RequestLost);
-        let refused = locker.get_lock("jobs").await.unwrap_err();
+        let refused = locker.lock("jobs").await.unwrap_err();
         assert!(matches!(refused, Error::Unreachable { .. }), "{refused}");
-        let held = locker.get_lock("jobs").await.unwrap();
+        let held = locker.lock("jobs").await.unwrap();
         let asked = world.model.arrived();
-        let _second = locker.get_lock("other").await.unwrap();
+        let _second = locker.lock("other").await.unwrap();
         let other = world.locker(&b, LockerMode::Native).await.unwrap();
         let entered = world.model.arrived();
-        let _third = other.get_lock("third").await.unwrap();
+        let _third = other.lock("third").await.unwrap();
         assert_eq!(world.model.arrived(), entered, "what it read when it entered is enough");
         assert!(entered > asked && held.is_safe());
     });
@@ -153,7 +153,7 @@ fn rows_of_a_registered_process_are_known_by_their_writer_and_not_by_a_service_n
             .await
             .unwrap();
         let [_mine, _plain] =
-            [locker.get_lock("mine").await.unwrap(), plain.get_lock("plain").await.unwrap()];
+            [locker.lock("mine").await.unwrap(), plain.lock("plain").await.unwrap()];
         let view = world.scope().view().await.unwrap();
         let writer = view.processes[0].writer.clone();
         assert!(writer.is_some() && view.processes[0].service == "a");

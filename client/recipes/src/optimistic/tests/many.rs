@@ -68,7 +68,7 @@ fn by_ours(seed: u64) -> usize {
         let process = machine.process("worker");
         let tokens = locker(&model, &process, "worker", secs(180), secs(60));
         while seams.clock.now() < until {
-            if let Ok(guard) = tokens.get_lock_within("foo", secs(20)).await {
+            if let Ok(guard) = tokens.lock_within("foo", secs(20)).await {
                 inside.work(&process).await;
                 guard.release().await.unwrap();
             }

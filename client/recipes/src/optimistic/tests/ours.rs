@@ -94,8 +94,8 @@ fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_on
         ["a", "b"].map(|name| locker(&model, &machine.process(name), name, secs(180), secs(60)));
     machine.run(async {
         let before = a.cells.sent();
-        let held = a.get_lock("foo").await.unwrap();
-        assert_eq!((held.thread_id(), a.cells.sent() - before), ("a", 2));
+        let held = a.lock("foo").await.unwrap();
+        assert_eq!((held.owner(), a.cells.sent() - before), ("a", 2));
         let mut waiter = b.spot("foo");
         let mut asked = Vec::new();
         for _ in 0..3 {
@@ -120,13 +120,13 @@ fn a_holders_row_is_renewed_and_ends_with_a_holder_that_dies() {
     let [first, next] =
         [&a, &machine.process("b")].map(|process| locker(&model, process, "x", TTL, SKEW));
     machine.run(async {
-        let held = first.get_lock("foo").await.unwrap();
+        let held = first.lock("foo").await.unwrap();
         seams.sleep(secs(100)).await;
         assert!(held.is_safe());
-        assert!(next.try_get_lock("foo").await.unwrap().is_none());
+        assert!(next.try_lock("foo").await.unwrap().is_none());
         a.kill();
         seams.sleep(secs(31)).await;
-        assert!(next.try_get_lock("foo").await.unwrap().is_some());
+        assert!(next.try_lock("foo").await.unwrap().is_some());
     });
 }
 
@@ -159,7 +159,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let seams = machine.world().seams();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
-            drop(seams.timeout(patience, tokens.get_lock("foo")).await);
+            drop(seams.timeout(patience, tokens.lock("foo")).await);
             seams.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             seams.sleep(secs(20)).await;

@@ -100,12 +100,9 @@ fn a_violation_that_is_known_an_old_client_that_stalls_for_its_ttl_goes_in_besid
     machine.run(async {
         let mut old = SeedThread::new(&machine, "old").with_ttl(60);
         old.steps(4, &model).await;
-        assert!(
-            shadow.try_get_lock("foo").await.unwrap().is_none(),
-            "not as long as its cell stands"
-        );
+        assert!(shadow.try_lock("foo").await.unwrap().is_none(), "not as long as its cell stands");
         machine.world().seams().sleep(secs(61)).await;
-        let guard = shadow.try_get_lock("foo").await.unwrap().unwrap();
+        let guard = shadow.try_lock("foo").await.unwrap().unwrap();
         assert_eq!(old.finish(&model).await, Verdict::Success);
         assert!(guard.is_safe());
     });
@@ -146,7 +143,7 @@ fn who_looked_before_we_were_in_is_kept_out_for_as_long_as_we_hold() {
     machine.run(async {
         let mut old = SeedThread::new(&machine, "old").literal();
         old.step(&model).await;
-        let guard = shadow.get_lock("foo").await.unwrap();
+        let guard = shadow.lock("foo").await.unwrap();
         seams.sleep(TTL * 3).await;
         assert!(guard.is_safe());
         assert_eq!(old.finish(&model).await, Verdict::ConcurrentAttempt);
@@ -154,6 +151,6 @@ fn who_looked_before_we_were_in_is_kept_out_for_as_long_as_we_hold() {
         assert_eq!(next, Verdict::AnotherThreadIsOwner);
         guard.release().await.unwrap();
         assert_eq!(old.again().finish(&model).await, Verdict::Success);
-        assert!(shadow.try_get_lock("foo").await.unwrap().is_none());
+        assert!(shadow.try_lock("foo").await.unwrap().is_none());
     });
 }

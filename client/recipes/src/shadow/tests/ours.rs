@@ -22,9 +22,9 @@ fn a_free_lock_takes_five_statements_and_two_to_give_back_and_a_look_at_one_that
     let [a, b] = ["a", "b"].map(|name| usual(&model, &machine.process(name)));
     machine.run(async {
         let mut held = None;
-        let acquired = sent(&a, async { held = Some(a.get_lock("foo").await.unwrap()) }).await;
+        let acquired = sent(&a, async { held = Some(a.lock("foo").await.unwrap()) }).await;
         let tried = sent(&b, async {
-            assert!(b.try_get_lock("foo").await.unwrap().is_none());
+            assert!(b.try_lock("foo").await.unwrap().is_none());
         });
         assert_eq!((acquired, tried.await), (5, 1));
         assert_eq!((MAIN.names(&model).await.len(), SHADOW.names(&model).await.len()), (1, 1));
@@ -120,7 +120,7 @@ fn a_release_whose_answer_is_lost_half_way_is_a_release() {
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
         let shadow = on(&cassandra, "ours", secs(180), secs(60));
-        let released = shadow.get_lock("foo").await.unwrap().release().await;
+        let released = shadow.lock("foo").await.unwrap().release().await;
         assert!(released.is_ok(), "{released:?}");
         assert_eq!(shadow.cells.sent(), 9);
     });
@@ -147,8 +147,8 @@ fn who_waits_looks_twice_a_second_and_writes_nothing() {
     let [a, b] = ["a", "b"].map(|name| usual(&model, &machine.process(name)));
     let seams = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("foo").await.unwrap();
-        assert!(b.get_lock_within("foo", secs(60)).await.is_err());
+        let held = a.lock("foo").await.unwrap();
+        assert!(b.lock_within("foo", secs(60)).await.is_err());
         let looks = b.cells.sent();
         assert!((75..=150).contains(&looks), "{looks}");
         seams.sleep(secs(10)).await;
@@ -167,7 +167,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let seams = machine.world().seams();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
-            drop(seams.timeout(patience, shadow.get_lock("foo")).await);
+            drop(seams.timeout(patience, shadow.lock("foo")).await);
             seams.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             seams.sleep(secs(20)).await;
@@ -185,15 +185,15 @@ fn the_cells_of_a_holder_are_renewed_together_and_end_together() {
     let [first, next] =
         [&a, &machine.process("b")].map(|process| locker(&model, process, "x", secs(30), secs(10)));
     machine.run(async {
-        let held = first.get_lock("foo").await.unwrap();
+        let held = first.lock("foo").await.unwrap();
         seams.sleep(secs(100)).await;
         assert!(held.is_safe());
         let there = [MAIN.names(&model).await.len(), SHADOW.names(&model).await.len()];
         assert_eq!(there, [1, 1]);
         a.kill();
-        assert!(next.try_get_lock("foo").await.unwrap().is_none());
+        assert!(next.try_lock("foo").await.unwrap().is_none());
         seams.sleep(secs(31)).await;
-        assert!(next.try_get_lock("foo").await.unwrap().is_some());
+        assert!(next.try_lock("foo").await.unwrap().is_some());
     });
 }
 
@@ -206,7 +206,7 @@ fn longest_run(seed: u64, make: fn(&Model, &Process) -> Arc<dyn RemoteLocker>) -
     let work = async |name: &'static str| {
         let locker = make(&model, &machine.process(name));
         while holds.lock().unwrap().len() < 200 {
-            let guard = locker.get_lock("foo").await.unwrap();
+            let guard = locker.lock("foo").await.unwrap();
             holds.lock().unwrap().push(name);
             seams.sleep(Duration::from_millis(250)).await;
             guard.release().await.unwrap();

@@ -20,7 +20,7 @@ fn a_batch_gets_what_is_free_at_once_and_comes_back_for_the_rest() {
     let (machine, model, _processes, [a, b]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("2").await.unwrap();
+        let held = a.lock("2").await.unwrap();
         let mut batch = b.batch(["3", "1", "2", "1"]);
         let began = world.clock.now();
         let bunch = batch.next().await.unwrap().unwrap();

@@ -172,10 +172,10 @@ fn a_release_frees_whatever_the_nodes_clocks_say_and_the_next_one_is_seen() {
         let processes = ["a", "b", "c"].map(|name| machine.process(name));
         let [a, b, c] = [0, 1, 2].map(|at| usual(&model, &processes[at]));
         machine.run(async {
-            a.get_lock("foo").await.unwrap().release().await.unwrap();
-            let held = b.try_get_lock("foo").await.unwrap();
+            a.lock("foo").await.unwrap().release().await.unwrap();
+            let held = b.try_lock("foo").await.unwrap();
             assert!(held.is_some(), "seed {seed}: it was not freed");
-            assert!(c.try_get_lock("foo").await.unwrap().is_none(), "seed {seed}: two are in");
+            assert!(c.try_lock("foo").await.unwrap().is_none(), "seed {seed}: two are in");
         });
     }
 }

@@ -149,7 +149,7 @@ fn a_session_lives_as_long_as_it_was_promised_whatever_the_housekeepers_grace() 
     let tokens = usual(&model, &holder);
     let world = machine.world().seams();
     machine.run(async {
-        let held = tokens.get_lock("jobs").await.unwrap();
+        let held = tokens.lock("jobs").await.unwrap();
         holder.pause();
         for _ in 0..170 {
             world.sleep(secs(1)).await;

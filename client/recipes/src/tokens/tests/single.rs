@@ -19,17 +19,17 @@ fn two(seed: u64) -> (Machine, Model, [Process; 3], [Tokens; 2]) {
 fn a_token_is_had_by_one_and_given_back_without_a_trace() {
     let (machine, model, _processes, [a, b]) = two(1);
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
-        assert_eq!((held.lock_id(), held.thread_id()), ("jobs", "a"));
-        assert_eq!((held.fencing_token(), held.ttl()), (None, GRACE));
-        assert!(b.try_get_lock("jobs").await.unwrap().is_none());
+        let held = a.lock("jobs").await.unwrap();
+        assert_eq!((held.name(), held.owner()), ("jobs", "a"));
+        assert_eq!((held.token(), held.ttl()), (None, GRACE));
+        assert!(b.try_lock("jobs").await.unwrap().is_none());
         assert_eq!(sessions(&model), 1, "who found it held left no session");
 
-        let error = b.get_lock_within("jobs", secs(7)).await.unwrap_err();
+        let error = b.lock_within("jobs", secs(7)).await.unwrap_err();
         assert_eq!(error.to_string(), "jobs is not granted after 7.0 s: held by a");
         held.release().await.unwrap();
         assert_eq!((session_of(&model, "jobs"), sessions(&model)), (None, 0));
-        assert!(b.try_get_lock("jobs").await.unwrap().is_some());
+        assert!(b.try_lock("jobs").await.unwrap().is_some());
     });
 }
 
@@ -39,11 +39,11 @@ fn a_holder_holds_on_for_as_long_as_it_beats_and_its_session_lists_the_token() {
     let (machine, model, _processes, [a, b]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
+        let held = a.lock("jobs").await.unwrap();
         for _ in 0..60 {
             world.sleep(secs(60)).await;
             assert!(held.is_safe());
-            assert!(b.try_get_lock("jobs").await.unwrap().is_none());
+            assert!(b.try_lock("jobs").await.unwrap().is_none());
         }
         let session = session_of(&model, "jobs").unwrap();
         let listed = row_of(&model, &session).unwrap().0.remove("tokens").unwrap();
@@ -58,10 +58,10 @@ fn the_token_of_a_holder_that_died_is_free_after_the_grace_and_not_without_a_hou
     let world = machine.world().seams();
     machine.run(async {
         let doomed = usual(&model, &a);
-        std::mem::forget(doomed.get_lock("jobs").await.unwrap());
+        std::mem::forget(doomed.lock("jobs").await.unwrap());
         a.kill();
         let began = world.clock.now();
-        let next = waiter.get_lock("jobs").await.unwrap();
+        let next = waiter.lock("jobs").await.unwrap();
         let took = world.clock.now().saturating_since(began);
         assert!(took > secs(100) && took < GRACE + GRACE / 6 + secs(10), "{took:?}");
         next.release().await.unwrap();
@@ -69,9 +69,9 @@ fn the_token_of_a_holder_that_died_is_free_after_the_grace_and_not_without_a_hou
 
         housekeeper.kill();
         let other = machine.process("c");
-        std::mem::forget(usual(&model, &other).get_lock("jobs").await.unwrap());
+        std::mem::forget(usual(&model, &other).lock("jobs").await.unwrap());
         other.kill();
-        assert!(waiter.get_lock_within("jobs", secs(10_000)).await.is_err());
+        assert!(waiter.lock_within("jobs", secs(10_000)).await.is_err());
     });
 }
 
@@ -85,7 +85,7 @@ fn what_was_applied_without_an_answer_is_found_by_a_read_and_held() {
         let world = machine.world().seams();
         machine.run(async {
             model.set_odds(Odds { answer_lost: 600, ..Odds::default() });
-            let getting = a.get_lock("foo");
+            let getting = a.lock("foo");
             let healing = async {
                 world.sleep(secs(30)).await;
                 model.set_odds(Odds::default());
@@ -111,7 +111,7 @@ fn a_session_goes_on_beating_over_beats_without_an_answer() {
         let (machine, model, _processes, [a, _]) = two(seed);
         let world = machine.world().seams();
         machine.run(async {
-            let held = a.get_lock("jobs").await.unwrap();
+            let held = a.lock("jobs").await.unwrap();
             model.set_odds(Odds { answer_lost: 200, late: 200, request_lost: 100, unavailable: 0 });
             world.sleep(secs(900)).await;
             assert!(held.is_safe(), "seed {seed}");
@@ -139,11 +139,11 @@ fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
         let b = locker(&model, &processes[1], "b", secs(30), Duration::ZERO);
         let world = machine.world().seams();
         machine.run(async {
-            let held = a.get_lock("jobs").await.unwrap();
+            let held = a.lock("jobs").await.unwrap();
             world.sleep(secs(seed * 3)).await;
             processes[0].pause();
             let paused = world.clock.now();
-            let next = b.get_lock("jobs").await.unwrap();
+            let next = b.lock("jobs").await.unwrap();
             let took = world.clock.now().saturating_since(paused);
             assert!(!held.is_safe(), "seed {seed}: two hold it, {took:?} after the last beat");
             assert!(next.is_safe() && took > secs(15) && took < secs(45), "{took:?}");
@@ -157,9 +157,9 @@ fn a_holder_that_slept_too_long_is_lost_and_leaves_the_next_one_alone() {
     let (machine, model, [a, _, _], [lease, other]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = lease.get_lock("jobs").await.unwrap();
+        let held = lease.lock("jobs").await.unwrap();
         a.pause();
-        let next = other.get_lock("jobs").await.unwrap();
+        let next = other.lock("jobs").await.unwrap();
         assert!(!held.is_safe(), "a clock read says so although nobody was woken");
         a.resume();
         world.sleep(secs(400)).await;
@@ -179,7 +179,7 @@ fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
     let (machine, model, _processes, [a, _]) = two(1);
     let world = machine.world().seams();
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
+        let held = a.lock("jobs").await.unwrap();
         let session = session_of(&model, "jobs").unwrap();
         model.apply(&on_session(&session, Action::DeleteIf { only_if: vec![] }));
         let lost = world.timeout(secs(60), held.lost()).await;
@@ -199,11 +199,11 @@ fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
         let world = machine.world().seams();
         machine.run(async {
             let patience = Duration::from_millis(seed % 150);
-            drop(world.timeout(patience, a.get_lock("jobs")).await);
+            drop(world.timeout(patience, a.lock("jobs")).await);
             world.sleep(secs(20)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(5)).await;
-            let had = b.try_get_lock("jobs").await.unwrap();
+            let had = b.try_lock("jobs").await.unwrap();
             assert!(had.is_some(), "seed {seed}");
             assert_eq!(sessions(&model), 1, "seed {seed}");
         });
@@ -219,7 +219,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
         let (machine, model, [a, _, _], [waiter, other]) = two(seed);
         let world = machine.world().seams();
         machine.run(async {
-            let held = other.get_lock("jobs").await.unwrap();
+            let held = other.lock("jobs").await.unwrap();
             let waiting = async {
                 let guard = waiter.acquire("jobs", Patience::Endless).await.unwrap();
                 (guard, world.clock.now())
@@ -273,7 +273,7 @@ fn the_session_of_a_waiter_is_not_taken_for_dead() {
         let (machine, model, _processes, [a, b]) = two(seed);
         let world = machine.world().seams();
         machine.run(async {
-            let (a, b) = (a.get_lock("jobs"), b.get_lock("jobs"));
+            let (a, b) = (a.lock("jobs"), b.lock("jobs"));
             let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
             let first = holdfast_seams::select! {
                 guard = &mut a => guard,
@@ -296,7 +296,7 @@ fn the_session_of_a_waiter_is_not_taken_for_dead() {
 fn who_gives_back_what_is_not_there_any_more_is_told_so() {
     let (machine, model, _processes, [a, _]) = two(1);
     machine.run(async {
-        let held = a.get_lock("jobs").await.unwrap();
+        let held = a.lock("jobs").await.unwrap();
         model.apply(&on_token("jobs", Action::DeleteIf { only_if: vec![] }));
         let error = held.release().await.unwrap_err();
         assert_eq!(error, Error::Lost { reason: LostReason::Revoked });

@@ -104,14 +104,14 @@ impl Worker {
         stop: &CancellationToken,
     ) {
         let (tell, mut told) = oneshot::channel();
-        let (state, what) = (item.state(), format!("item {}", item.id()));
+        let (states, what) = (item.states(), format!("item {}", item.id()));
         let granted = Event::Granted(self.held(&item, tell));
         if events.send(granted).is_err() {
             return;
         }
         let ended = select! {
             ended = &mut told => ended.ok(),
-            () = watch_over(state, events, stop) => None,
+            () = watch_over(states, events, stop) => None,
         };
         let (is_done, was_lost) = match ended {
             Some(Ended::ByItself(0)) => (true, false),
@@ -141,7 +141,7 @@ impl Worker {
             ("HOLDFAST_ATTEMPT", Some(item.attempt().to_string())),
         ];
         let told = Told { variables, input: Some(item.payload().to_owned()), ended: Some(ended) };
-        Held { state: item.state(), what: format!("item {}", item.id()), told, ttl: item.ttl() }
+        Held { states: item.states(), what: format!("item {}", item.id()), told, ttl: item.ttl() }
     }
 
     /// Prints a warning on standard error.
