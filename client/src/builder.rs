@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_guard::{check_endpoints, default_label};
-use holdfast_seams::{Seams, Transport, select};
+use holdfast_runtime::{Runtime, Transport, select};
 
 use crate::operator::Operator;
 use crate::session::{Opening, Session, Wishes};
@@ -21,7 +21,7 @@ pub struct Builder {
     label: Option<String>,
     max_clock_drift: f64,
     connect_timeout: Duration,
-    seams: Seams,
+    runtime: Runtime,
     transport: Option<Arc<dyn Transport>>,
 }
 
@@ -33,7 +33,7 @@ impl Builder {
             label: None,
             max_clock_drift: 0.1,
             connect_timeout: Duration::from_secs(10),
-            seams: Seams::system(),
+            runtime: Runtime::system(),
             transport: None,
         }
     }
@@ -78,8 +78,8 @@ impl Builder {
 
     /// Replaces time, tasks and randomness of the real machine: for Holdfast's own simulations.
     #[doc(hidden)]
-    pub fn seams(mut self, seams: Seams) -> Self {
-        self.seams = seams;
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = runtime;
         self
     }
 
@@ -98,7 +98,12 @@ impl Builder {
     pub fn reader(&self) -> Result<Reader> {
         check_endpoints(&self.endpoints)?;
         let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
-        Ok(Reader::new(self.endpoints.clone(), transport, self.seams.clone(), self.connect_timeout))
+        Ok(Reader::new(
+            self.endpoints.clone(),
+            transport,
+            self.runtime.clone(),
+            self.connect_timeout,
+        ))
     }
 
     /// What operators do: members, scopes, imports, sessions of others. `limit` bounds each call to
@@ -109,7 +114,7 @@ impl Builder {
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
         check_endpoints(&self.endpoints)?;
-        Ok(Admin::new(Operator::new(self.endpoints.clone(), self.seams.clone(), limit)))
+        Ok(Admin::new(Operator::new(self.endpoints.clone(), self.runtime.clone(), limit)))
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then
@@ -124,7 +129,7 @@ impl Builder {
     /// [`Error::InvalidConfig`] if an endpoint or the clock drift makes no sense. There is no session
     /// then.
     pub async fn connect(self) -> Result<Client> {
-        let (limit, seams) = (self.connect_timeout, self.seams.clone());
+        let (limit, runtime) = (self.connect_timeout, self.runtime.clone());
         let client = self.connect_lazy()?;
         let mut opening = client.session().opening();
         select! {
@@ -135,7 +140,7 @@ impl Builder {
                     Ok(Opening::Trying) | Err(_) => Err(Error::Closed),
                 }
             }
-            () = seams.sleep(limit) => Err(client.unreachable(limit)),
+            () = runtime.sleep(limit) => Err(client.unreachable(limit)),
         }
     }
 
@@ -158,7 +163,7 @@ impl Builder {
             allowance: self.max_clock_drift,
         };
         let transport = reader.transport().clone();
-        let session = Session::start(wishes, self.endpoints, transport, &self.seams);
+        let session = Session::start(wishes, self.endpoints, transport, &self.runtime);
         Ok(Client::new(session, reader))
     }
 }

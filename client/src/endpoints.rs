@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_guard::Backoff;
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 /// Chooses the next server to try: the leader that a node named, else the endpoints in turn, with a
 /// growing, jittered delay after each round without a leader.

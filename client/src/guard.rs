@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_seams::{Clock, select};
+use holdfast_runtime::{Clock, select};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
@@ -88,7 +88,7 @@ impl Guard {
     /// For the lockers of `holdfast-recipes`.
     #[doc(hidden)]
     pub fn clock(&self) -> &dyn Clock {
-        &*self.handle.session.seams().clock
+        &*self.handle.session.runtime().clock
     }
 
     /// The hold's state. A thread of its own updates it, so also while the executor stalls;

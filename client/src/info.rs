@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_proto::v1;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use crate::{Holder, Mode, Value, wire};
 
@@ -25,12 +25,12 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) place: Place,
-    pub(crate) at: Moment,
+    pub(crate) at: Instant,
 }
 
 impl Told {
     /// The place, with the ages of its holders as of `now`.
-    pub(crate) fn aged(&self, now: Moment) -> Place {
+    pub(crate) fn aged(&self, now: Instant) -> Place {
         let mut place = self.place.clone();
         for holder in &mut place.holders {
             holder.held += now.saturating_since(self.at);

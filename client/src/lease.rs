@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use holdfast_guard::Span;
 use holdfast_mutants::mutant;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 /// The TTL that a server gives a session without a TTL of its own, until the server reports it.
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ impl Terms {
     }
 
     /// The safe deadline that an answer to a keepalive sent at `sent` gives.
-    pub(crate) fn safe_until(&self, sent: Moment) -> Moment {
+    pub(crate) fn safe_until(&self, sent: Instant) -> Instant {
         sent + self.certain(self.ttl).saturating_sub(DEADLINE_MARGIN)
     }
 
@@ -56,7 +56,7 @@ impl Terms {
     /// The instant at which a keepalive is unanswered for TTL/2, if the last answered one was sent
     /// at `sent`: the next one was due a quarter of the TTL after it, whether the client could send
     /// it or not.
-    pub(crate) fn jeopardy_from(&self, sent: Moment) -> Moment {
+    pub(crate) fn jeopardy_from(&self, sent: Instant) -> Instant {
         sent + self.keepalive_every() + self.ttl / 2
     }
 
@@ -72,12 +72,12 @@ pub(crate) struct Lease {
     terms: Terms,
     span: Arc<Span>,
     /// Send time of the last keepalive that was answered.
-    renewed: Option<Moment>,
+    renewed: Option<Instant>,
     /// Sent on this stream and not answered, oldest first. At most one per quarter of the TTL, and
     /// dropped with the stream, so a handful.
-    unanswered: VecDeque<(u64, Moment)>,
+    unanswered: VecDeque<(u64, Instant)>,
     next_seq: u64,
-    next_due: Moment,
+    next_due: Instant,
 }
 
 impl Lease {
@@ -88,7 +88,7 @@ impl Lease {
             renewed: None,
             unanswered: VecDeque::new(),
             next_seq: 1,
-            next_due: Moment::from_origin(Duration::ZERO),
+            next_due: Instant::from_origin(Duration::ZERO),
         }
     }
 
@@ -106,32 +106,32 @@ impl Lease {
     }
 
     /// When the next keepalive is due.
-    pub(crate) fn next_due(&self) -> Moment {
+    pub(crate) fn next_due(&self) -> Instant {
         self.next_due
     }
 
     /// When the oldest unanswered keepalive, or else the next one, has been unanswered for too
     /// long.
-    pub(crate) fn silent_from(&self) -> Moment {
+    pub(crate) fn silent_from(&self) -> Instant {
         let oldest = self.unanswered.front().map_or(self.next_due, |(_, sent)| *sent);
         oldest + self.terms.silence_limit()
     }
 
     /// When the watchdog has to check again: jeopardy, then the safe deadline.
-    pub(crate) fn next_alarm(&self, now: Moment) -> Option<Moment> {
+    pub(crate) fn next_alarm(&self, now: Instant) -> Option<Instant> {
         let deadline = self.span.deadline()?;
         let jeopardy = self.renewed.map(|sent| self.terms.jeopardy_from(sent));
         Some(jeopardy.filter(|at| *at > now).map_or(deadline, |at| at.min(deadline)))
     }
 
     /// Whether a keepalive has been unanswered for TTL/2.
-    pub(crate) fn in_jeopardy(&self, now: Moment) -> bool {
+    pub(crate) fn in_jeopardy(&self, now: Instant) -> bool {
         self.renewed.is_some_and(|sent| now >= self.terms.jeopardy_from(sent))
     }
 
     /// Records a keepalive that is about to be queued. `now` is its send time, so the caller reads
     /// the clock before it queues the keepalive (DESIGN §5.4). Returns its seq.
-    pub(crate) fn send_keepalive(&mut self, now: Moment) -> u64 {
+    pub(crate) fn send_keepalive(&mut self, now: Instant) -> u64 {
         let again = if mutant!(SeqSentAgain) { self.unanswered.pop_front() } else { None };
         let seq = again.map_or(self.next_seq, |(seq, _)| seq);
         self.next_seq = self.next_seq.max(seq + 1);
@@ -142,7 +142,7 @@ impl Lease {
 
     /// The send time of keepalive `seq`. Its answer also answers all earlier keepalives. `None` for
     /// a seq that is not outstanding.
-    pub(crate) fn answered(&mut self, seq: u64) -> Option<Moment> {
+    pub(crate) fn answered(&mut self, seq: u64) -> Option<Instant> {
         let at = self.unanswered.iter().position(|(sent, _)| *sent == seq)?;
         let (_, sent) = self.unanswered.drain(..=at).next_back()?;
         Some(sent)
@@ -155,20 +155,20 @@ impl Lease {
 
     /// Moves the next keepalive to `at`, if it is due later. Does nothing while a keepalive is
     /// under way.
-    pub(crate) fn hurry(&mut self, at: Moment) {
+    pub(crate) fn hurry(&mut self, at: Instant) {
         if self.unanswered.is_empty() {
             self.next_due = self.next_due.min(at);
         }
     }
 
     /// Records the answer to an Open sent at `sent`, which counts as a keepalive.
-    pub(crate) fn opened(&mut self, sent: Moment) {
+    pub(crate) fn opened(&mut self, sent: Instant) {
         self.next_due = sent + self.terms.keepalive_every();
     }
 
     /// Applies an answer to a frame sent at `sent`. If the span is over, a new one begins; holds of
     /// the old one stay lost.
-    pub(crate) fn renew(&mut self, sent: Moment, clock: &dyn Clock) {
+    pub(crate) fn renew(&mut self, sent: Instant, clock: &dyn Clock) {
         let sent = if mutant!(DeadlineFromReceipt) { clock.now() } else { sent };
         self.renewed = self.renewed.max(Some(sent));
         let safe_until = self.terms.safe_until(sent);
@@ -193,23 +193,23 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     struct SetClock(AtomicU64);
 
     impl Clock for SetClock {
-        fn now(&self) -> Moment {
+        fn now(&self) -> Instant {
             at(self.0.load(Ordering::Relaxed))
         }
         fn wall_ms(&self) -> u64 {
             0
         }
-        fn sleep_until(&self, _at: Moment) -> holdfast_seams::BoxFuture<'static, ()> {
+        fn sleep_until(&self, _at: Instant) -> holdfast_runtime::BoxFuture<'static, ()> {
             Box::pin(std::future::pending())
         }
-        fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_seams::Watchdog {
+        fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_runtime::Watchdog {
             unreachable!("no test here needs one")
         }
     }

@@ -77,7 +77,7 @@ pub use guard::{Guard, GuardedLock};
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,
 };
-pub use holdfast_seams::Moment;
+pub use holdfast_runtime::Instant;
 pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};
 pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
 pub use items::LockItem;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::endpoints::Route;
 use crate::reader::refused;
@@ -20,13 +20,13 @@ const DELAY_MAX: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub(crate) struct Operator {
     endpoints: Vec<String>,
-    seams: Seams,
+    runtime: Runtime,
     limit: Duration,
 }
 
 impl Operator {
-    pub(crate) fn new(endpoints: Vec<String>, seams: Seams, limit: Duration) -> Self {
-        Self { endpoints, seams, limit }
+    pub(crate) fn new(endpoints: Vec<String>, runtime: Runtime, limit: Duration) -> Self {
+        Self { endpoints, runtime, limit }
     }
 
     /// Makes a call. `changes` is false for a read; `what` names the call in errors.
@@ -46,7 +46,7 @@ impl Operator {
     {
         let mut asked = Asked { may_be_done: false, last: "nobody answered yet".to_owned() };
         let answer = self.ask_in_turn(call, &mut asked);
-        match self.seams.timeout(self.limit, answer).await {
+        match self.runtime.timeout(self.limit, answer).await {
             Ok(answer) => answer,
             Err(_) if changes && asked.may_be_done => {
                 Err(Error::OutcomeUnknown { what, waited: self.limit })
@@ -69,7 +69,7 @@ impl Operator {
             let before = asked.may_be_done;
             // Until the answer proves otherwise: the caller may drop this future while it waits.
             asked.may_be_done = true;
-            let answer = self.seams.timeout(ATTEMPT_LIMIT, call(endpoint.clone())).await;
+            let answer = self.runtime.timeout(ATTEMPT_LIMIT, call(endpoint.clone())).await;
             let mut named = None;
             match answer {
                 Ok(Ok(answer)) => return Ok(answer),
@@ -85,8 +85,8 @@ impl Operator {
                 Ok(Err(Failure::Unknown { message })) => asked.last = message,
                 Err(_) => asked.last = format!("{endpoint} does not answer"),
             }
-            if let Some(delay) = route.failed(named, &*self.seams.rng) {
-                self.seams.sleep(delay).await;
+            if let Some(delay) = route.failed(named, &*self.runtime.rng) {
+                self.runtime.sleep(delay).await;
             }
         }
     }

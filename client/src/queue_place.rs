@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, stream};
-use holdfast_seams::{BoxFuture, Clock, Moment, select};
+use holdfast_runtime::{BoxFuture, Clock, Instant, select};
 use tokio::sync::{oneshot, watch};
 
 use crate::client::Handle;
@@ -45,7 +45,7 @@ impl QueuePlace {
         waits: bool,
         asked: Result<Asked>,
     ) -> Self {
-        let clock = client.session().seams().clock.clone();
+        let clock = client.session().runtime().clock.clone();
         match asked {
             Ok(asked) => {
                 let told = asked.place.clone();
@@ -147,16 +147,16 @@ struct Request {
 impl Request {
     async fn granting(
         mut self,
-        began: Moment,
+        began: Instant,
         limit: Option<Duration>,
         waits: bool,
     ) -> Result<Guard> {
-        let seams = self.client.session().seams().clone();
+        let runtime = self.client.session().runtime().clone();
         let granted = select! {
             answer = &mut self.pending.answer => Some(answer.unwrap_or(Err(Error::Closed))),
-            () = passing(limit.map(|limit| began + limit), &*seams.clock) => None,
+            () = passing(limit.map(|limit| began + limit), &*runtime.clock) => None,
         };
-        let waited = seams.clock.now().saturating_since(began);
+        let waited = runtime.clock.now().saturating_since(began);
         match granted {
             Some(Ok(hold)) => Ok(self.pending.into_guard(hold)),
             // The server denied the try, or ended the wait; the client measures the time.
@@ -170,7 +170,7 @@ impl Request {
 
     /// The error when the limit passed without a grant.
     fn given_up(&self, waited: Duration) -> Error {
-        let now = self.client.session().seams().clock.now();
+        let now = self.client.session().runtime().clock.now();
         let place = self.pending.place.borrow().as_ref().map(|told| told.aged(now));
         if place.is_none() && !self.client.session().is_attached() {
             return self.client.unreachable(waited);
@@ -182,7 +182,7 @@ impl Request {
 }
 
 /// Ends when the limit passes; never without one.
-async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
+async fn passing(limit: Option<Instant>, clock: &dyn Clock) {
     match limit {
         Some(limit) => clock.sleep_until(limit).await,
         None => std::future::pending().await,

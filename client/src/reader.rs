@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::v1;
-use holdfast_seams::{BoxFuture, Seams, Transport, TransportError};
+use holdfast_runtime::{BoxFuture, Runtime, Transport, TransportError};
 
 use crate::endpoints::Route;
 use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result, Watch};
@@ -20,7 +20,7 @@ const PAGE_SIZE: u32 = 1_000;
 pub struct Reader {
     endpoints: Arc<[String]>,
     transport: Arc<dyn Transport>,
-    seams: Seams,
+    runtime: Runtime,
     limit: Duration,
 }
 
@@ -28,18 +28,18 @@ impl Reader {
     pub(crate) fn new(
         endpoints: Vec<String>,
         transport: Arc<dyn Transport>,
-        seams: Seams,
+        runtime: Runtime,
         limit: Duration,
     ) -> Self {
-        Self { endpoints: endpoints.into(), transport, seams, limit }
+        Self { endpoints: endpoints.into(), transport, runtime, limit }
     }
 
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }
 
-    pub(crate) fn seams(&self) -> &Seams {
-        &self.seams
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     pub(crate) fn endpoints(&self) -> &[String] {
@@ -159,7 +159,7 @@ impl Reader {
         call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
     ) -> Result<T> {
         let mut last = "nobody answered yet".to_owned();
-        let asked = self.seams.timeout(self.limit, self.ask_in_turn(call, &mut last)).await;
+        let asked = self.runtime.timeout(self.limit, self.ask_in_turn(call, &mut last)).await;
         asked.unwrap_or_else(|_| {
             Err(Error::Unreachable { endpoints: self.endpoints.to_vec(), waited: self.limit, last })
         })
@@ -173,7 +173,7 @@ impl Reader {
         let mut route = Route::new(self.endpoints.to_vec(), Duration::from_millis(500));
         loop {
             let endpoint = route.next();
-            let leader = match self.seams.timeout(ATTEMPT_LIMIT, call(&endpoint)).await {
+            let leader = match self.runtime.timeout(ATTEMPT_LIMIT, call(&endpoint)).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(TransportError::Refused { message })) => return Err(refused(message)),
                 Ok(Err(TransportError::Unavailable { message, leader })) => {
@@ -189,8 +189,8 @@ impl Reader {
                     None
                 }
             };
-            if let Some(delay) = route.failed(leader, &*self.seams.rng) {
-                self.seams.sleep(delay).await;
+            if let Some(delay) = route.failed(leader, &*self.runtime.rng) {
+                self.runtime.sleep(delay).await;
             }
         }
     }

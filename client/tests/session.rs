@@ -28,7 +28,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use holdfast::{Error, Guard, GuardState, LostReason, RefusalReason};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
-use holdfast_seams::Task;
+use holdfast_runtime::Task;
 use scripted::{
     Net, PATIENCE, SAFE, Server, TTL, cancelled, granted, kept_alive, ms, opened, queued, refused,
     released, state_granted, state_queued,
@@ -44,9 +44,9 @@ where
     F::IntoFuture: Send,
 {
     let (done, outcome) = oneshot::channel();
-    let seams = net.seams.clone();
-    let task = net.seams.spawn("acquire", async move {
-        if let Ok(outcome) = seams.timeout(PATIENCE, acquire.into_future()).await {
+    let runtime = net.runtime.clone();
+    let task = net.runtime.spawn("acquire", async move {
+        if let Ok(outcome) = runtime.timeout(PATIENCE, acquire.into_future()).await {
             let _ = done.send(outcome);
         }
     });
@@ -102,16 +102,16 @@ async fn the_safe_deadline_counts_from_when_the_keepalive_was_sent() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
     let seq = server.keepalive().await;
-    let sent = net.seams.clock.now();
+    let sent = net.runtime.clock.now();
 
-    net.seams.sleep(ms(2_400)).await;
+    net.runtime.sleep(ms(2_400)).await;
     server.say(kept_alive(seq)).await;
 
     let state = guard.state();
     let GuardState::Held { safe_until } = state else { panic!("{state:?}") };
     let late_by = safe_until.saturating_since(sent + SAFE);
     assert!(late_by <= ms(2), "the timer is a little late, the deadline not: {late_by:?}");
-    assert!(safe_until < net.seams.clock.now() + SAFE - ms(2_000));
+    assert!(safe_until < net.runtime.clock.now() + SAFE - ms(2_000));
 }
 
 /// I6, DESIGN §5.6.
@@ -121,9 +121,9 @@ async fn a_hold_whose_deadline_passed_is_lost_for_ever_and_released_when_the_ses
     let (_client, server, guard) = holding(&mut net).await;
     let cancelled = guard.cancellation_token();
     // Silence, then a network that drops everything.
-    net.seams.sleep(ms(8_970)).await;
+    net.runtime.sleep(ms(8_970)).await;
     assert!(guard.is_safe());
-    net.seams.sleep(ms(11)).await;
+    net.runtime.sleep(ms(11)).await;
 
     assert!(!guard.is_safe());
     assert_eq!(guard.lost().now_or_never(), Some(LostReason::DeadlinePassed));
@@ -143,12 +143,12 @@ async fn a_late_answer_on_the_same_stream_does_not_revive_a_hold() {
     let seq = server.keepalive().await;
     // The client leaves the stream after a quarter of the TTL without an answer; the answer below
     // arrives together with the next stream's.
-    net.seams.sleep(ms(2_600)).await;
+    net.runtime.sleep(ms(2_600)).await;
     let mut newer = net.accept().await;
     newer.open().await;
-    net.seams.sleep(ms(1_000)).await;
+    net.runtime.sleep(ms(1_000)).await;
     server.say(kept_alive(seq)).await;
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
 
     assert!(!guard.is_safe());
 }
@@ -160,11 +160,11 @@ async fn a_guard_is_in_jeopardy_while_a_keepalive_is_unanswered_for_half_the_ttl
     let mut states = guard.states();
     let held = |state: &GuardState| matches!(state, GuardState::Held { .. });
     server.keepalive().await;
-    net.seams.sleep(ms(4_990)).await;
+    net.runtime.sleep(ms(4_990)).await;
     let before = states.now();
     assert!(held(&before));
 
-    net.seams.sleep(ms(20)).await;
+    net.runtime.sleep(ms(20)).await;
     let late = states.changed().await;
     assert!(matches!(late, GuardState::Jeopardy { .. }), "{late:?}");
     assert!(guard.is_safe());
@@ -248,13 +248,13 @@ async fn a_redirect_is_followed_to_the_leader_it_names() {
 async fn a_session_whose_leader_goes_away_is_resumed_at_the_next_one_without_a_gap() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let before = net.seams.clock.now();
+    let before = net.runtime.clock.now();
     server.say(Body::GoingAway(v1::GoingAway { leader: Some("c:3".into()) })).await;
 
     let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
 
     assert_eq!(server.endpoint, "c:3");
-    assert!(net.seams.clock.now().saturating_since(before) < ms(10), "no delay");
+    assert!(net.runtime.clock.now().saturating_since(before) < ms(10), "no delay");
     assert!(guard.is_safe());
 }
 
@@ -283,7 +283,7 @@ async fn a_server_that_takes_long_to_attach_the_session_is_given_more_time_after
     let mut server = loop {
         let mut slow = net.accept().await;
         slow.open().await;
-        match net.seams.timeout(TTL * 3 / 4, slow.frame()).await {
+        match net.runtime.timeout(TTL * 3 / 4, slow.frame()).await {
             Err(_) => break slow,
             Ok(frame) => assert_eq!(frame, None, "the client has nothing to say yet"),
         }
@@ -312,7 +312,7 @@ async fn a_grant_that_arrives_after_the_safe_deadline_is_released_and_not_delive
     server.queue_next(0).await;
     // Half of ten seconds less 20 ms; the stream itself times out only later.
     let seq = server.keepalive().await;
-    net.seams.sleep(ms(2_490)).await;
+    net.runtime.sleep(ms(2_490)).await;
 
     server.say(granted(1, 41)).await;
 
@@ -519,7 +519,7 @@ async fn a_wait_covers_the_time_without_a_server() {
         net.take_down(endpoint);
     }
     drop(server);
-    net.seams.sleep(ms(10)).await;
+    net.runtime.sleep(ms(10)).await;
 
     let error = client.lock("jobs").wait(ms(700)).await.unwrap_err();
 
@@ -548,7 +548,7 @@ async fn connect_names_whom_it_tried_when_nobody_answers() {
 async fn connect_tells_at_once_when_the_server_refuses_the_session() {
     let mut net = Net::new();
     let builder = net.builder();
-    let before = net.seams.clock.now();
+    let before = net.runtime.clock.now();
     let (client, ()) = tokio::join!(builder.connect(), async {
         let mut server = net.accept().await;
         server.open().await;
@@ -558,7 +558,7 @@ async fn connect_tells_at_once_when_the_server_refuses_the_session() {
     let error = client.unwrap_err();
     let Error::Refused { reason, message, .. } = &error else { panic!("{error}") };
     assert_eq!((*reason, message.as_str()), (RefusalReason::TtlOutOfRange, "the server's words"));
-    assert!(net.seams.clock.now().saturating_since(before) < ms(100));
+    assert!(net.runtime.clock.now().saturating_since(before) < ms(100));
 }
 
 #[tokio::test(start_paused = true)]
@@ -571,7 +571,7 @@ async fn an_expired_session_ends_its_holds_and_waits_and_a_new_one_takes_what_wa
     let mut server = net.accept().await;
     assert!(server.open().await.resume.is_some());
     let (_two, unsent) = start(&net, client.lock("two"));
-    net.seams.sleep(ms(1)).await;
+    net.runtime.sleep(ms(1)).await;
     server.say(refused(None, v1::RefusalReason::SessionUnknown)).await;
 
     assert_eq!(guard.lost().await, LostReason::SessionExpired);
@@ -663,7 +663,7 @@ async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
     let (_client, _server, guard) = holding(&mut net).await;
     let dropped = Arc::new(());
     let kept = dropped.clone();
-    let before = net.seams.clock.now();
+    let before = net.runtime.clock.now();
 
     let outcome = guard
         .run(async move {
@@ -674,7 +674,7 @@ async fn work_is_dropped_where_it_stands_when_the_lock_is_lost() {
 
     assert_eq!(outcome, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
     assert_eq!(Arc::strong_count(&dropped), 1);
-    assert!(net.seams.clock.now().saturating_since(before) <= SAFE + ms(1));
+    assert!(net.runtime.clock.now().saturating_since(before) <= SAFE + ms(1));
     assert_eq!(guard.run(async { 5 }).await.ok(), None, "nothing runs under a lost lock");
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use holdfast::{ChangeKind, Client, Error, LostReason, Mode, Reader, Watch, WatchEvent};
 use holdfast_proto::v1::{self, lock_change::What, watch_event::Body};
-use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched, simulated};
+use holdfast_runtime::{BoxFuture, Pipe, Runtime, Transport, TransportError, Watched, simulated};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -25,7 +25,7 @@ type Said = Result<v1::WatchResponse, TransportError>;
 
 /// The network: hands every call to the test, which answers it.
 struct Net {
-    seams: Seams,
+    runtime: Runtime,
     calls: mpsc::Receiver<Call>,
     transport: Arc<Scripted>,
 }
@@ -46,25 +46,25 @@ struct Server(mpsc::Sender<Said>);
 impl Net {
     fn new() -> Self {
         let (calling, calls) = mpsc::channel(64);
-        let seams = simulated::seams(1, 0);
-        Self { seams, calls, transport: Arc::new(Scripted(calling)) }
+        let runtime = simulated::runtime(1, 0);
+        Self { runtime, calls, transport: Arc::new(Scripted(calling)) }
     }
 
     fn reader(&self) -> Reader {
         let builder = Client::builder().endpoints(["a:1", "b:2", "c:3"]);
-        builder.seams(self.seams.clone()).transport(self.transport.clone()).reader().unwrap()
+        builder.runtime(self.runtime.clone()).transport(self.transport.clone()).reader().unwrap()
     }
 
     /// The next call, while `watch` is polled.
     async fn call(&mut self, watch: &mut Watch) -> Call {
-        let seams = self.seams.clone();
+        let runtime = self.runtime.clone();
         let calling = async {
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 call = self.calls.recv() => call.unwrap(),
                 event = watch.next() => panic!("nobody has answered, and yet: {event:?}"),
             }
         };
-        seams.timeout(PATIENCE, calling).await.expect("a server is called")
+        runtime.timeout(PATIENCE, calling).await.expect("a server is called")
     }
 
     /// Serves the next call.
@@ -186,7 +186,7 @@ fn unavailable(leader: Option<&str>) -> TransportError {
 
 /// The name of the reported lock, or the kind of another event.
 async fn next(net: &Net, watch: &mut Watch) -> String {
-    let event = net.seams.timeout(PATIENCE, watch.next()).await.expect("an event comes");
+    let event = net.runtime.timeout(PATIENCE, watch.next()).await.expect("an event comes");
     match event.expect("the watch goes on").unwrap() {
         WatchEvent::Lock(lock) => lock.name,
         WatchEvent::Synced => "synced".into(),
@@ -197,7 +197,7 @@ async fn next(net: &Net, watch: &mut Watch) -> String {
 }
 
 async fn error(net: &Net, watch: &mut Watch) -> Error {
-    let event = net.seams.timeout(PATIENCE, watch.next()).await.expect("an event comes");
+    let event = net.runtime.timeout(PATIENCE, watch.next()).await.expect("an event comes");
     let error = event.expect("the error comes first").unwrap_err();
     assert_eq!(watch.next().await, None, "it is over");
     error
@@ -316,13 +316,13 @@ async fn a_prefix_that_a_server_refuses_ends_the_watch_with_its_words() {
 async fn nobody_there_ends_a_watch_that_was_told_nothing_yet_after_the_connect_timeout() {
     let mut net = Net::new();
     let mut watch = net.reader().watch("");
-    let began = net.seams.clock.now();
+    let began = net.runtime.clock.now();
     let nobody = async {
         while let Some(call) = net.calls.recv().await {
             call.refuse(unreachable());
         }
     };
-    let event = holdfast_seams::select! {
+    let event = holdfast_runtime::select! {
         () = nobody => panic!("the transport lives"),
         event = watch.next() => event,
     };
@@ -332,7 +332,7 @@ async fn nobody_there_ends_a_watch_that_was_told_nothing_yet_after_the_connect_t
     };
     assert_eq!((endpoints.len(), waited), (3, LIMIT));
     assert!(last.contains("connection refused"), "{last}");
-    assert_eq!(net.seams.clock.now().saturating_since(began), LIMIT);
+    assert_eq!(net.runtime.clock.now().saturating_since(began), LIMIT);
 }
 
 /// After its first event a watch survives every outage. It retries about once a second, not without
@@ -345,9 +345,9 @@ async fn a_watch_outlives_an_outage_of_an_hour_and_asks_patiently() {
     net.serve(&mut watch).await.say(vec![synced()]).await;
     assert_eq!(next(&net, &mut watch).await, "synced");
     assert_eq!(next(&net, &mut watch).await, "restarted");
-    let until = net.seams.clock.now() + OUTAGE;
+    let until = net.runtime.clock.now() + OUTAGE;
     let mut calls = 0_u64;
-    while net.seams.clock.now() < until {
+    while net.runtime.clock.now() < until {
         net.call(&mut watch).await.refuse(unreachable());
         calls += 1;
     }
@@ -364,7 +364,7 @@ async fn nothing_is_lost_when_waiting_for_the_next_event_is_given_up() {
     let mut watch = net.reader().watch("");
     let server = net.serve(&mut watch).await;
     for name in ["a", "b", "c"] {
-        let given_up = net.seams.timeout(Duration::from_millis(10), watch.next()).await;
+        let given_up = net.runtime.timeout(Duration::from_millis(10), watch.next()).await;
         assert!(given_up.is_err(), "{given_up:?}");
         server.say(vec![lock(name)]).await;
         assert_eq!(next(&net, &mut watch).await, name);

@@ -22,8 +22,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use holdfast_cassandra::authority::{DoNotFit, Durations};
 use holdfast_core::Limits;
+use holdfast_keyspace::authority::{DoNotFit, Durations};
 use serde::{Deserialize, Serialize};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};

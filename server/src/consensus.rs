@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Tenure};
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 use tokio::sync::watch;
 
 use crate::error::ProposeError;
@@ -142,17 +142,17 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// five seconds.
 pub(crate) async fn propose_when_known(
     consensus: &dyn Consensus,
-    seams: &Seams,
+    runtime: &Runtime,
     command: Command,
 ) -> Result<Committed, ProposeError> {
-    let give_up_at = seams.clock.now() + KNOWN_WITHIN;
+    let give_up_at = runtime.clock.now() + KNOWN_WITHIN;
     loop {
         let result = propose(consensus, command.clone()).await;
         let may_pass = matches!(result, Err(ProposeError::VersionNotKnown { .. }));
-        if !may_pass || seams.clock.now() >= give_up_at {
+        if !may_pass || runtime.clock.now() >= give_up_at {
             return result;
         }
-        seams.sleep(AGAIN).await;
+        runtime.sleep(AGAIN).await;
     }
 }
 

@@ -23,7 +23,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use holdfast_seams::{BoxFuture, Moment, Seams};
+use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -87,7 +87,7 @@ pub struct Admission {
     /// The counters.
     pub metrics: ConnectionMetrics,
     /// The clock of the pauses.
-    pub seams: Seams,
+    pub runtime: Runtime,
 }
 
 impl Admission {
@@ -99,7 +99,7 @@ impl Admission {
             Port::Members => members,
             Port::Admin => admin,
         };
-        Incoming::new(listener, port, limit, &self.metrics, self.seams.clone())
+        Incoming::new(listener, port, limit, &self.metrics, self.runtime.clone())
     }
 }
 
@@ -131,7 +131,7 @@ pub struct Incoming<A = TcpListener> {
     put_off: Counter,
     refusals: Lines,
     failures: Lines,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl<A: Accept> Incoming<A> {
@@ -141,7 +141,7 @@ impl<A: Accept> Incoming<A> {
         port: Port,
         limit: u64,
         metrics: &ConnectionMetrics,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Self {
         let label = [("port", port.name())];
         metrics.limit.get_or_create(&label).set(i64::try_from(limit).unwrap_or(i64::MAX));
@@ -156,7 +156,7 @@ impl<A: Accept> Incoming<A> {
             put_off: metrics.put_off.get_or_create(&label).clone(),
             refusals: Lines::default(),
             failures: Lines::default(),
-            seams,
+            runtime,
         }
     }
 
@@ -176,7 +176,7 @@ impl<A: Accept> Incoming<A> {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     self.put_off(&error);
-                    self.seams.sleep(pause).await;
+                    self.runtime.sleep(pause).await;
                     pause = (2 * pause).min(LONGEST_PAUSE);
                 }
             }
@@ -192,7 +192,7 @@ impl<A: Accept> Incoming<A> {
     fn refuse(&mut self, connection: A::Connection) {
         drop(connection);
         self.refused.inc();
-        if let Some(count) = self.refusals.due(self.seams.clock.now()) {
+        if let Some(count) = self.refusals.due(self.runtime.clock.now()) {
             let (port, limit) = (self.port.name(), self.limit);
             tracing::warn!(port, "{count} connections refused; {limit} are open, the limit");
         }
@@ -200,7 +200,7 @@ impl<A: Accept> Incoming<A> {
 
     fn put_off(&mut self, error: &io::Error) {
         self.put_off.inc();
-        if let Some(count) = self.failures.due(self.seams.clock.now()) {
+        if let Some(count) = self.failures.due(self.runtime.clock.now()) {
             let port = self.port.name();
             tracing::warn!(port, %error, "{count} times no connection could be accepted");
         }
@@ -251,13 +251,13 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 /// When the next log line may be written, and how many events it has to report.
 #[derive(Debug, Default)]
 struct Lines {
-    last: Option<Moment>,
+    last: Option<Instant>,
     untold: u64,
 }
 
 impl Lines {
     /// Counts an event; returns how many there were since the last line, if another one is due.
-    fn due(&mut self, now: Moment) -> Option<u64> {
+    fn due(&mut self, now: Instant) -> Option<u64> {
         self.untold = self.untold.saturating_add(1);
         if self.last.is_some_and(|last| now < last + LINE_EVERY) {
             return None;

@@ -6,7 +6,7 @@ mod error;
 
 use std::fmt;
 
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 
 pub use self::error::{MembershipError, MembershipRefusal};
 use crate::storage::ClusterId;

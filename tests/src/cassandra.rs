@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use tempfile::TempDir;
@@ -101,7 +101,7 @@ impl Nodes {
     pub async fn skew(&self, node: u8, ahead: Duration) {
         self.call("skew", &[&node.to_string(), &ahead.as_millis().to_string()]).await;
         // The shim reads its file every 100 ms.
-        Seams::system().sleep(Duration::from_millis(200)).await;
+        Runtime::system().sleep(Duration::from_millis(200)).await;
     }
 
     /// A session of the driver, like one of a user of the library.
@@ -192,7 +192,7 @@ impl Stage {
         for statement in statements.iter().filter(|statement| is_wanted(statement)) {
             session.query_unpaged(statement.as_str(), ()).await.unwrap();
         }
-        let recorder = Recorder::in_memory(Seams::system().clock);
+        let recorder = Recorder::in_memory(Runtime::system().clock);
         Self { nodes, points, keyspace, session, recorder }
     }
 

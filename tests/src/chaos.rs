@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::check;
 use ending::Ending;
@@ -100,7 +100,7 @@ pub async fn run(options: &Options, seed: u64, folder: &Path, say: &dyn Fn(&str)
     let mut stage = Stage::set(options, folder, seed, say).await;
     let kinds = kinds(options, &stage, say);
     let mut schedule = Schedule::new(kinds, &mut stage);
-    let ends = Seams::system().clock.now() + Duration::from_secs_f64(options.minutes * 60.0);
+    let ends = Runtime::system().clock.now() + Duration::from_secs_f64(options.minutes * 60.0);
     schedule.work(&mut stage, ends, say).await;
     say("everything is mended; the cluster has to serve, agree, and hold what it acknowledged");
     let Ending { history, logs, violations } = ending::end(stage, &mut schedule).await;

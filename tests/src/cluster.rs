@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::v1::StatusResponse;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -129,7 +129,7 @@ pub struct Cluster {
     preload: Vec<PathBuf>,
     folder: PathBuf,
     temporary: Option<TempDir>,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 /// One node: its folder, its addresses, and its process while it has one.
@@ -176,8 +176,8 @@ impl Cluster {
             .collect();
         let power = setup.power.then(|| shim::built("lostwrite/lostwrite.c"));
         let preload = setup.preload.iter().cloned().chain(power.clone()).collect();
-        let (setup, seams) = (setup.clone(), Seams::system());
-        let cluster = Self { nodes, setup, power, preload, folder, temporary, seams };
+        let (setup, runtime) = (setup.clone(), Runtime::system());
+        let cluster = Self { nodes, setup, power, preload, folder, temporary, runtime };
         for node in &cluster.nodes {
             cluster.write_settings(node);
         }
@@ -364,11 +364,11 @@ impl Cluster {
 
     /// Waits until a node's process has ended by itself.
     pub async fn wait_for_exit(&mut self, index: usize) -> ExitStatus {
-        let give_up = self.seams.clock.now() + EXIT_WITHIN;
+        let give_up = self.runtime.clock.now() + EXIT_WITHIN;
         while self.runs(index) {
             let node = self.nodes[index].id;
-            assert!(self.seams.clock.now() < give_up, "node {node} did not end in time");
-            self.seams.sleep(Duration::from_millis(5)).await;
+            assert!(self.runtime.clock.now() < give_up, "node {node} did not end in time");
+            self.runtime.sleep(Duration::from_millis(5)).await;
         }
         let mut child = self.nodes[index].child.take().expect("the node ran");
         child.wait().unwrap()
@@ -391,7 +391,7 @@ impl Cluster {
 
     /// Waits until a node for which `may` holds leads and serves; returns its index.
     pub async fn leader_among(&self, may: impl Fn(usize) -> bool) -> usize {
-        let clock = &self.seams.clock;
+        let clock = &self.runtime.clock;
         let give_up = clock.now() + LEADER_WITHIN;
         while clock.now() < give_up {
             for index in (0..self.nodes.len()).filter(|index| may(*index)) {
@@ -399,7 +399,7 @@ impl Cluster {
                     return index;
                 }
             }
-            self.seams.sleep(Duration::from_millis(50)).await;
+            self.runtime.sleep(Duration::from_millis(50)).await;
         }
         panic!("no node leads and serves within {LEADER_WITHIN:?}");
     }
@@ -411,12 +411,12 @@ impl Cluster {
 
     /// Waits until every node is ready: it leads, or follows a leader that serves.
     pub async fn all_ready(&self) {
-        let clock = &self.seams.clock;
+        let clock = &self.runtime.clock;
         let give_up = clock.now() + LEADER_WITHIN;
         for index in self.members() {
             while !self.status(index).await.is_some_and(|status| status.ready) {
                 assert!(clock.now() < give_up, "node {} is not ready", self.nodes[index].id);
-                self.seams.sleep(Duration::from_millis(50)).await;
+                self.runtime.sleep(Duration::from_millis(50)).await;
             }
         }
     }
@@ -558,7 +558,7 @@ pub fn end_with_parent(command: &mut Command) {
 
 /// A port on which nothing listens, and that a node finds free when it is started again.
 pub fn free_port() -> u16 {
-    holdfast_seams::loopback::free_port().expect("no port below the system's own is free")
+    holdfast_runtime::loopback::free_port().expect("no port below the system's own is free")
 }
 
 fn print_tail(log: &Path) {

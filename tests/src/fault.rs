@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams, Task};
+use holdfast_runtime::{Instant, Runtime, Task};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,7 +67,7 @@ impl Relay {
         let (line, watched_line) = watch::channel(Line::Open);
         let (delay, watched_delay) = watch::channel(Delay::default());
         let watched = Watched { line: watched_line, delay: watched_delay };
-        let task = Seams::system().spawn("relay", accept(listener, target.into(), watched));
+        let task = Runtime::system().spawn("relay", accept(listener, target.into(), watched));
         Self { address, line, delay, _accepting: task }
     }
 
@@ -90,13 +90,13 @@ impl Relay {
     pub async fn cut_once(&self) {
         self.set(Line::Cut);
         // Long enough for every copier to notice.
-        Seams::system().sleep(Duration::from_millis(20)).await;
+        Runtime::system().sleep(Duration::from_millis(20)).await;
         self.set(Line::Open);
     }
 }
 
 async fn accept(listener: TcpListener, target: Arc<str>, watched: Watched) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     while let Ok((near, _)) = listener.accept().await {
         if *watched.line.borrow() == Line::Cut {
             continue;
@@ -107,7 +107,7 @@ async fn accept(listener: TcpListener, target: Arc<str>, watched: Watched) {
                 carry(near, far, watched).await;
             }
         };
-        seams.spawn("relayed", carry).detach();
+        runtime.spawn("relayed", carry).detach();
     }
 }
 
@@ -117,7 +117,7 @@ async fn carry(near: TcpStream, far: TcpStream, watched: Watched) {
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
     let mut cut = watched.line.clone();
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         _ = cut.wait_for(|line| *line == Line::Cut) => {}
         () = copy(near_in, far_out, watched.clone()) => {}
         () = copy(far_in, near_out, watched) => {}
@@ -125,11 +125,11 @@ async fn carry(near: TcpStream, far: TcpStream, watched: Watched) {
 }
 
 /// A chunk, and when it may go on.
-type Chunk = (Moment, Vec<u8>);
+type Chunk = (Instant, Vec<u8>);
 
 async fn copy(from: OwnedReadHalf, to: OwnedWriteHalf, watched: Watched) {
     let (sender, receiver) = mpsc::channel(64);
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         () = pass_on(receiver, to, watched.line) => {}
         // The chunks received so far are still passed on.
         () = async { take_in(from, sender, watched.delay).await; std::future::pending().await } => {}
@@ -141,12 +141,12 @@ async fn take_in(
     sender: mpsc::Sender<Chunk>,
     delay: watch::Receiver<Delay>,
 ) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let mut draw = Draw::new(u64::from(std::process::id()));
     let mut buffer = vec![0; 64 << 10];
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let held_up = delay.borrow().draw(&mut draw);
-        let chunk = (seams.clock.now() + held_up, buffer[..length].to_vec());
+        let chunk = (runtime.clock.now() + held_up, buffer[..length].to_vec());
         if sender.send(chunk).await.is_err() {
             return;
         }
@@ -158,10 +158,10 @@ async fn pass_on(
     mut to: OwnedWriteHalf,
     mut line: watch::Receiver<Line>,
 ) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     while let Some((due, bytes)) = chunks.recv().await {
-        if seams.clock.now() < due {
-            seams.clock.sleep_until(due).await;
+        if runtime.clock.now() < due {
+            runtime.clock.sleep_until(due).await;
         }
         if line.wait_for(|line| *line == Line::Open).await.is_err()
             || to.write_all(&bytes).await.is_err()

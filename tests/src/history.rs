@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Clock, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use news::{Happened, News};
@@ -570,7 +570,7 @@ impl Recorder {
     }
 
     /// A moment of the writer's clock, converted to the run's clock, nanoseconds.
-    pub fn ns_of(&self, moment: Moment) -> u64 {
+    pub fn ns_of(&self, moment: Instant) -> u64 {
         nanos(match &self.writer {
             None => moment,
             Some(Writer::Simulated(process)) => process.on_the_worlds_clock(moment),
@@ -651,7 +651,7 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-fn nanos(moment: Moment) -> u64 {
+fn nanos(moment: Instant) -> u64 {
     u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -711,7 +711,7 @@ pub fn save(records: &[Record], path: &Path) -> Result<(), HistoryError> {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::Seams;
+    use holdfast_runtime::Runtime;
 
     use super::*;
 
@@ -719,7 +719,7 @@ mod tests {
     fn a_history_reads_back_as_it_was_written_but_for_a_last_line_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.jsonl");
-        let recorder = Recorder::to_file(Seams::system().clock, &path).unwrap();
+        let recorder = Recorder::to_file(Runtime::system().clock, &path).unwrap();
         let items = vec![Asked::exclusive("jobs"), Asked::shared("stock")];
         let acquire =
             What::Acquire { request: 1, items, any: Some(1), wait: true, within_ms: None };

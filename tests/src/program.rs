@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -93,20 +93,20 @@ impl Program {
 
     /// Waits until it has printed a line that begins with `start`; returns the rest of the line.
     pub async fn line(&mut self, start: &str, limit: Duration) -> String {
-        let seams = Seams::system();
-        let give_up = seams.clock.now() + limit;
+        let runtime = Runtime::system();
+        let give_up = runtime.clock.now() + limit;
         loop {
             if let Some(rest) = self.out().lines().find_map(|line| line.strip_prefix(start)) {
                 return rest.to_owned();
             }
             let ended = self.child.try_wait().unwrap();
             assert!(
-                ended.is_none() && seams.clock.now() < give_up,
+                ended.is_none() && runtime.clock.now() < give_up,
                 "no line {start:?} (ended: {ended:?}): {}{}",
                 self.out(),
                 self.printed("err")
             );
-            seams.sleep(Duration::from_millis(5)).await;
+            runtime.sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -125,13 +125,13 @@ impl Program {
 
     /// Whether it ends by itself within `limit`.
     pub async fn ends_within(&mut self, limit: Duration) -> bool {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let ended = async {
             while self.child.try_wait().unwrap().is_none() {
-                seams.sleep(Duration::from_millis(5)).await;
+                runtime.sleep(Duration::from_millis(5)).await;
             }
         };
-        seams.timeout(limit, ended).await.is_ok()
+        runtime.timeout(limit, ended).await.is_ok()
     }
 
     fn ended(&self, status: ExitStatus) -> Ended {

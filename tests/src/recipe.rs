@@ -13,7 +13,7 @@ use holdfast_recipes::{
     LockerOptions, OptimisticTable, OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow,
     ShadowTables, TokenTables, Tokens,
 };
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -155,7 +155,7 @@ impl<'a> Party<'a> {
 
     /// The same, without a housekeeper.
     pub fn keeping_no_house(stage: &'a Stage, recipe: Recipe, times: Times) -> Self {
-        let recorder = Recorder::in_memory(Seams::system().clock);
+        let recorder = Recorder::in_memory(Runtime::system().clock);
         let histories = tempfile::tempdir().unwrap();
         Self { stage, recipe, times, recorder, histories, _housekeeper: None }
     }
@@ -206,16 +206,16 @@ impl<'a> Party<'a> {
     /// Lets clients work for so long, and then until locks have passed so often from old clients, whose numbers begin with `first_old`, to
     /// ours and back: that takes longer on a slow machine, and this test does not measure speed.
     pub async fn pass_locks(&self, first_old: u64, times: usize, length: Duration) {
-        let seams = Seams::system();
-        let give_up_at = seams.clock.now() + length + STEP_LIMIT * 2;
-        seams.sleep(length).await;
-        while seams.clock.now() < give_up_at {
+        let runtime = Runtime::system();
+        let give_up_at = runtime.clock.now() + length + STEP_LIMIT * 2;
+        runtime.sleep(length).await;
+        while runtime.clock.now() < give_up_at {
             let so_far = merge(vec![self.history_of_processes(), self.recorder.so_far()]);
             let (to_us, to_them) = passed(&so_far, first_old);
             if to_us >= times && to_them >= times {
                 return;
             }
-            seams.sleep(LOOK_EVERY).await;
+            runtime.sleep(LOOK_EVERY).await;
         }
     }
 
@@ -287,7 +287,7 @@ pub async fn each_under_load(
     (clients, names, least): (u64, &[&str], usize),
     act: impl AsyncFnOnce(&Nodes),
 ) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let parties = Party::of_each(stage, times);
     let over = AtomicBool::new(false);
     let is_over = || over.load(Ordering::Relaxed);
@@ -297,10 +297,10 @@ pub async fn each_under_load(
         // A slow machine takes longer to reach the number.
         let enough = async {
             while parties.iter().any(|party| party.given_back() < least) {
-                seams.sleep(LOOK_EVERY).await;
+                runtime.sleep(LOOK_EVERY).await;
             }
         };
-        let _ = seams.timeout(STEP_LIMIT, enough).await;
+        let _ = runtime.timeout(STEP_LIMIT, enough).await;
         over.store(true, Ordering::Relaxed);
     };
     tokio::join!(join_all(working), acting);
@@ -315,11 +315,11 @@ pub async fn each_under_load(
 /// Sweeps again and again, until this is dropped.
 pub fn keep_house(cassandra: &Cassandra, grace: Duration) -> Task {
     let mut housekeeper = Housekeeper::new(cassandra, TokenTables::default(), grace).unwrap();
-    Seams::system().spawn("housekeeper", async move {
+    Runtime::system().spawn("housekeeper", async move {
         loop {
             // The next sweep repeats whatever got no answer.
             let _ = housekeeper.sweep().await;
-            Seams::system().sleep(grace / 6).await;
+            Runtime::system().sleep(grace / 6).await;
         }
     })
 }
@@ -341,9 +341,9 @@ impl LockProcess {
     pub async fn waits(&self) {
         let asked = |record: &Record| matches!(record.what, What::Acquire { .. });
         while !self.history.exists() || !read(&self.history).unwrap().iter().any(asked) {
-            Seams::system().sleep(Duration::from_millis(50)).await;
+            Runtime::system().sleep(Duration::from_millis(50)).await;
         }
-        Seams::system().sleep(Duration::from_secs(1)).await;
+        Runtime::system().sleep(Duration::from_secs(1)).await;
     }
 
     /// Sends it a signal.

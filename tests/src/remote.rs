@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast::{Error, FencingToken, GuardState};
 use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::history::{Asked, ClientId, Recorder, What};
 use crate::term::{Held, Term};
@@ -18,7 +18,7 @@ pub struct RemoteScribe {
     locker: Arc<dyn RemoteLocker>,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     /// The number that the judge reads as the token of a name, if every grant has a fencing token.
     fenced: Option<fn(FencingToken, &str) -> u64>,
     next_request: Arc<AtomicU64>,
@@ -30,14 +30,14 @@ pub type RemoteHeld = Held<RemoteGuard>;
 impl RemoteScribe {
     /// Records what `locker` does as client `id`.
     pub fn of(locker: Arc<dyn RemoteLocker>, id: ClientId, recorder: Recorder) -> Self {
-        let (seams, next_request) = (Seams::system(), Arc::new(AtomicU64::new(1)));
-        Self { locker, id, recorder, seams, fenced: None, next_request }
+        let (runtime, next_request) = (Runtime::system(), Arc::new(AtomicU64::new(1)));
+        Self { locker, id, recorder, runtime, fenced: None, next_request }
     }
 
-    /// The same for a client on other seams.
+    /// The same for a client on another runtime.
     #[must_use]
-    pub fn on(self, seams: Seams) -> Self {
-        Self { seams, ..self }
+    pub fn on(self, runtime: Runtime) -> Self {
+        Self { runtime, ..self }
     }
 
     /// The same client through another locker.
@@ -77,7 +77,7 @@ impl RemoteScribe {
                 let judged = judged.map(|(judged, token)| judged(token, name));
                 let token = judged.unwrap_or_else(|| self.recorder.now_ns());
                 let of = (self.id, request);
-                Ok(Held::granted_under(token, guard, (&self.recorder, &self.seams), of))
+                Ok(Held::granted_under(token, guard, (&self.recorder, &self.runtime), of))
             }
             Err(error) => {
                 self.write(match &error {
@@ -92,7 +92,7 @@ impl RemoteScribe {
 
     /// Acquires, holds for `length` and releases, again and again, until `until` returns true.
     pub async fn work(&self, names: &[&str], length: Duration, until: impl Fn() -> bool) {
-        let seams = &self.seams;
+        let runtime = &self.runtime;
         // Not every client begins with the same name.
         let mut turn = usize::try_from(self.id.0).unwrap_or_default();
         while !until() {
@@ -102,7 +102,7 @@ impl RemoteScribe {
                 held.keep(length).await;
                 let _ = held.release().await;
             }
-            seams.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(Duration::from_millis(10)).await;
         }
     }
 }

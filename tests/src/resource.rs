@@ -48,13 +48,13 @@ impl Resources {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::Seams;
+    use holdfast_runtime::Runtime;
 
     use super::*;
 
     #[test]
     fn a_token_below_the_largest_seen_is_refused_name_by_name_and_all_is_written_down() {
-        let recorder = Recorder::in_memory(Seams::system().clock);
+        let recorder = Recorder::in_memory(Runtime::system().clock);
         let resources = Resources::new(recorder.clone());
         let write = |name, token| resources.write(ClientId(3), name, token);
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use nix::sys::signal::Signal;
 
 use crate::check::{Options, Report, check};
@@ -31,7 +31,7 @@ impl Run {
     /// Starts a cluster, takes witnesses and sets clients to work.
     pub async fn start(setup: &Setup, plan: &Plan) -> Self {
         let cluster = Cluster::start(setup).await;
-        let recorder = Recorder::in_memory(Seams::system().clock);
+        let recorder = Recorder::in_memory(Runtime::system().clock);
         let leader = cluster.leader().await;
         let witness =
             Witness::take(&cluster.nodes()[leader].listen, &recorder, 1_000_000, 20).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use holdfast::{
     Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, TryAcquire, Value,
 };
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 
 use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
 
@@ -22,7 +22,7 @@ pub struct Scribe {
     client: Client,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     next_request: Arc<AtomicU64>,
 }
 
@@ -110,12 +110,12 @@ impl Scribe {
         recorder: Recorder,
     ) -> Result<Self, Error> {
         let client = Client::builder().endpoints(endpoints.split(',')).ttl(ttl).connect().await?;
-        Ok(Self::of(client, id, recorder, Seams::system()))
+        Ok(Self::of(client, id, recorder, Runtime::system()))
     }
 
-    /// Records what `client` does, which runs on these seams.
-    pub fn of(client: Client, id: ClientId, recorder: Recorder, seams: Seams) -> Self {
-        Self { client, id, recorder, seams, next_request: Arc::new(AtomicU64::new(1)) }
+    /// Records what `client` does, which runs on this runtime.
+    pub fn of(client: Client, id: ClientId, recorder: Recorder, runtime: Runtime) -> Self {
+        Self { client, id, recorder, runtime, next_request: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Records that the client's session is open with this lease: from here on the judge knows what
@@ -125,9 +125,9 @@ impl Scribe {
         self.write(What::Opened { ttl_ms });
     }
 
-    /// The seams that it runs on.
-    pub fn seams(&self) -> &Seams {
-        &self.seams
+    /// The runtime that it runs on.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// The id under which it records.
@@ -206,7 +206,7 @@ impl Scribe {
         let request = self.asks(wish, true, None);
         // Boxed, so that it can be dropped after the cancel was recorded.
         let mut acquire = Box::pin(wish.waiting(&self.client).into_future());
-        let answer = self.seams.timeout(patience, &mut acquire).await;
+        let answer = self.runtime.timeout(patience, &mut acquire).await;
         if let Ok(answer) = answer {
             return self.answered(request, answer).ok();
         }
@@ -302,7 +302,7 @@ impl Held {
 
     /// Holds for so long, checking now and then, and at the very instant of the safe deadline.
     pub async fn keep(&self, length: Duration) {
-        let clock = &self.scribe.seams.clock;
+        let clock = &self.scribe.runtime.clock;
         let until = clock.now() + length;
         while clock.now() < until && self.note() {
             let next = until.min(clock.now() + Duration::from_millis(100));
@@ -312,7 +312,7 @@ impl Held {
         self.note();
     }
 
-    fn safe_until(&self) -> Option<Moment> {
+    fn safe_until(&self) -> Option<Instant> {
         match self.guard.state() {
             GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => {
                 Some(safe_until)

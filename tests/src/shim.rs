@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use sha2::{Digest as _, Sha256};
 
 use crate::cluster::beside_this_test;
@@ -46,20 +46,20 @@ pub struct ClockRate {
     /// Parts per million of true time.
     ppm: u32,
     /// The moment at which they were right.
-    anchor: Moment,
+    anchor: Instant,
 }
 
 impl ClockRate {
     /// Right now, and at this rate from here on.
     pub fn from_now(ppm: u32) -> Self {
-        Self { ppm, anchor: Seams::system().clock.now() }
+        Self { ppm, anchor: Runtime::system().clock.now() }
     }
 
     /// The clock rate that this process was started with, if its clocks are not the machine's.
     pub fn of_this_process() -> Option<Self> {
         let ppm = std::env::var(RATE).ok()?.parse().unwrap();
         let anchor_ns = std::env::var(ANCHOR).unwrap().parse().unwrap();
-        let anchor = Moment::from_origin(Duration::from_nanos(anchor_ns));
+        let anchor = Instant::from_origin(Duration::from_nanos(anchor_ns));
         Some(Self { ppm, anchor })
     }
 
@@ -70,7 +70,7 @@ impl ClockRate {
     }
 
     /// A moment of the process's clock, converted to the machine's. Before the anchor both were equal.
-    pub fn true_moment(self, moment: Moment) -> Moment {
+    pub fn true_moment(self, moment: Instant) -> Instant {
         match moment.saturating_since(self.anchor) {
             Duration::ZERO => moment,
             since => self.anchor + self.true_length(since),
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_moment_of_a_fast_clock_comes_sooner() {
-        let at = |seconds| Moment::from_origin(Duration::from_secs(seconds));
+        let at = |seconds| Instant::from_origin(Duration::from_secs(seconds));
         let rate = ClockRate { ppm: 1_250_000, anchor: at(100) };
         assert_eq!(rate.true_moment(at(110)), at(108));
         assert_eq!(rate.true_moment(at(100)), at(100));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 /// How often a scenario runs at most.
 const TRIES: u32 = 5;
@@ -53,7 +53,7 @@ impl Watch {
         let lives = Arc::new(());
         let still = Arc::downgrade(&lives);
         let longest = thread::spawn(move || {
-            let clock = Seams::system().clock;
+            let clock = Runtime::system().clock;
             let (mut longest, mut last) = (Duration::ZERO, clock.now());
             while still.strong_count() > 0 {
                 thread::sleep(LOOK_EVERY);
@@ -81,7 +81,7 @@ mod tests {
 
     /// Long enough that the thread stalls for some of it.
     async fn late() -> Result<(), TooLate> {
-        Seams::system().sleep(LOOK_EVERY * 4).await;
+        Runtime::system().sleep(LOOK_EVERY * 4).await;
         Err(TooLate("it was too late".to_owned()))
     }
 

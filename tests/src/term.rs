@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use holdfast::{Error, GuardState};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::history::{ClientId, Recorder, What};
 use crate::scribe::cause;
@@ -32,7 +32,7 @@ pub struct Held<T> {
     had: T,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     token: u64,
 }
 
@@ -41,12 +41,12 @@ impl<T: Term> Held<T> {
     pub(crate) fn granted_under(
         token: u64,
         had: T,
-        (recorder, seams): (&Recorder, &Seams),
+        (recorder, runtime): (&Recorder, &Runtime),
         (id, request): (ClientId, u64),
     ) -> Self {
         let (names, values) = (vec![had.name()], Vec::new());
         recorder.write(id, What::Granted { request, token, names, values });
-        let held = Self { had, id, recorder: recorder.clone(), seams: seams.clone(), token };
+        let held = Self { had, id, recorder: recorder.clone(), runtime: runtime.clone(), token };
         held.note();
         held
     }
@@ -78,11 +78,11 @@ impl<T: Term> Held<T> {
 
     /// Keeps it for so long, checking now and then.
     pub async fn keep(&self, length: Duration) {
-        let seams = &self.seams;
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && self.note() {
-            let left = until.saturating_since(seams.clock.now());
-            seams.sleep(left.min(LOOK_EVERY)).await;
+        let runtime = &self.runtime;
+        let until = runtime.clock.now() + length;
+        while runtime.clock.now() < until && self.note() {
+            let left = until.saturating_since(runtime.clock.now());
+            runtime.sleep(left.min(LOOK_EVERY)).await;
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast::FencingToken;
 use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 /// How long an awaited event may take: many times what it should, for a slow machine.
 const COMES_WITHIN: Duration = Duration::from_mins(1);
@@ -82,10 +82,10 @@ impl Tokens {
                 if let Some(found) = look(&self.by_epoch()) {
                     return found;
                 }
-                Seams::system().sleep(Duration::from_millis(20)).await;
+                Runtime::system().sleep(Duration::from_millis(20)).await;
             }
         };
-        let within = Seams::system().timeout(COMES_WITHIN, seen).await;
+        let within = Runtime::system().timeout(COMES_WITHIN, seen).await;
         within.unwrap_or_else(|_| panic!("there are no {what}: {:?}", self.by_epoch()))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tokio::sync::watch;
 
 use crate::draw::Draw;
@@ -75,7 +75,7 @@ pub struct Traffic {
     stop: watch::Sender<bool>,
     working: Vec<(Task, Arc<AtomicBool>)>,
     grants: Arc<AtomicU64>,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl Traffic {
@@ -92,7 +92,7 @@ impl Traffic {
 
     /// Sets connected clients to work.
     pub fn of(plan: &Plan, scribes: Vec<Scribe>) -> Self {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let (stop, stopped) = watch::channel(false);
         let grants = Arc::new(AtomicU64::new(0));
         let mut working = Vec::new();
@@ -100,7 +100,7 @@ impl Traffic {
             let worker = Worker::new(scribe, plan, number, &grants, &stopped);
             let done = Arc::new(AtomicBool::new(false));
             let end = done.clone();
-            let task = seams.spawn("traffic", async move {
+            let task = runtime.spawn("traffic", async move {
                 let scribe = worker.scribe.clone();
                 worker.work().await;
                 scribe.close().await;
@@ -108,7 +108,7 @@ impl Traffic {
             });
             working.push((task, done));
         }
-        Self { stop, working, grants, seams }
+        Self { stop, working, grants, runtime }
     }
 
     /// How many grants there were so far.
@@ -119,28 +119,28 @@ impl Traffic {
     /// Waits for so many grants from now on: the store serves.
     pub async fn more_grants(&self, count: u64, within: Duration) {
         let wanted = self.grants() + count;
-        let give_up = self.seams.clock.now() + within;
+        let give_up = self.runtime.clock.now() + within;
         while self.grants() < wanted {
             assert!(
-                self.seams.clock.now() < give_up,
+                self.runtime.clock.now() < give_up,
                 "{} of {count} grants within {within:?}",
                 count - (wanted - self.grants())
             );
-            self.seams.sleep(Duration::from_millis(10)).await;
+            self.runtime.sleep(Duration::from_millis(10)).await;
         }
     }
 
     /// Lets every client finish its work and close its session; all must within `limit`.
     pub async fn finish(self, limit: Duration) {
         self.stop.send_replace(true);
-        let give_up = self.seams.clock.now() + limit;
+        let give_up = self.runtime.clock.now() + limit;
         for (number, (_, done)) in self.working.iter().enumerate() {
             while !done.load(Ordering::Acquire) {
                 assert!(
-                    self.seams.clock.now() < give_up,
+                    self.runtime.clock.now() < give_up,
                     "client {number} of the traffic did not finish within {limit:?}"
                 );
-                self.seams.sleep(Duration::from_millis(10)).await;
+                self.runtime.sleep(Duration::from_millis(10)).await;
             }
         }
     }
@@ -163,20 +163,25 @@ pub struct Write {
     client: ClientId,
     token: u64,
     name: String,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl Write {
     /// The writes under a hold: to the resource behind each of these locks.
     pub fn all(
         plan: &Plan,
-        seams: &Seams,
+        runtime: &Runtime,
         (client, token): (ClientId, u64),
         names: Vec<String>,
     ) -> Vec<Self> {
         let Some(resources) = &plan.resources else { return Vec::new() };
-        let of =
-            |name| Self { resources: resources.clone(), client, token, name, seams: seams.clone() };
+        let of = |name| Self {
+            resources: resources.clone(),
+            client,
+            token,
+            name,
+            runtime: runtime.clone(),
+        };
         names.into_iter().map(of).collect()
     }
 
@@ -187,7 +192,7 @@ impl Write {
 
     /// Arrives after so long, whatever happened to the hold.
     async fn after(self, delay: Duration) {
-        self.seams.sleep(delay).await;
+        self.runtime.sleep(delay).await;
         self.now();
     }
 }
@@ -287,7 +292,7 @@ impl Worker {
         let longest = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
         let length = Duration::from_millis(self.draw.below(longest + 1));
         let under = (self.scribe.id(), held.token());
-        let writes = Write::all(&self.plan, self.scribe.seams(), under, held.alone());
+        let writes = Write::all(&self.plan, self.scribe.runtime(), under, held.alone());
         writes.iter().for_each(Write::now);
         held.keep(length).await;
         // A client that was paused meanwhile does not check before it writes on: the resource
@@ -303,7 +308,7 @@ impl Worker {
         }
         for late in writes {
             let delay = Duration::from_millis(self.draw.below(2 * longest + 1));
-            self.scribe.seams().spawn("late write", late.after(delay)).detach();
+            self.scribe.runtime().spawn("late write", late.after(delay)).detach();
         }
         if self.draw.below(8) == 0 {
             held.drop_guard();
@@ -338,6 +343,6 @@ impl Worker {
 
     async fn pause(&mut self, longest_ms: u64) {
         let length = Duration::from_millis(1 + self.draw.below(longest_ms));
-        self.scribe.seams().sleep(length).await;
+        self.scribe.runtime().sleep(length).await;
     }
 }

@@ -16,7 +16,7 @@ use holdfast_proto::v1::{
     Opened, Refusal, Release, RequestState, Resume, ServerFrame, ServerFrames, SetValue, State,
     StatusRequest, StatusResponse,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -50,7 +50,7 @@ pub async fn status(address: &str, patience: Duration) -> Option<StatusResponse>
         let mut client = connect(address).await.ok()?;
         client.status(StatusRequest {}).await.ok().map(tonic::Response::into_inner)
     };
-    Seams::system().timeout(patience, ask).await.ok().flatten()
+    Runtime::system().timeout(patience, ask).await.ok().flatten()
 }
 
 /// What a client needs to resume its session.
@@ -84,7 +84,7 @@ pub struct Wire {
     waiting: VecDeque<ServerFrame>,
     done_below: u64,
     held: BTreeMap<u64, u64>,
-    seams: Seams,
+    runtime: Runtime,
     notes: Option<Notes>,
 }
 
@@ -99,9 +99,9 @@ impl Wire {
             .await
             .map_err(|error| Status::unavailable(format!("{address}: {error}")))?;
         let (outgoing, frames) = mpsc::channel(1_024);
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let open = client.session(ReceiverStream::new(frames));
-        let incoming = seams
+        let incoming = runtime
             .timeout(PATIENCE, open)
             .await
             .map_err(|_| Status::deadline_exceeded("the stream was not opened"))??
@@ -112,7 +112,7 @@ impl Wire {
             waiting: VecDeque::new(),
             done_below: 0,
             held: BTreeMap::new(),
-            seams,
+            runtime,
             notes: None,
         })
     }
@@ -260,7 +260,7 @@ impl Wire {
                 self.note_told(&frame);
                 return Ok(Some(frame));
             }
-            let next = self.seams.timeout(limit, self.incoming.next()).await;
+            let next = self.runtime.timeout(limit, self.incoming.next()).await;
             match next.map_err(|_| Status::deadline_exceeded("no frame came"))? {
                 Some(frames) => self.waiting.extend(frames?.frames),
                 None => return Ok(None),
@@ -270,10 +270,10 @@ impl Wire {
 
     /// Waits for a frame that `pick` takes; other frames are skipped.
     pub async fn expect<T>(&mut self, what: &str, pick: impl Fn(&Told) -> Option<T>) -> T {
-        let give_up = self.seams.clock.now() + PATIENCE;
+        let give_up = self.runtime.clock.now() + PATIENCE;
         let mut passed = Vec::new();
         loop {
-            let left = give_up.saturating_since(self.seams.clock.now());
+            let left = give_up.saturating_since(self.runtime.clock.now());
             let frame = match self.next_within(left).await {
                 Ok(Some(frame)) => frame,
                 end => panic!("{what} was to come; the stream ended with {end:?} after {passed:?}"),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdfast_proto::v1::Mode;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::history::{ClientId, Recorder};
 use crate::wire::{Ticket, Wire, item};
@@ -133,7 +133,7 @@ impl Member {
         // A leader that was just elected may still wait for an entry of its own.
         for _ in 0..50 {
             let Ok(wire) = Wire::dial(leader).await else {
-                Seams::system().sleep(Duration::from_millis(100)).await;
+                Runtime::system().sleep(Duration::from_millis(100)).await;
                 continue;
             };
             self.wire = wire.recorded(recorder.clone(), self.id);

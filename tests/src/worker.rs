@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast::{Error, GuardState};
 use holdfast_recipes::{Patience, WorkItem, WorkQueue};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::history::{Asked, ClientId, Recorder, What};
 use crate::term::{Held, Term};
@@ -18,7 +18,7 @@ pub struct Worker {
     queue: WorkQueue,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     next_request: AtomicU64,
 }
 
@@ -28,14 +28,14 @@ pub type Had = Held<WorkItem>;
 impl Worker {
     /// Records the work on items of `queue` as client `id`.
     pub fn of(queue: WorkQueue, id: ClientId, recorder: Recorder) -> Self {
-        let seams = Seams::system();
-        Self { queue, id, recorder, seams, next_request: AtomicU64::new(1) }
+        let runtime = Runtime::system();
+        Self { queue, id, recorder, runtime, next_request: AtomicU64::new(1) }
     }
 
-    /// The same for a worker on other seams.
+    /// The same for a worker on another runtime.
     #[must_use]
-    pub fn on(self, seams: Seams) -> Self {
-        Self { seams, ..self }
+    pub fn on(self, runtime: Runtime) -> Self {
+        Self { runtime, ..self }
     }
 
     fn write(&self, what: What) {
@@ -53,7 +53,7 @@ impl Worker {
         let items = vec![Asked::exclusive(item.id().to_string())];
         self.write(What::Acquire { request, items, any: None, wait: false, within_ms: None });
         let (token, of) = (self.recorder.now_ns(), (self.id, request));
-        Ok(Some(Held::granted_under(token, item, (&self.recorder, &self.seams), of)))
+        Ok(Some(Held::granted_under(token, item, (&self.recorder, &self.runtime), of)))
     }
 
     /// Takes items, keeps each for `length` and completes it, until `until` returns true.

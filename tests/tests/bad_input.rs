@@ -21,7 +21,7 @@ use holdfast_proto::v1::{
     ClientFrame, ClientFrames, KeepAlive, ListRequest, LockInfo, LostReason, Open, Refusal,
     RefusalReason, Resume,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::run;
 use holdfast_tests::wire::{Ticket, Wire, acquire, connect};
@@ -39,7 +39,7 @@ async fn one_node() -> (Cluster, String) {
 }
 
 async fn pause(ms: u64) {
-    Seams::system().sleep(Duration::from_millis(ms)).await;
+    Runtime::system().sleep(Duration::from_millis(ms)).await;
 }
 
 /// Checks that the refusal is of this kind, and that its message names these things.

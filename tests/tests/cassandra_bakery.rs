@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::Error;
 use holdfast_recipes::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, Stage};
 use holdfast_tests::program::run;
 use holdfast_tests::recipe::{Party, Recipe, Times, robbed};
@@ -28,7 +28,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// A stage with the tables of both forms.
@@ -64,7 +64,7 @@ async fn is_emptied(stage: &Stage, table: &str, lock: &str) {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    Seams::system().timeout(secs(120), emptied).await.unwrap();
+    Runtime::system().timeout(secs(120), emptied).await.unwrap();
 }
 
 async fn highest(stage: &Stage, table: &str, lock: &str) -> Option<i64> {
@@ -94,7 +94,7 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
     let stage = set("bakery_chooser").await;
     with_each(&stage, async |party| {
         let (_, choosing, up) = tables(party.recipe());
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let before = clock.now();
         cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
         let [hasty, patient] = [1, 2].map(|id| party.client(id));
@@ -180,7 +180,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
 async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
     let stage = set("bakery_twelve").await;
     let parties = Party::of(&stage, &FORMS, Times::USUAL);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let began = clock.now();
     // A slow machine takes longer to reach the number.
     let enough = || parties.iter().all(|party| party.given_back() >= 30);

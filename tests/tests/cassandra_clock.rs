@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::Error;
 use holdfast_recipes::TimeClient;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{QUEUE, Stage, TIME};
 use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::shim;
@@ -24,11 +24,11 @@ const STEP_LIMIT: Duration = Duration::from_mins(1);
 const SECOND_US: u64 = 1_000_000;
 
 async fn sleep(milliseconds: u64) {
-    Seams::system().sleep(Duration::from_millis(milliseconds)).await;
+    Runtime::system().sleep(Duration::from_millis(milliseconds)).await;
 }
 
 fn wall_us() -> u64 {
-    Seams::system().clock.wall_ms() * 1_000
+    Runtime::system().clock.wall_ms() * 1_000
 }
 
 /// `holdfast cassandra` on this stage, by a wall clock that is ahead by this much.
@@ -69,13 +69,13 @@ impl Replica {
 
 /// Waits until the replica's time is past `us`.
 async fn passes(replica: &Replica, us: u64) -> u64 {
-    let limit = Seams::system().clock.now() + STEP_LIMIT * 2;
+    let limit = Runtime::system().clock.now() + STEP_LIMIT * 2;
     loop {
         let now_us = replica.now_us().await;
         if now_us > us {
             return now_us;
         }
-        assert!(Seams::system().clock.now() < limit, "it stands at {now_us}");
+        assert!(Runtime::system().clock.now() < limit, "it stands at {now_us}");
         sleep(50).await;
     }
 }
@@ -92,7 +92,7 @@ async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
 
     let (mut last, goal) = (reached, living[1].now_us().await + 2 * SECOND_US);
     assert!(goal > reached);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let killed = clock.now();
     while last < goal {
         for replica in &living {
@@ -208,13 +208,13 @@ async fn order(stage: &Stage, lock: &str, by: Option<&Replica>) -> String {
 async fn in_line(stage: &Stage, lock: &str, number: usize) {
     let places =
         format!("SELECT column1 FROM {}.lock_queue WHERE key = '{lock}'", stage.keyspace());
-    let limit = Seams::system().clock.now() + STEP_LIMIT;
+    let limit = Runtime::system().clock.now() + STEP_LIMIT;
     loop {
         let there = stage.session().query_unpaged(places.as_str(), ()).await.unwrap();
         if there.into_rows_result().unwrap().rows_num() == number {
             return;
         }
-        assert!(Seams::system().clock.now() < limit, "never {number} in line");
+        assert!(Runtime::system().clock.now() < limit, "never {number} in line");
         sleep(50).await;
     }
 }

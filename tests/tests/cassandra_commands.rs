@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::Error;
 use holdfast_recipes::{Cassandra, SerialScope};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::program::{Ended, Program, run};
 use holdfast_tests::recipe::Recipe;
@@ -196,12 +196,12 @@ async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
     let nodes = Nodes::start_one_with_login().await;
     let place = Place { points: nodes.contact_points().await, keyspace: "alone" };
     let attempt = ["lease", "try", "job", "--", "true"];
-    let began = Seams::system().clock.now();
+    let began = Runtime::system().clock.now();
     expect(&place.run(&attempt).await, 122, "does not let us in: it wants a login");
     let schema = ["schema", "--apply", "--replication", "1"];
     expect(&place.run(&schema).await, 122, "does not let us in: it wants a login");
     expect(&place.run_as("wrong", &attempt).await, 122, "give a role (--user) and its password");
-    assert!(Seams::system().clock.now().saturating_since(began) < secs(10));
+    assert!(Runtime::system().clock.now().saturating_since(began) < secs(10));
 
     let right = "cassandra";
     expect(&place.run_as(right, &attempt).await, 122, "there is no keyspace \"alone\"");
@@ -246,10 +246,10 @@ async fn wrong_input_is_refused_in_one_line_and_leaves_nothing() {
     session.query_unpaged(table, ()).await.unwrap();
     expect(&bare.run(&attempt).await, 122, "other types than the recipe's");
 
-    let began = Seams::system().clock.now();
+    let began = Runtime::system().clock.now();
     let silent = Place { points: "127.255.255.1:9,127.255.255.2:9".into(), keyspace: "nowhere" };
     expect(&silent.run(&attempt).await, 123, "no answer from Cassandra at 127.255.255.1:9");
-    assert!(Seams::system().clock.now().saturating_since(began) < secs(9));
+    assert!(Runtime::system().clock.now().saturating_since(began) < secs(9));
     let short = bare.run(&["--ttl", "100s", "lease", "try", "job", "--", "true"]).await;
     expect(&short, 125, "too short for clocks that differ by up to 60s");
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
 use holdfast_tests::program::run;
 use holdfast_tests::recipe::{Times, each_under_load};
@@ -17,7 +17,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// Two of three nodes are gone: no QUORUM, no lock, and the error comes in time.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::Patience;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{ClientId, Record};
@@ -138,7 +138,7 @@ async fn old_clients_and_ours_exclude_each_other() {
 
 /// Names that no other run uses: rows of an old client of the older recipes stay for ever if its test is interrupted.
 fn names_of_this_run() -> [String; 2] {
-    let run = Seams::system().clock.wall_ms();
+    let run = Runtime::system().clock.wall_ms();
     NAMES.map(|name| format!("{name}/{run}"))
 }
 
@@ -206,7 +206,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     stage.session().query_unpaged(short, ()).await.unwrap();
     Recipe::make_tables_of_forms(&stage).await;
     let parties = Party::of(&stage, &Recipe::ALL_FORMS, Times::SHORT);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let taken_over = async |party: &Party<'_>| {
         let recipe = party.recipe();
         let script = legacy::script("client.py");

@@ -21,7 +21,7 @@ use holdfast_recipes::{
     Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable, MoveRefused,
     ScopeModes, SerialScope, Stage,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{FALLBACK, LEASE, MODES, QUEUE, Stage as Nodes, TOKENS};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::legacy;
@@ -40,7 +40,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 fn python() -> Python {
@@ -84,7 +84,7 @@ async fn old_clients_and_processes_in_both_exclude_each_other() {
     let nodes = Nodes::set("modes_old", &[LEASE, QUEUE, TOKENS, MODES]).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run uses other names.
-    let run = Seams::system().clock.wall_ms();
+    let run = Runtime::system().clock.wall_ms();
     let names = NAMES.map(|name| format!("{name}/{run}"));
     let names = names.each_ref().map(String::as_str);
     // For a `Locker` the bakery is like the queue; `cassandra_legacy` tests it with its old clients.
@@ -131,7 +131,7 @@ async fn is_left_by_all(scope: &ScopeModes) {
             sleep(Duration::from_millis(200)).await;
         }
     };
-    Seams::system().timeout(secs(20), emptied).await.unwrap();
+    Runtime::system().timeout(secs(20), emptied).await.unwrap();
 }
 
 /// How many processes the refusal of a move names.
@@ -228,7 +228,7 @@ async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
         drop(locker);
     });
     tokio::task::spawn_blocking(|| dying.join().unwrap()).await.unwrap();
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let died = clock.now();
     while let Err(refused) = scope.advance().await {
         assert!(matches!(refused, MoveRefused::InTheWay { .. }), "{refused}");
@@ -324,7 +324,7 @@ async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() 
         let lock = ["lease", "lock"];
         [&nobody[..], &place, &lock, &mode, &["orders/1", "--"], rest].concat()
     };
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let began = clock.now();
 
     let ended = Program::start("holdfast", &line(&["sh", "-c", "echo $HOLDFAST_TOKEN"]));

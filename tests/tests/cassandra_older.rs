@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::Patience;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{OPTIMISTIC, QUEUE, SHADOW, Stage};
 use holdfast_tests::draw::Draw;
 use holdfast_tests::history::{Record, What};
@@ -75,7 +75,7 @@ async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
         [Stage::set("older_bursts", &[SHADOW]).await, Stage::set("older_turns", &[QUEUE]).await];
     for (stage, recipe) in stages.iter().zip([Recipe::Shadow, Recipe::Queue]) {
         let party = Party::new(stage, recipe, Times::USUAL);
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let until = clock.now() + LENGTH;
         let work = async |id| {
             let client = party.client(id);
@@ -101,7 +101,7 @@ async fn twenty_workers_at_one_optimistic_token_are_never_two_inside() {
     const WORKERS: u64 = 20;
     let stage = Stage::set("older_livelock", &[OPTIMISTIC]).await;
     let party = Party::new(&stage, Recipe::TokensOptimistic, Times::USUAL);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let until = clock.now() + LENGTH;
     party.work(WORKERS, &["one"], &|| clock.now() >= until).await;
     let (report, records) = party.judge_and_keep();
@@ -116,7 +116,7 @@ async fn twenty_workers_at_one_optimistic_token_are_never_two_inside() {
                 return;
             }
             seed.turn(&format!("{worker}-{turn}")).await;
-            Seams::system().sleep(Duration::from_millis(draw.below(500))).await;
+            Runtime::system().sleep(Duration::from_millis(draw.below(500))).await;
         }
     }))
     .await;
@@ -169,11 +169,11 @@ impl<'a> SeedTokens<'a> {
         if self.is_alone(id).await {
             assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "{id} is in beside another");
             self.holds.fetch_add(1, Ordering::Relaxed);
-            Seams::system().sleep(WORK).await;
+            Runtime::system().sleep(WORK).await;
             self.inside.fetch_sub(1, Ordering::SeqCst);
         }
         while self.session.execute_unpaged(&self.delete, (id,)).await.is_err() {
-            Seams::system().sleep(Duration::from_millis(100)).await;
+            Runtime::system().sleep(Duration::from_millis(100)).await;
         }
     }
 

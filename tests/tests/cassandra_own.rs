@@ -14,7 +14,7 @@ mod queue;
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 /// Short, so that a test can wait for its end: safe for 4.9 s, renewed every 1.6 s.
 const TTL: Duration = secs(9);
@@ -25,5 +25,5 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::Patience;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
 use holdfast_tests::recipe::{
     LockProcess, Party, Times, WORK, each_under_load, longest_pause, robbed,
@@ -34,7 +34,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// Runs `scenario` with each party at the same time, then judges each.
@@ -111,11 +111,11 @@ async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_
         waiter.waits().await;
         waiter.signal(Signal::SIGKILL);
         holder.signal(Signal::SIGKILL);
-        let killed = Seams::system().clock.now();
+        let killed = Runtime::system().clock.now();
 
         let next = party.client(1);
         let held = next.acquire("job", Patience::AtMost(secs(40))).await.unwrap();
-        let took = Seams::system().clock.now().saturating_since(killed);
+        let took = Runtime::system().clock.now().saturating_since(killed);
         held.release().await.unwrap();
         // It held: its last renewal was no older than half a TTL, the time for which a hold is safe without a renewal.
         assert!(took > secs(4) && took < TAKEN_OVER_WITHIN, "{:?}: {took:?}", party.recipe());
@@ -183,7 +183,7 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
     let stage = Stage::set("starvation", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     with_each(&stage, async |party| {
         let had: [AtomicUsize; 8] = Default::default();
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let began = clock.now();
         let starved = || had.iter().any(|had| had.load(Ordering::Relaxed) < TURNS);
         let work = async |(id, own): (u64, &AtomicUsize)| {

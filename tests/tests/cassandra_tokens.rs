@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{Stage, TOKENS};
 use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};
 use holdfast_tests::legacy;
@@ -36,7 +36,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 fn tokens(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Tokens {
@@ -136,12 +136,12 @@ async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grac
     sleep(secs(2)).await;
     killed.signal(Signal::SIGKILL);
     frozen.signal(Signal::SIGSTOP);
-    let stopped = Seams::system().clock.now();
+    let stopped = Runtime::system().clock.now();
 
     let clients = clients(&stage, 2, GRACE, SKEW);
     let take = async |client: &RemoteScribe, name: &str| {
         let held = client.acquire(name, Patience::AtMost(secs(60))).await.unwrap();
-        (held, Seams::system().clock.now().saturating_since(stopped))
+        (held, Runtime::system().clock.now().saturating_since(stopped))
     };
     let ((first, first_took), (second, second_took)) =
         tokio::join!(take(&clients[0], "killed"), take(&clients[1], "frozen"));
@@ -247,7 +247,7 @@ async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
     assert!(ours.try_lock("foo").await.unwrap().is_some());
 
     assert!(applied(stage.session(), &insert("bar", "a")).await);
-    let wall_us = Seams::system().clock.wall_ms() * 1_000;
+    let wall_us = Runtime::system().clock.wall_ms() * 1_000;
     let ahead = wall_us + 60_000_000;
     let delete =
         format!("DELETE FROM tokens_seed.tokens USING TIMESTAMP {ahead} WHERE \"token\" = 'bar'");

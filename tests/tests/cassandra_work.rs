@@ -16,7 +16,7 @@ use futures_util::future::{join_all, try_join_all};
 use holdfast_recipes::{
     ItemId, LockerOptions, Patience, Standing, WorkItem, WorkQueue, WorkTables,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{Stage, WORK};
 use holdfast_tests::cluster::binary;
 use holdfast_tests::history::{Record, What, read};
@@ -54,7 +54,7 @@ async fn enqueue(queue: &WorkQueue, number: usize) -> BTreeSet<ItemId> {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// Processes of `holdfast-cassandra-holder` on the queue, each with a history of its own.
@@ -137,7 +137,7 @@ async fn an_item_of_a_killed_worker_is_had_by_another() {
 }
 
 async fn until_empty(queue: &WorkQueue) {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let give_up = clock.now() + LONG;
     while !queue.is_empty().await.unwrap() {
         assert!(clock.now() < give_up, "left: {:?}", queue.list(9).await);
@@ -394,9 +394,9 @@ async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
     worker.signal(Signal::SIGSTOP);
     sleep(TTL).await;
     worker.signal(Signal::SIGCONT);
-    let give_up = Seams::system().clock.now() + LONG;
+    let give_up = Runtime::system().clock.now() + LONG;
     while worker.out().lines().count() < 2 {
-        assert!(Seams::system().clock.now() < give_up, "{}", worker.out());
+        assert!(Runtime::system().clock.now() < give_up, "{}", worker.out());
         sleep(Duration::from_millis(50)).await;
     }
     worker.signal(Signal::SIGTERM);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use holdfast::{Client, Error, Guard, LockInfo, Mode, QueuePlace};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::fault::{Line, Relay};
 use holdfast_tests::program::Program;
@@ -25,7 +25,7 @@ async fn client(cluster: &Cluster, label: &str) -> Client {
 
 /// Waits for something that must happen in time.
 async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
-    let within = Seams::system().timeout(PATIENCE, what.into_future()).await;
+    let within = Runtime::system().timeout(PATIENCE, what.into_future()).await;
     within.expect("it comes within half a minute")
 }
 
@@ -271,7 +271,7 @@ async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_lose
     cluster.kill(0);
     cluster.start_node(0);
     let other = client(&cluster, "other").await;
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let restarted = clock.now();
     let settled = async {
         loop {
@@ -285,7 +285,7 @@ async fn a_client_with_megabytes_of_state_keeps_its_locks_over_a_restart_or_lose
             if (safe, holders) == (SETS, 1) && renewed || (safe, holders) == (0, 0) {
                 return (safe, holders);
             }
-            Seams::system().sleep(Duration::from_millis(100)).await;
+            Runtime::system().sleep(Duration::from_millis(100)).await;
         }
     };
     let (safe, holders) = soon(settled).await;

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::wire::Wire;
 
 async fn pause(ms: u64) {
-    Seams::system().sleep(Duration::from_millis(ms)).await;
+    Runtime::system().sleep(Duration::from_millis(ms)).await;
 }
 
 /// A client can take a lock: the nodes form one cluster.

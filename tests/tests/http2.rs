@@ -72,7 +72,8 @@ fn the_clocks_of_all_clients_show_the_same_whatever_happens() {
     stage.pass(10 * SECOND + SECOND / 3);
     stage.start(1);
     let clocks = [1, 2].map(|client| {
-        stage.begin(client, |desk| async move { (desk.seams.clock.now(), turmoil::sim_elapsed()) })
+        stage
+            .begin(client, |desk| async move { (desk.runtime.clock.now(), turmoil::sim_elapsed()) })
     });
     let [one, other] = clocks.map(|pending| stage.finish(&pending));
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use holdfast::{
     Admin, Client, Error, ImportGroup, ImportOutcome, ImportRow, ImportedState, RefusalReason,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::{Ended, Program};
 
@@ -28,7 +28,7 @@ async fn client(cluster: &Cluster) -> Client {
 }
 
 async fn soon<T>(what: impl IntoFuture<Output = T>) -> T {
-    let within = Seams::system().timeout(PATIENCE, what.into_future()).await;
+    let within = Runtime::system().timeout(PATIENCE, what.into_future()).await;
     within.expect("it comes within half a minute")
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::{InspectRequest, Open, Refusal, RefusalReason, Refused};
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::fault::{Line, Relay};
 use holdfast_tests::history::{Asked, Change, ClientId, Record, Recorder, What, read};
@@ -28,16 +28,16 @@ use nix::sys::signal::Signal;
 const LATE_AT_MOST: Duration = Duration::from_millis(1_500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn now() -> Moment {
-    Seams::system().clock.now()
+fn now() -> Instant {
+    Runtime::system().clock.now()
 }
 
 async fn pause(ms: u64) {
-    Seams::system().sleep(Duration::from_millis(ms)).await;
+    Runtime::system().sleep(Duration::from_millis(ms)).await;
 }
 
 fn recorder() -> Recorder {
-    Recorder::in_memory(Seams::system().clock)
+    Recorder::in_memory(Runtime::system().clock)
 }
 
 async fn scribe(endpoints: &str, ttl_ms: u64, id: u64, recorder: &Recorder) -> Scribe {

@@ -13,7 +13,7 @@ mod descendants;
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::{Ended, Program};
 use holdfast_tests::standstill::{TooLate, given_time};
@@ -134,10 +134,10 @@ async fn a_wrapper_that_is_killed_takes_its_child_with_it() {
 
     program.signal(Signal::SIGKILL);
     program.end(LIMIT).await;
-    Seams::system().sleep(Duration::from_millis(300)).await;
+    Runtime::system().sleep(Duration::from_millis(300)).await;
 
     let before = std::fs::read_to_string(&stamps).unwrap();
-    Seams::system().sleep(Duration::from_millis(300)).await;
+    Runtime::system().sleep(Duration::from_millis(300)).await;
     assert_eq!(std::fs::read_to_string(&stamps).unwrap(), before, "the child writes no more");
 }
 
@@ -193,7 +193,7 @@ async fn killed_in_time_after(lose: impl Fn(&mut Cluster), script: &str) {
 async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> Result<(), TooLate> {
     const TTL: Duration = Duration::from_secs(2);
     const SAFE: Duration = Duration::from_millis(1_780);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let mut shell = Shell::start().await;
     let (stamps, asked) =
         (shell.cluster.folder().join("stamps"), shell.cluster.folder().join("asked"));
@@ -201,7 +201,7 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
     let script = script.replace("> asked", &format!("> {}", asked.display()));
     let mut program = shell.begin(&["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script]);
     program.line("ready", LIMIT).await;
-    Seams::system().sleep(TTL + Duration::from_millis(500)).await;
+    Runtime::system().sleep(TTL + Duration::from_millis(500)).await;
 
     lose(&mut shell.cluster);
     // No keepalive that was sent after this was answered: from here on no hold is safe for longer than that.
@@ -210,7 +210,7 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
 
     assert_eq!(ended.code, Some(121), "{ended:?}");
     // A process that outlives its lock writes again.
-    Seams::system().sleep(Duration::from_millis(200)).await;
+    Runtime::system().sleep(Duration::from_millis(200)).await;
     let last = last_stamp(&stamps);
     TooLate::unless(last > gone.as_secs_f64(), || "not renewed past its TTL".to_owned())?;
     TooLate::unless(asked.exists(), || "killed before it was asked to end".to_owned())?;
@@ -233,7 +233,7 @@ async fn list_and_inspect_show_who_holds_and_who_waits() {
     let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; exec sleep 60"]);
     holder.line("held", LIMIT).await;
     let _waiter = shell.begin(&["lock", "jobs", "--", "true"]);
-    Seams::system().sleep(Duration::from_millis(500)).await;
+    Runtime::system().sleep(Duration::from_millis(500)).await;
 
     let inspected = shell.run(&["--json", "inspect", "jobs"]).await;
     let listed = shell.run(&["--json", "list"]).await;

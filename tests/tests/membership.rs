@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::{Ended, Program};
 use holdfast_tests::run::Run;
@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const LOOKS: usize = 300;
 
 async fn pause() {
-    Seams::system().sleep(Duration::from_millis(100)).await;
+    Runtime::system().sleep(Duration::from_millis(100)).await;
 }
 
 fn begin(cluster: &Cluster, arguments: &[&str]) -> Program {
@@ -175,7 +175,7 @@ async fn a_leader_killed_in_the_middle_of_a_change_leaves_a_cluster_that_takes_i
         let leader = run.cluster.leader().await;
 
         let change = begin(&run.cluster, &["promote", &id.to_string()]);
-        Seams::system().sleep(Duration::from_millis(after_ms)).await;
+        Runtime::system().sleep(Duration::from_millis(after_ms)).await;
         run.kill(&[leader]);
         run.serves().await;
         run.start_again(&[leader]);

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use holdfast_recipes::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::moving::Move;
 use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
@@ -175,10 +175,10 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
     let cutover = moved.start("cutover", &orders(&["--wait", "2m", "--writers-stopped"]));
     let changing = async {
         for mode in [LockerMode::Both, LockerMode::Native] {
-            Seams::system().sleep(Duration::from_secs(4)).await;
+            Runtime::system().sleep(Duration::from_secs(4)).await;
             // Refused until the scope has that stage.
             while process.set_mode(mode).await.is_err() {
-                Seams::system().sleep(Duration::from_millis(300)).await;
+                Runtime::system().sleep(Duration::from_millis(300)).await;
             }
         }
     };
@@ -277,7 +277,7 @@ async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done
                     Some(ended_after) => took[at] = ended_after,
                 }
             }
-            let clock = Seams::system().clock;
+            let clock = Runtime::system().clock;
             let began = clock.now();
             moved.done(command, arguments).await;
             if round == 0 {
@@ -326,7 +326,7 @@ async fn killed_after(
     arguments: &[&str],
     after: Duration,
 ) -> Option<Duration> {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let began = clock.now();
     let mut tool = moved.start(command, arguments);
     if tool.ends_within(after).await {

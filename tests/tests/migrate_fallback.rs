@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::fallback::{SWITCHED_WITHIN, World};
 use holdfast_tests::history::read;
 use holdfast_tests::program::Program;
@@ -25,7 +25,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// All three servers are killed under load: Cassandra serves the scope. They come back: they serve it again. Twice.
@@ -33,7 +33,7 @@ async fn sleep(length: Duration) {
 async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() {
     let mut world = World::start("fallback_kill").await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let switching = Box::pin(async {
         let mut native = tokens.above(0, 20).await;
         for round in 1..=2 {
@@ -84,7 +84,7 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
     let fallen = world.hold(&client, "job/a").await;
     world.start_all();
     let returning = async { while world.hold(&client, "job/a").await <= fallen {} };
-    let within = Seams::system().timeout(SWITCHED_WITHIN, returning).await;
+    let within = Runtime::system().timeout(SWITCHED_WITHIN, returning).await;
     assert!(within.is_ok(), "not native again: {:?}", world.scope().await);
     frozen.signal(Signal::SIGCONT);
     frozen.line("lost", secs(10)).await;
@@ -101,13 +101,13 @@ async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
         world.nodes.nodes().kill(node).await;
     }
     // Two of three replicas are gone: no SERIAL. On a slow machine the hold alone may end before authority does.
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let ending = async {
         while held.is_safe() || !world.scope().await.suspended {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(seams.timeout(secs(60), ending).await.is_ok(), "authority ends without Cassandra");
+    assert!(runtime.timeout(secs(60), ending).await.is_ok(), "authority ends without Cassandra");
     let beside = client.lock("other").await.unwrap();
     beside.release().await.unwrap();
     let waiting = client.lock("job/b").wait(secs(2)).await;

@@ -23,7 +23,7 @@ mod readers;
 use std::time::Duration;
 
 use holdfast::Client;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::fallback::{Lines, Row, SERVES_FOR, TABLES, W, World};
 use holdfast_tests::fault::Line;
@@ -33,7 +33,7 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// What this process observed of the row for a while.
@@ -45,7 +45,7 @@ struct Watched {
 
 impl Watched {
     async fn for_so_long(world: &World, length: Duration) -> Self {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let (mut rows, mut longest_blink) = (Vec::new(), Duration::ZERO);
         let mut looked = clock.now();
         let until = looked + length;
@@ -101,7 +101,7 @@ async fn led_by_another<T>(world: &World, cut_off: usize, act: impl Future<Outpu
             sleep(Duration::from_millis(500)).await;
         }
     };
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         done = act => done,
         never = handing => never,
     }
@@ -151,7 +151,7 @@ async fn a_leader_cut_off_from_cassandra_gives_way_until_another_one_leads() {
     let (lines, cluster) = Lines::start(&nodes).await;
     let world = World::of(nodes, cluster).await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let cutting = Box::pin(async {
         let native = tokens.above(0, 20).await;
         let leader = world.cluster.leader().await;

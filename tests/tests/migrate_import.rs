@@ -21,7 +21,7 @@ use holdfast_migrate::plan::{Kind, Rules};
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
 use holdfast_recipes::LockerOptions;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;
 
@@ -162,16 +162,16 @@ async fn import(
     store: &Store,
     options: Options,
 ) -> Result<Sum, WholeError> {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), names, seams.clone()).await.unwrap();
+    let scan = Scan::open(session, stage.keyspace(), names, runtime.clone()).await.unwrap();
     let mut rows = 0;
     let mut count = |step| {
         if let Step::Rows { number } = step {
             rows += number;
         }
     };
-    let sum = import_all(&scan, store, options, seams, &mut count).await?;
+    let sum = import_all(&scan, store, options, runtime, &mut count).await?;
     let Sum { imported, queued, already_there, refused, over, .. } = &sum;
     assert_eq!(u64::try_from(rows).unwrap(), imported + queued + already_there + refused + over);
     Ok(sum)
@@ -351,7 +351,7 @@ async fn a_node_that_dies_during_the_read_costs_no_row() {
     let store = Store::new("one");
     let slow = Options { pace: Pace::new(std::num::NonZeroU32::new(500)), ..options(64, None) };
     let killing = async {
-        Seams::system().sleep(Duration::from_secs(1)).await;
+        Runtime::system().sleep(Duration::from_secs(1)).await;
         stage.nodes().kill(2).await;
     };
     let (sum, ()) = tokio::join!(import(&stage, leases(), &store, slow), killing);
@@ -369,14 +369,14 @@ async fn differences(
     store: &Store,
     prefix: &str,
 ) -> (Verified, Vec<String>) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), names, seams.clone()).await.unwrap();
+    let scan = Scan::open(session, stage.keyspace(), names, runtime.clone()).await.unwrap();
     let rules = Rules::new(prefix, Duration::from_mins(3));
     let ranges = Range::split(16);
     let mut told = Vec::new();
     let mut tell = |lock: &str, difference: &_| told.push(said(lock, difference));
-    let verified = verify(&scan, store, &rules, (&ranges, 4), &seams, &mut tell).await.unwrap();
+    let verified = verify(&scan, store, &rules, (&ranges, 4), &runtime, &mut tell).await.unwrap();
     told.sort();
     (verified, told)
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::{Admin, Client, Error};
 use holdfast_recipes::{Locker, LockerMode, LockerOptions, ModesTable, ScopeModes, Stage};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
 use holdfast_tests::draw::Draw;
@@ -116,7 +116,7 @@ const STEPS: [Step; 7] = [
 ];
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }
 
 /// One round trip.
@@ -155,7 +155,7 @@ impl Trip<'_> {
         let working = clients.iter().map(|client| client.work(&names, WORK, is_over));
         let moving = async {
             for (number, (step, fault)) in (0..).zip(STEPS.iter().zip(faults)) {
-                let clock = Seams::system().clock;
+                let clock = Runtime::system().clock;
                 let began = clock.now();
                 if step.to == LockerMode::Fallback {
                     self.until_done(|| self.admin.set_scope(&self.scope)).await;
@@ -176,7 +176,7 @@ impl Trip<'_> {
     /// A change of the scope, which may be repeated. The leader refuses it until a server that was killed a moment ago has reported which
     /// commands it knows, and while workers have the scope in Cassandra.
     async fn until_done<T>(&self, change: impl AsyncFn() -> Result<T, Error>) {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let until = clock.now() + STEP_LIMIT;
         while let Err(error) = change().await {
             assert!(clock.now() < until, "{error}");
@@ -237,8 +237,8 @@ impl Trip<'_> {
                 sleep(Duration::from_millis(300)).await;
             }
         };
-        let seams = Seams::system();
-        assert!(seams.timeout(STEP_LIMIT, changed).await.is_ok(), "{mode}: {:?}", locker.mode());
+        let runtime = Runtime::system();
+        assert!(runtime.timeout(STEP_LIMIT, changed).await.is_ok(), "{mode}: {:?}", locker.mode());
     }
 
     async fn kill_the_leader(&self) {
@@ -263,7 +263,7 @@ impl Trip<'_> {
             tool.signal(Signal::SIGKILL);
             tool.end(Duration::from_secs(10)).await;
         }
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let until = clock.now() + STEP_LIMIT;
         loop {
             let ended = start().end(STEP_LIMIT).await;
@@ -317,7 +317,7 @@ async fn round_trip(faults: &[Fault], seed: u64) {
 }
 
 fn fresh() -> u64 {
-    Seams::system().clock.wall_ms()
+    Runtime::system().clock.wall_ms()
 }
 
 /// A fresh cell of each row.

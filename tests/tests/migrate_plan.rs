@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use holdfast_recipes::LockerOptions;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::program::{Ended, run};
 use holdfast_tests::recipe::Recipe;
@@ -78,7 +78,7 @@ async fn leases_are_planned_with_owner_value_time_left_and_write_time() {
     let on = stage.cassandra();
     let ours = Recipe::Lease.locker(&on, &LockerOptions::default().service("billing"));
     let guard = ours.lock("ours").await.unwrap();
-    Seams::system().sleep(Duration::from_millis(2_500)).await;
+    Runtime::system().sleep(Duration::from_millis(2_500)).await;
 
     let lines = planned(&stage, &["--from", "lease"]).await;
     guard.release().await.unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use holdfast::{Client, Guard};
 use holdfast_core::{Command, Label};
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::simulated::Machine;
 use holdfast_server::consensus::{Committed, Consensus as _};
 use holdfast_server::error::ProposeError;
 use holdfast_server::raft::{Replica, ReplicaConfig};
@@ -42,7 +42,7 @@ fn in_a_world(seed: u64, life: impl AsyncFnOnce(&World<'_>)) {
 }
 
 async fn seconds(world: &World<'_>, count: u64) {
-    world.seams().sleep(Duration::from_secs(count)).await;
+    world.runtime().sleep(Duration::from_secs(count)).await;
 }
 
 async fn leader(world: &World<'_>) -> u64 {
@@ -174,7 +174,7 @@ fn a_commit_that_is_torn_by_a_power_cut_is_cut_off_and_the_node_goes_on() {
                     if world.disk(id).unsynced() > 1 {
                         break;
                     }
-                    world.seams().sleep(Duration::from_micros(100)).await;
+                    world.runtime().sleep(Duration::from_micros(100)).await;
                 }
                 world.crash(id, Crash::Power);
                 world.start_node(id).await.unwrap();
@@ -371,12 +371,12 @@ fn a_slow_link_delays_a_snapshot() {
             let link = Link { bytes_per_second, ..Link::default() };
             world.network().set_link(Host::Node(from), Host::Node(id), link);
             world.start_node(id).await.unwrap();
-            let begun = world.seams().clock.now();
+            let begun = world.runtime().clock.now();
             add(world, id).await;
             while world.replica(id).unwrap().status().applied < Some(60) {
-                world.seams().sleep(Duration::from_millis(5)).await;
+                world.runtime().sleep(Duration::from_millis(5)).await;
             }
-            took = world.seams().clock.now().saturating_since(begun);
+            took = world.runtime().clock.now().saturating_since(begun);
             assert!(world.replica(id).unwrap().status().snapshot.is_some());
         });
         took
@@ -523,7 +523,7 @@ async fn open_sessions(
         let open = Command::OpenSession { ttl_ms, label, secret_hash: [3; 32] };
         let told = told.clone();
         replica.submit(open, Box::new(move |result| told.lock().unwrap().push(result)));
-        world.seams().sleep(Duration::from_millis(2)).await;
+        world.runtime().sleep(Duration::from_millis(2)).await;
     }
     seconds(world, 10).await;
     std::mem::take(&mut told.lock().unwrap())
@@ -547,15 +547,15 @@ fn a_leader_that_is_removed_leaves_no_outcome_unknown_and_nobody_waits_for_an_el
                 seconds(world, 1).await;
                 while world.ended(old).is_none() {
                     world.ask_leader(move |leader| async move { leader.remove(old).await }).await;
-                    world.seams().sleep(Duration::from_millis(10)).await;
+                    world.runtime().sleep(Duration::from_millis(10)).await;
                 }
             };
             let nobody_leads = async {
                 let mut role = replica.role();
                 role.wait_for(|role| role.tenure().is_none()).await.unwrap();
-                let began = world.seams().clock.now();
+                let began = world.runtime().clock.now();
                 leader(world).await;
-                world.seams().clock.now().saturating_since(began)
+                world.runtime().clock.now().saturating_since(began)
             };
             let proposes = open_sessions(world, &replica, 2_000);
             let ((told, ()), pause) = join(join(proposes, goes), nobody_leads).await;

@@ -37,9 +37,9 @@ const ARCHITECTURE_BYTES: usize = 25 * 1024;
 const PACKAGES: [&str; 13] = [
     "proto",
     "proto/types",
-    "seams",
-    "mutants",
-    "cassandra",
+    "runtime",
+    "runtime/mutants",
+    "keyspace",
     "server",
     "server/core",
     "client",
@@ -393,17 +393,17 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-proto", ""),
         ("holdfast-types", ""),
         ("holdfast-core", "mutants types"),
-        ("holdfast-seams", "proto"),
+        ("holdfast-runtime", "proto"),
         ("holdfast-fuzz", ""),
         ("holdfast-model", ""),
-        ("holdfast-cassandra", "seams"),
-        ("holdfast-server", "cassandra core mutants proto seams"),
-        ("holdfast-guard", "mutants seams types"),
-        ("holdfast-client", "guard mutants proto seams"),
-        ("holdfast-recipes", "cassandra client guard mutants proto seams"),
-        ("holdfast-cli", "client recipes seams"),
-        ("holdfast-migrate", "cassandra cli client core recipes seams"),
-        ("holdfast-tests", "cassandra client core migrate mutants proto recipes seams server"),
+        ("holdfast-keyspace", "runtime"),
+        ("holdfast-server", "keyspace core mutants proto runtime"),
+        ("holdfast-guard", "mutants runtime types"),
+        ("holdfast-client", "guard mutants proto runtime"),
+        ("holdfast-recipes", "keyspace client guard mutants proto runtime"),
+        ("holdfast-cli", "client recipes runtime"),
+        ("holdfast-migrate", "keyspace cli client core recipes runtime"),
+        ("holdfast-tests", "keyspace client core migrate mutants proto recipes runtime server"),
     ]);
     for (package, uses) in uses_by_package()? {
         let below = below
@@ -526,18 +526,18 @@ fn only_the_storage_module_names_sled() -> Result {
     Ok(())
 }
 
-/// The recipes run on the seam to their tables alone, so that a model can stand behind it.
+/// The recipes reach their tables through `keyspace` alone, so that a model can stand behind it.
 #[test]
 fn only_the_driver_module_names_scylla() -> Result {
     let opening = ["client/recipes/src/opening", "client/recipes/src/schema"];
-    assert_eq!(strangers("cassandra/src", "scylla", &["cassandra/src/driver"])?, NONE);
+    assert_eq!(strangers("keyspace/src", "scylla", &["keyspace/src/driver"])?, NONE);
     assert_eq!(strangers("client/recipes/src", "scylla", &opening)?, NONE);
     assert_eq!(strangers("server/src", "scylla", &[])?, NONE);
     assert_eq!(strangers("migrate/src", "scylla", &["migrate/src/scan"])?, NONE);
     Ok(())
 }
 
-/// Sessions run on the seams alone, so that a simulator can stand behind them.
+/// Sessions run on the runtime alone, so that a simulator can stand behind them.
 #[test]
 fn session_code_names_no_transport() -> Result {
     let edges = ["client/src/transport"];
@@ -548,7 +548,7 @@ fn session_code_names_no_transport() -> Result {
 }
 
 /// An unbiased `select!` polls its branches in random order, so that a run cannot be repeated.
-/// Clippy cannot forbid it: it sees through `holdfast_seams::select!`, which is biased.
+/// Clippy cannot forbid it: it sees through `holdfast_runtime::select!`, which is biased.
 #[test]
 fn every_select_is_biased() -> Result {
     let random = ["tokio::select!", "tokio::select;", "futures_util::select!"];
@@ -560,7 +560,7 @@ fn every_select_is_biased() -> Result {
             found.extend(named.then_some(path));
         }
     }
-    assert_eq!(found, NONE, "write holdfast_seams::select!");
+    assert_eq!(found, NONE, "write holdfast_runtime::select!");
     Ok(())
 }
 

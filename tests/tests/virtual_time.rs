@@ -1,14 +1,14 @@
 //! A whole cluster in one thread, without a socket, on virtual time: the real client, the real
 //! session layer, real replication and the real store, scenario by scenario, with clocks of one
-//! rate and sharp bounds (DESIGN §3, "Seams for the simulator").
+//! rate and sharp bounds (DESIGN §3, "Runtime for the simulator").
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
 use std::time::Duration;
 
 use futures_util::future::{join, join_all, join3};
 use holdfast::{Client, Error, LostReason};
-use holdfast_seams::simulated::Machine;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::simulated::Machine;
+use holdfast_runtime::{Instant, Runtime};
 use holdfast_tests::history::{Asked, Change, ClientId, Recorder};
 use holdfast_tests::run::judge;
 use holdfast_tests::sim::{Crash, Hold, Host, Part, Settings, World, apart, one_way};
@@ -34,7 +34,7 @@ fn play_with(settings: Settings, scene: impl AsyncFnOnce(&Scene<'_>)) {
     let machine = Machine::new(settings.seed);
     machine.run(async {
         let world = World::start(&machine, settings).await;
-        let recorder = Recorder::in_memory(world.seams().clock);
+        let recorder = Recorder::in_memory(world.runtime().clock);
         let played = Scene { world, recorder };
         scene(&played).await;
         played.world.observe();
@@ -48,7 +48,7 @@ impl Scene<'_> {
         let client = self.world.connect(number, TTL).await.unwrap();
         let process = self.world.client_process(number);
         let recorder = self.recorder.of(process.clone());
-        Scribe::of(client, ClientId(number), recorder, process.seams())
+        Scribe::of(client, ClientId(number), recorder, process.runtime())
     }
 
     /// Nothing passes between client `number` and any node; neither end learns of it.
@@ -57,12 +57,12 @@ impl Scene<'_> {
         self.world.network().cut(apart(&[Host::Client(number)], &nodes));
     }
 
-    fn now(&self) -> Moment {
-        self.world.seams().clock.now()
+    fn now(&self) -> Instant {
+        self.world.runtime().clock.now()
     }
 
     async fn sleep(&self, length: Duration) {
-        self.world.seams().sleep(length).await;
+        self.world.runtime().sleep(length).await;
     }
 
     async fn leader(&self) -> u64 {
@@ -236,7 +236,7 @@ fn a_leader_that_crashes_with_an_expiry_not_committed_expires_nobody_wrongly() {
 
         let fail = async {
             scene.silence(1);
-            scene.world.seams().clock.sleep_until(opened + TTL).await;
+            scene.world.runtime().clock.sleep_until(opened + TTL).await;
             for id in &followers {
                 scene.world.disk(*id).stick();
             }
@@ -317,7 +317,7 @@ fn answers_from_before_an_election_let_a_deposed_leader_acknowledge_nothing() {
 
 /// Acquires and releases a lock of its own so many times; returns how often the store refused it
 /// for load, and it repeated the request when the store allowed.
-async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 {
+async fn work(client: &Client, runtime: &Runtime, name: String, rounds: u64) -> u64 {
     let (mut done, mut refused) = (0, 0);
     while done < rounds {
         match client.lock(&name).await {
@@ -327,7 +327,7 @@ async fn work(client: &Client, seams: &Seams, name: String, rounds: u64) -> u64 
             }
             Err(Error::Refused { retry_after: Some(pause), .. }) => {
                 refused += 1;
-                seams.sleep(pause).await;
+                runtime.sleep(pause).await;
             }
             Err(other) => unreachable!("{other}"),
         }
@@ -349,10 +349,11 @@ fn a_store_with_too_much_to_do_refuses_acquires_and_neither_releases_nor_streams
             let mut crews = Vec::new();
             for number in 1..=SESSIONS {
                 let client = scene.world.connect(number, TTL).await.unwrap();
-                let seams = scene.world.client_process(number).seams();
+                let runtime = scene.world.client_process(number).runtime();
                 let crew = async move {
-                    let workers = (0..WORKERS)
-                        .map(|worker| work(&client, &seams, format!("{number}/{worker}"), ROUNDS));
+                    let workers = (0..WORKERS).map(|worker| {
+                        work(&client, &runtime, format!("{number}/{worker}"), ROUNDS)
+                    });
                     join_all(workers).await.into_iter().sum::<u64>()
                 };
                 crews.push(scene.world.as_client(number, crew));

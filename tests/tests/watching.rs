@@ -18,7 +18,7 @@ use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::watch_event::Body;
 use holdfast_proto::v1::{WatchRequest, WatchResponse};
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::Program;
 use holdfast_tests::wire;
@@ -31,11 +31,11 @@ const LIMIT: Duration = Duration::from_mins(1);
 
 /// Waits until something holds, looking every few milliseconds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
-    let seams = Seams::system();
-    let give_up = seams.clock.now() + LIMIT;
+    let runtime = Runtime::system();
+    let give_up = runtime.clock.now() + LIMIT;
     while !holds() {
-        assert!(seams.clock.now() < give_up, "not within {LIMIT:?}: {what}");
-        seams.sleep(Duration::from_millis(5)).await;
+        assert!(runtime.clock.now() < give_up, "not within {LIMIT:?}: {what}");
+        runtime.sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -120,7 +120,7 @@ impl Watcher {
         let watcher = Self::default();
         watcher.0.lock().unwrap().push(Epoch::default());
         let writing = watcher.clone();
-        let task = Seams::system().spawn("watcher", async move {
+        let task = Runtime::system().spawn("watcher", async move {
             while let Some(event) = watch.next().await {
                 let mut epochs = writing.0.lock().unwrap();
                 match event.expect("the watch goes on") {
@@ -159,7 +159,7 @@ impl Workers {
         for nth in 0..count {
             let work = work(client(endpoints).await, nth, Arc::clone(&seen), Arc::clone(&stop));
             let running = running.clone();
-            tasks.push(Seams::system().spawn("worker", async move {
+            tasks.push(Runtime::system().spawn("worker", async move {
                 work.await;
                 running.fetch_sub(1, Ordering::Relaxed);
             }));
@@ -280,7 +280,7 @@ impl Crowd {
             }
             let mut stream = watch_jobs(connection.clone().unwrap()).await;
             let (told, synced) = (told.clone(), synced.clone());
-            tasks.push(Seams::system().spawn("watcher", async move {
+            tasks.push(Runtime::system().spawn("watcher", async move {
                 while let Ok(Some(message)) = stream.message().await {
                     for event in message.events {
                         match event.body.unwrap() {

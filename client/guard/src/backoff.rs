@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 /// The shortest delay, before jitter.
 const DELAY_MIN: Duration = Duration::from_millis(50);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_mutants::mutant;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -46,23 +46,23 @@ impl Safety {
     }
 
     /// The safe deadline; `None` if it is known to have passed.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Instant> {
         Some(self.span.deadline()?.min(self.cover.deadline()?))
     }
 
     /// The deadline of the authority; `None` if no authority bounds it, or the deadline has passed.
-    pub fn covered_until(&self) -> Option<Moment> {
+    pub fn covered_until(&self) -> Option<Instant> {
         if self.cover.is_unbounded() { None } else { self.cover.deadline() }
     }
 
     /// Bounds it by an authority, later or earlier than before, or removes that bound. False if the
     /// bound before is over, which is for ever.
-    pub fn cover(&self, until: Option<Moment>, clock: &dyn Clock) -> bool {
+    pub fn cover(&self, until: Option<Instant>, clock: &dyn Clock) -> bool {
         self.cover.bound(until, clock)
     }
 
     /// Moves the safe deadline to `to`, if that is later; false if it is over.
-    pub fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+    pub fn extend(&self, to: Instant, clock: &dyn Clock) -> bool {
         self.span.extend(to, clock)
     }
 

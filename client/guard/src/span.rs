@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 /// A stretch of time without a gap in which holds are safe. Shared by the holds granted in it.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Span {
 
 impl Span {
     /// A span up to `deadline`.
-    pub fn new(deadline: Moment) -> Arc<Self> {
+    pub fn new(deadline: Instant) -> Arc<Self> {
         Arc::new(Self { deadline: AtomicU64::new(nanos(deadline)) })
     }
 
@@ -61,12 +61,12 @@ impl Span {
     }
 
     /// Moves the deadline to `to`, if that is later; false if the span is over.
-    pub fn extend(&self, to: Moment, clock: &dyn Clock) -> bool {
+    pub fn extend(&self, to: Instant, clock: &dyn Clock) -> bool {
         self.change(clock, |deadline| deadline.max(nanos(to)))
     }
 
     /// Moves the deadline to `to`, later or earlier, or removes it; false if the span is over.
-    pub fn bound(&self, to: Option<Moment>, clock: &dyn Clock) -> bool {
+    pub fn bound(&self, to: Option<Instant>, clock: &dyn Clock) -> bool {
         self.change(clock, |_| to.map_or(UNBOUNDED, nanos))
     }
 
@@ -90,10 +90,10 @@ impl Span {
     }
 
     /// The deadline; `None` if the span is known to be over.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Instant> {
         match self.deadline.load(Ordering::Acquire) {
             0 => None,
-            deadline => Some(Moment::from_origin(Duration::from_nanos(deadline))),
+            deadline => Some(Instant::from_origin(Duration::from_nanos(deadline))),
         }
     }
 
@@ -105,7 +105,7 @@ impl Span {
 /// A deadline that never comes.
 const UNBOUNDED: u64 = u64::MAX;
 
-fn nanos(at: Moment) -> u64 {
+fn nanos(at: Instant) -> u64 {
     u64::try_from(at.since_origin().as_nanos()).unwrap_or(UNBOUNDED)
 }
 
@@ -114,23 +114,23 @@ mod tests {
     use super::*;
     use crate::Safety;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     struct SetClock(AtomicU64);
 
     impl Clock for SetClock {
-        fn now(&self) -> Moment {
+        fn now(&self) -> Instant {
             at(self.0.load(Ordering::Relaxed))
         }
         fn wall_ms(&self) -> u64 {
             0
         }
-        fn sleep_until(&self, _at: Moment) -> holdfast_seams::BoxFuture<'static, ()> {
+        fn sleep_until(&self, _at: Instant) -> holdfast_runtime::BoxFuture<'static, ()> {
             Box::pin(std::future::pending())
         }
-        fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_seams::Watchdog {
+        fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_runtime::Watchdog {
             unreachable!("no test here needs one")
         }
     }

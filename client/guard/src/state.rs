@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use tokio::sync::watch;
 
 /// Why a hold ended without a release by its guard.
@@ -45,12 +45,12 @@ pub enum GuardState {
     /// The lock is held, certainly until the instant given.
     Held {
         /// The safe deadline; moves on with every answered keepalive.
-        safe_until: Moment,
+        safe_until: Instant,
     },
     /// Still held, but a keepalive has been unanswered for half the TTL: finish or prepare to.
     Jeopardy {
         /// The safe deadline.
-        safe_until: Moment,
+        safe_until: Instant,
     },
     /// Over without a release, for ever.
     Lost(LostReason),
@@ -65,7 +65,7 @@ impl GuardState {
     }
 
     /// The safe deadline; `None` if the hold is over.
-    pub fn safe_until(&self) -> Option<Moment> {
+    pub fn safe_until(&self) -> Option<Instant> {
         match self {
             Self::Held { safe_until } | Self::Jeopardy { safe_until } => Some(*safe_until),
             Self::Lost(_) | Self::Released => None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use holdfast_seams::{Clock, Moment, Watchdog};
+use holdfast_runtime::{Clock, Instant, Watchdog};
 
 use crate::{GuardState, LostReason};
 use holdfast_guard::Safety;
@@ -24,7 +24,7 @@ struct Holds {
     last: u64,
     safeties: BTreeMap<u64, Arc<Safety>>,
     /// The deadline that the watchdog was last set to.
-    next: Option<Moment>,
+    next: Option<Instant>,
 }
 
 /// Keeps one hold watched until it is dropped.
@@ -80,7 +80,7 @@ impl Watched {
     }
 
     /// The next deadline, if it differs from the one that was last set.
-    fn end_and_find_next(&self) -> Option<Moment> {
+    fn end_and_find_next(&self) -> Option<Instant> {
         let mut holds = self.lock();
         holds.safeties.retain(|_, safety| {
             let safe = safety.is_safe(&*self.clock);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::watch;
 
 use super::alarms::Alarms;
@@ -21,7 +21,7 @@ use holdfast_guard::default_label;
 #[derive(Clone)]
 pub struct Cassandra {
     tables: Arc<Tables>,
-    seams: Seams,
+    runtime: Runtime,
     alarms: Arc<Alarms>,
     keepers: watch::Sender<usize>,
 }
@@ -47,25 +47,25 @@ impl Cassandra {
 
     /// Builds it over tables without a driver: for tests of code on top of the lockers.
     #[doc(hidden)]
-    pub fn on(database: Arc<dyn Database>, seams: Seams) -> Self {
-        let tables = Arc::new(Tables::new(database, seams.clock.clone()));
-        let alarms = Arc::new(Alarms::new(seams.clock.clone()));
-        Self { tables, seams, alarms, keepers: watch::Sender::new(0) }
+    pub fn on(database: Arc<dyn Database>, runtime: Runtime) -> Self {
+        let tables = Arc::new(Tables::new(database, runtime.clock.clone()));
+        let alarms = Arc::new(Alarms::new(runtime.clock.clone()));
+        Self { tables, runtime, alarms, keepers: watch::Sender::new(0) }
     }
 
     pub(crate) fn tables(&self) -> &Arc<Tables> {
         &self.tables
     }
 
-    pub(crate) fn seams(&self) -> &Seams {
-        &self.seams
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// The error that a caller gets for a fault of a call that began at `began`.
-    pub(crate) fn failed(&self, fault: Fault, began: Moment) -> Error {
+    pub(crate) fn failed(&self, fault: Fault, began: Instant) -> Error {
         match fault {
             Fault::Unknown(last) | Fault::NotDone(last) => {
-                let waited = self.seams.clock.now().saturating_since(began);
+                let waited = self.runtime.clock.now().saturating_since(began);
                 Error::Unreachable { endpoints: self.tables.endpoints(), waited, last }
             }
             Fault::Refused(message) => Error::invalid(message),
@@ -74,7 +74,7 @@ impl Cassandra {
 
     /// Draws the signature under which a locker of these options writes.
     pub(crate) fn sign(&self, options: &LockerOptions) -> Signature {
-        Signature::draw(&options.service, &*self.seams.rng)
+        Signature::draw(&options.service, &*self.runtime.rng)
     }
 
     /// The name of a recipe on these tables in the table of modes.
@@ -85,7 +85,7 @@ impl Cassandra {
 
     pub(crate) fn keeping(&self, options: &LockerOptions) -> Result<Keeping> {
         Ok(Keeping {
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             terms: Terms::new(options.ttl, options.max_skew)?,
             alarms: self.alarms.clone(),
             keepers: self.keepers.clone(),

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::database::{Fault, Row, Tables};
@@ -41,7 +41,7 @@ impl CellLocker {
             cassandra: cassandra.clone(),
             keeping: cassandra.keeping(options)?,
             signature: cassandra.sign(options),
-            stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
+            stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
         })
     }
 
@@ -60,11 +60,11 @@ impl CellLocker {
     pub(super) fn cells(&self, lock_id: &str, columns: CellColumns) -> OwnCells {
         OwnCells {
             tables: self.cassandra.tables().clone(),
-            seams: self.keeping.seams.clone(),
+            runtime: self.keeping.runtime.clone(),
             stamps: self.stamps.clone(),
             columns,
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.keeping.seams.rng),
+            owner: OwnerId::draw(&self.signature, &*self.keeping.runtime.rng),
             ttl: self.keeping.terms.ttl(),
         }
     }
@@ -103,7 +103,7 @@ pub(super) struct CellColumns {
 /// The cells of one attempt, in the rows of one lock.
 pub(super) struct OwnCells {
     tables: Arc<Tables>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     stamps: Arc<Stamps>,
     columns: CellColumns,
     lock: String,
@@ -142,20 +142,20 @@ impl OwnCells {
     /// # Errors
     ///
     /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may appear later.
-    pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Moment, Fault> {
+    pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Instant, Fault> {
         let value = |column: &Ident| (column.clone(), Some(Value::from(self.owner.as_str())));
         let action = Action::Put {
             cells: self.columns.value.iter().map(value).collect(),
             ttl_s: i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX),
             at_us: self.stamps.next(),
         };
-        let started = self.seams.clock.now();
+        let started = self.runtime.clock.now();
         self.tables.write(self.cell(table, name, action)).await?;
         Ok(started)
     }
 
     /// Writes the cell that is named by its owner.
-    pub(super) async fn put_owner(&self, table: &Ident) -> Result<Moment, Fault> {
+    pub(super) async fn put_owner(&self, table: &Ident) -> Result<Instant, Fault> {
         self.put(table, self.owner.as_str()).await
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_mutants::mutant;
-use holdfast_seams::{Clock, Moment, Seams, select};
+use holdfast_runtime::{Clock, Instant, Runtime, select};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -70,7 +70,7 @@ pub(crate) trait Recipe: Send + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     /// The attempt holds the lock, by writes of which the first was sent at `started`.
-    Had { started: Moment },
+    Had { started: Instant },
     /// Another owner holds the lock; `again`, if known, bounds the pause until the next attempt.
     HeldBy { owner: Option<String>, again: Option<Duration> },
     /// Another owner holds or tries for the lock, and the recipe chooses the pause itself.
@@ -81,7 +81,7 @@ pub(crate) enum Attempt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// The renewal is applied; it was sent at this instant.
-    Applied(Moment),
+    Applied(Instant),
     /// The owner certainly no longer holds the lock.
     Gone,
     /// No answer.
@@ -100,7 +100,7 @@ pub(crate) enum Left {
 /// What all locks of one locker share.
 #[derive(Clone)]
 pub(crate) struct Keeping {
-    pub(crate) seams: Seams,
+    pub(crate) runtime: Runtime,
     pub(crate) terms: Terms,
     pub(crate) alarms: Arc<Alarms>,
     /// The number of keeper tasks.
@@ -139,7 +139,7 @@ impl Keeping {
         recipe: R,
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
-        let began = self.seams.clock.now();
+        let began = self.runtime.clock.now();
         let stop = CancellationToken::new();
         // Dropped with this future, or moved into the guard.
         let stopper = stop.clone().drop_guard();
@@ -156,11 +156,11 @@ impl Keeping {
             progress,
             renew_now,
         };
-        self.seams.spawn("holdfast-keeper", keeper.keep(answer, ended)).detach();
+        self.runtime.spawn("holdfast-keeper", keeper.keep(answer, ended)).detach();
         let limit = patience.limit(self.answer_limit).map(|limit| began + limit);
         let granted = select! {
             granted = answered => granted.unwrap_or(Err(Error::Closed)),
-            () = passing(limit, &*self.seams.clock) => {
+            () = passing(limit, &*self.runtime.clock) => {
                 Err(self.given_up(lock_id, began, patience, &seen.borrow()))
             }
         };
@@ -174,11 +174,11 @@ impl Keeping {
     fn given_up(
         &self,
         lock_id: &str,
-        began: Moment,
+        began: Instant,
         patience: Patience,
         progress: &Progress,
     ) -> Error {
-        let waited = self.seams.clock.now().saturating_since(began);
+        let waited = self.runtime.clock.now().saturating_since(began);
         let last = match progress {
             Progress::HeldBy(owner) => {
                 let waited = patience.waits().then_some(waited);
@@ -191,16 +191,16 @@ impl Keeping {
     }
 
     /// Adds the name and the waiting time, which the keeper task does not know.
-    fn named(&self, error: Error, lock_id: &str, began: Moment, patience: Patience) -> Error {
+    fn named(&self, error: Error, lock_id: &str, began: Instant, patience: Patience) -> Error {
         let Error::NotGranted { holders, .. } = error else { return error };
-        let waited = self.seams.clock.now().saturating_since(began);
+        let waited = self.runtime.clock.now().saturating_since(began);
         let waited = patience.waits().then_some(waited);
         Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
     }
 }
 
 /// Completes when the limit has passed; never without one.
-pub(super) async fn passing(limit: Option<Moment>, clock: &dyn Clock) {
+pub(super) async fn passing(limit: Option<Instant>, clock: &dyn Clock) {
     match limit {
         Some(limit) => clock.sleep_until(limit).await,
         None => std::future::pending().await,
@@ -268,8 +268,8 @@ impl<R: Recipe> Keeper<R> {
     }
 
     /// Attempts until it holds the lock; `None` if the caller has given up.
-    async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Moment)>> {
-        let rng = self.keeping.seams.rng.clone();
+    async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>> {
+        let rng = self.keeping.runtime.rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
         let mut usual = || pauses.next(&*rng);
         while !self.stop.is_cancelled() {
@@ -303,15 +303,15 @@ impl<R: Recipe> Keeper<R> {
             };
             select! {
                 () = self.stop.cancelled() => {}
-                () = self.keeping.seams.sleep(pause) => {}
+                () = self.keeping.runtime.sleep(pause) => {}
             }
         }
         Ok(None)
     }
 
     /// `None` if the answer took so long that nothing is certain any more.
-    fn safe_from(&mut self, started: Moment) -> Option<Arc<Safety>> {
-        let clock = self.keeping.seams.clock.clone();
+    fn safe_from(&mut self, started: Instant) -> Option<Arc<Safety>> {
+        let clock = self.keeping.runtime.clock.clone();
         let span = Span::new(self.keeping.terms.safe_until(started));
         let safety = Safety::within(span).map(Arc::new)?;
         self.recipe.begins(&safety);
@@ -320,8 +320,8 @@ impl<R: Recipe> Keeper<R> {
     }
 
     /// Renews until the guard is gone or the lock is lost.
-    async fn hold(&mut self, safety: &Safety, mut started: Moment) {
-        let clock = self.keeping.seams.clock.clone();
+    async fn hold(&mut self, safety: &Safety, mut started: Instant) {
+        let clock = self.keeping.runtime.clock.clone();
         let mut retries = Backoff::new(POLL_MAX);
         let mut due = self.keeping.terms.renew_at(started);
         while safety.is_safe(&*clock) {
@@ -350,7 +350,7 @@ impl<R: Recipe> Keeper<R> {
                     if mutant!(RecipeUnknownRenewalCounts) {
                         safety.extend(self.keeping.terms.safe_until(asked), &*clock);
                     }
-                    due = clock.now() + retries.next(&*self.keeping.seams.rng);
+                    due = clock.now() + retries.next(&*self.keeping.runtime.rng);
                 }
             }
         }
@@ -359,13 +359,13 @@ impl<R: Recipe> Keeper<R> {
 
     /// Takes back what the recipe wrote; retries for as long as it can still be there.
     async fn leave(&mut self) -> Result<Left, Fault> {
-        let seams = self.keeping.seams.clone();
-        let until = seams.clock.now() + self.keeping.terms.ttl();
+        let runtime = self.keeping.runtime.clone();
+        let until = runtime.clock.now() + self.keeping.terms.ttl();
         let mut retries = Backoff::new(POLL_MAX);
         loop {
             match self.recipe.leave().await {
-                Err(Fault::Unknown(_) | Fault::NotDone(_)) if seams.clock.now() < until => {
-                    seams.sleep(retries.next(&*seams.rng)).await;
+                Err(Fault::Unknown(_) | Fault::NotDone(_)) if runtime.clock.now() < until => {
+                    runtime.sleep(retries.next(&*runtime.rng)).await;
                 }
                 left => return left,
             }
@@ -377,7 +377,7 @@ impl<R: Recipe> Keeper<R> {
 async fn renewed<R: Recipe>(
     recipe: &mut R,
     safety: &Safety,
-    worry_at: Moment,
+    worry_at: Instant,
     clock: &dyn Clock,
 ) -> Renewal {
     let mut renewal = std::pin::pin!(recipe.renew());
@@ -426,7 +426,7 @@ impl Held for RowHold {
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.hold.keeping.seams.clock
+        &*self.hold.keeping.runtime.clock
     }
 
     fn token(&self) -> Option<FencingToken> {
@@ -440,13 +440,13 @@ impl Held for RowHold {
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let Self { hold, end } = *self;
-            let (safety, seams) = (hold.safety.clone(), hold.keeping.seams.clone());
-            if !safety.is_safe(&*seams.clock) {
+            let (safety, runtime) = (hold.safety.clone(), hold.keeping.runtime.clone());
+            if !safety.is_safe(&*runtime.clock) {
                 // The deadline has passed, and no alarm has reported it yet.
                 safety.end(GuardState::Lost(LostReason::DeadlinePassed));
             }
             drop(hold);
-            let left = seams.timeout(RELEASE_LIMIT, end).await;
+            let left = runtime.timeout(RELEASE_LIMIT, end).await;
             if let Some(reason) = safety.lost_reason() {
                 return Err(Error::Lost { reason });
             }

@@ -65,8 +65,8 @@ mod opening;
 mod schema;
 
 #[cfg(test)]
-use holdfast_cassandra::model;
-use holdfast_cassandra::{database, statement};
+use holdfast_keyspace::model;
+use holdfast_keyspace::{database, statement};
 
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, LostReason, RefusalReason, Result,

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use holdfast_seams::Rng;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::Rng;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::locker::{Patience, RemoteGuard, RemoteLocker};
 use super::model::{Model, Odds};
@@ -75,7 +75,7 @@ pub(crate) async fn work(
     judge: Arc<Judge>,
     seed: u64,
 ) {
-    let seams = process.seams();
+    let runtime = process.runtime();
     loop {
         let name = if below(&process, 3) == 0 { "b" } else { "a" };
         let patience = match below(&process, 4) {
@@ -95,7 +95,7 @@ pub(crate) async fn work(
                 guard => drop(guard),
             }
         }
-        seams.sleep(Duration::from_millis(below(&process, 3_000))).await;
+        runtime.sleep(Duration::from_millis(below(&process, 3_000))).await;
     }
 }
 
@@ -103,24 +103,24 @@ pub(crate) async fn work(
 async fn hold(process: &Process, guard: &RemoteGuard) {
     let long = below(process, 6) == 0;
     let length = Duration::from_millis(below(process, if long { 60_000 } else { 4_000 }));
-    let seams = process.seams();
-    let until = seams.clock.now() + length;
-    while seams.clock.now() < until && guard.is_safe() {
-        seams.sleep(Duration::from_millis(500)).await;
+    let runtime = process.runtime();
+    let until = runtime.clock.now() + length;
+    while runtime.clock.now() < until && guard.is_safe() {
+        runtime.sleep(Duration::from_millis(500)).await;
     }
 }
 
 /// Injects one fault after another.
 pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Process)) {
     let world = machine.world();
-    let seams = world.seams();
+    let runtime = world.runtime();
     let mut alive: Vec<Process> = (0..PROCESSES).map(|_| machine.process("worker")).collect();
     alive.iter().for_each(start);
     // In most runs the processes take a while to think.
     machine.set_look_takes(Duration::from_micros(below(&world, 4)));
-    let end = seams.clock.now() + LENGTH;
-    while seams.clock.now() < end {
-        seams.sleep(Duration::from_millis(below(&world, 15_000))).await;
+    let end = runtime.clock.now() + LENGTH;
+    while runtime.clock.now() < end {
+        runtime.sleep(Duration::from_millis(below(&world, 15_000))).await;
         let at = usize::try_from(below(&world, PROCESSES as u64)).unwrap();
         match below(&world, 7) {
             0 => {
@@ -130,7 +130,7 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
             }
             1 => {
                 alive[at].pause();
-                seams.sleep(Duration::from_millis(below(&world, 40_000))).await;
+                runtime.sleep(Duration::from_millis(below(&world, 40_000))).await;
                 alive[at].resume();
             }
             // Half a per cent either way: the terms allow for more than that.
@@ -157,7 +157,7 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
                     Odds { late: 300, unavailable: 700, ..Odds::default() }
                 };
                 model.set_odds(nothing);
-                seams.sleep(Duration::from_millis(below(&world, 40_000))).await;
+                runtime.sleep(Duration::from_millis(below(&world, 40_000))).await;
                 model.set_odds(Odds::default());
             }
             _ => model.set_odds(Odds::default()),
@@ -178,7 +178,7 @@ fn live(seed: u64, make: &Make) -> Seen {
     let judge = Arc::new(Judge::default());
     let start = |process: &Process| {
         let work = work(make(&model, process), process.clone(), judge.clone(), seed);
-        process.seams().spawn("work", work).detach();
+        process.runtime().spawn("work", work).detach();
     };
     machine.run(torment(&machine, &model, &start));
     // The faults are over: whatever was left behind has expired, and a new client gets the locks.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Clock;
-use holdfast_seams::Moment;
+use holdfast_runtime::Clock;
+use holdfast_runtime::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::owner::Writer;
@@ -180,7 +180,7 @@ impl Patience {
     }
 
     /// What is left of it at `now`: one limit covers everything.
-    pub(crate) fn until(self, deadline: Option<Moment>, now: Moment) -> Self {
+    pub(crate) fn until(self, deadline: Option<Instant>, now: Instant) -> Self {
         match deadline.map(|deadline| deadline.saturating_since(now)) {
             None => Self::Endless,
             Some(left) if self.waits() => Self::AtMost(left),

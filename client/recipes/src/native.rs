@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 use super::locker::{Held, Patience, RemoteGuard, RemoteLocker};
 use holdfast::{Client, Guard};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_cassandra::driver::{self, NotOpen};
-pub use holdfast_cassandra::driver::{Credentials, SerialScope};
-use holdfast_seams::Seams;
+use holdfast_keyspace::driver::{self, NotOpen};
+pub use holdfast_keyspace::driver::{Credentials, SerialScope};
+use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 
 use super::cassandra::Cassandra;
@@ -23,7 +23,7 @@ impl Cassandra {
     /// fetch its schema and so cannot tell.
     pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Result<Self, Error> {
         let keyspace = driver::keyspace(session, keyspace, scope).map_err(not_open)?;
-        Ok(Self::on(keyspace, Seams::system()))
+        Ok(Self::on(keyspace, Runtime::system()))
     }
 
     /// Opens a session for the lockers, within `limit`: for programs that have none. Contact points

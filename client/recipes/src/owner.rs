@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 /// The prefix of this client's ids, by which a migration recognises its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 /// A length up to `max`, uniformly distributed.
 pub(super) fn drawn_up_to(max: Duration, rng: &dyn Rng) -> Duration {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::join;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::locker::RemoteLocker;
@@ -20,7 +20,7 @@ pub(crate) fn world(seed: u64) -> (Machine, Model) {
 
 /// The tables as `process` reaches them, by its own clock.
 pub(crate) fn cassandra(model: &Model, process: &Process) -> Cassandra {
-    Cassandra::on(Arc::new(model.clone()), process.seams())
+    Cassandra::on(Arc::new(model.clone()), process.runtime())
 }
 
 /// Options for lockers with a lease of `ttl`, on nodes whose clocks differ by at most `skew`.
@@ -43,7 +43,7 @@ pub(crate) fn hand_over<L: RemoteLocker>(
     [a, b, c, d]: &[L; 4],
     sent: impl Fn(&L) -> u64,
 ) -> HandOver {
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     let wait = async |locker: &L, after: u64| {
         world.sleep(Duration::from_secs(after)).await;
         let guard = locker.lock("foo").await.unwrap();
@@ -85,7 +85,7 @@ pub(crate) fn is_unreachable_within_the_limit(
     locker: &impl RemoteLocker,
 ) {
     model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
-    let clock = machine.world().seams().clock;
+    let clock = machine.world().runtime().clock;
     machine.run(async {
         let began = clock.now();
         let error = locker.try_lock("jobs").await.unwrap_err();

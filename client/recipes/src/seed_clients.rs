@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Seams;
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::Runtime;
+use holdfast_runtime::simulated::Machine;
 
 use super::database::{Answer, Database, Fault};
 use super::model::Model;
@@ -70,18 +70,18 @@ impl SeedTable {
 /// The timestamps of a client, or of the coordinator it talks to.
 #[derive(Clone)]
 pub(crate) struct SeedStamps {
-    seams: Seams,
+    runtime: Runtime,
     /// By how much its clock is ahead, milliseconds.
     pub(crate) ahead_ms: i64,
 }
 
 impl SeedStamps {
     pub(crate) fn new(machine: &Machine) -> Self {
-        Self { seams: machine.world().seams(), ahead_ms: 0 }
+        Self { runtime: machine.world().runtime(), ahead_ms: 0 }
     }
 
     pub(crate) fn now_us(&self) -> i64 {
-        let wall_ms = self.seams.clock.wall_ms();
+        let wall_ms = self.runtime.clock.wall_ms();
         (i64::try_from(wall_ms).unwrap() + self.ahead_ms) * 1_000
     }
 }
@@ -105,7 +105,7 @@ pub(crate) struct Before {
 
 /// The tables as our client reaches them, with the other client's statements between its own.
 pub(crate) struct Meeting<C> {
-    seams: Seams,
+    runtime: Runtime,
     model: Model,
     pub(crate) other: tokio::sync::Mutex<C>,
     plan: Mutex<VecDeque<Before>>,
@@ -113,9 +113,9 @@ pub(crate) struct Meeting<C> {
 
 impl<C: SeedClient> Meeting<C> {
     pub(crate) fn new(machine: &Machine, model: &Model, other: C, plan: &[Before]) -> Arc<Self> {
-        let (seams, model) = (machine.world().seams(), model.clone());
+        let (runtime, model) = (machine.world().runtime(), model.clone());
         let (other, plan) = (tokio::sync::Mutex::new(other), plan.iter().copied().collect());
-        Arc::new(Self { seams, model, other, plan: Mutex::new(plan) })
+        Arc::new(Self { runtime, model, other, plan: Mutex::new(plan) })
     }
 
     pub(crate) async fn steps(&self, number: usize) {
@@ -133,7 +133,7 @@ impl<C: SeedClient> Database for Met<C> {
         let meeting = self.0.clone();
         Box::pin(async move {
             let before = meeting.plan.lock().unwrap().pop_front().unwrap_or_default();
-            meeting.seams.sleep(before.stall).await;
+            meeting.runtime.sleep(before.stall).await;
             meeting.steps(before.steps).await;
             let answer = meeting.model.execute(statement).await;
             if before.lost { Err(Fault::Unknown("its answer was lost".into())) } else { answer }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 /// Each timestamp is above the one before, whatever the clock does. No timestamp is compared with
 /// another process's: no two processes write the same cell.

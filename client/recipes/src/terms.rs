@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use crate::{Error, Result};
 
@@ -69,17 +69,17 @@ impl Terms {
     }
 
     /// The safe deadline that a write sent at `started` gives, once the client knows it is applied.
-    pub(crate) fn safe_until(&self, started: Moment) -> Moment {
+    pub(crate) fn safe_until(&self, started: Instant) -> Instant {
         started + self.certain()
     }
 
     /// When the next renewal is due after one sent at `started`: two in a row may fail.
-    pub(crate) fn renew_at(&self, started: Moment) -> Moment {
+    pub(crate) fn renew_at(&self, started: Instant) -> Instant {
         started + self.certain() / 3
     }
 
     /// When a holder without a renewal is in jeopardy.
-    pub(crate) fn jeopardy_from(&self, started: Moment) -> Moment {
+    pub(crate) fn jeopardy_from(&self, started: Instant) -> Instant {
         started + self.certain() * 2 / 3
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     fn a_hold_is_safe_for_the_ttl_less_skew_grain_drift_and_margin() {
         let terms = Terms::new(secs(180), secs(60)).expect("as short as it may be");
 
-        let safe = terms.safe_until(Moment::from_origin(secs(1_000)));
+        let safe = terms.safe_until(Instant::from_origin(secs(1_000)));
         let late_by = safe.since_origin() + Duration::from_millis(1_800 + 20);
         assert_eq!(late_by, secs(1_000 + 180 - 60 - 1));
     }

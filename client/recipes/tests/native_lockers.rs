@@ -63,8 +63,8 @@ async fn a_try_through_the_interface_finds_a_held_lock_held_and_a_mute_server_un
     assert!(tried.unwrap().is_none());
 
     drop(server);
-    let before = net.seams.clock.now();
+    let before = net.runtime.clock.now();
     let tried = client.try_lock_within("jobs", ms(300)).await;
     assert!(matches!(tried, Err(Error::Unreachable { .. })), "{tried:?}");
-    assert_eq!(net.seams.clock.now().saturating_since(before), ms(300));
+    assert_eq!(net.runtime.clock.now().saturating_since(before), ms(300));
 }

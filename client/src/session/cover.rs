@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::ScopeAuthority;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use crate::FencingToken;
 use crate::lease::{DEADLINE_MARGIN, Terms};
@@ -33,9 +33,9 @@ pub(crate) struct Covers {
 struct Cover {
     epoch: u64,
     /// How long the authority of that epoch is certain, as far as reported; `None`: it never was.
-    until: Option<Moment>,
+    until: Option<Instant>,
     /// Send time of the keepalive whose answer reported it last.
-    told: Moment,
+    told: Instant,
 }
 
 /// What the scopes mean for a hold.
@@ -44,7 +44,7 @@ pub(crate) enum Covered {
     /// None of its names is in a scope.
     Free,
     /// An authority of its token's epoch covers it until this instant, which may have passed.
-    Until(Moment),
+    Until(Instant),
     /// No authority covers it, as far as reported; one still may.
     NotYet,
     /// No authority ever will: its epoch is over.
@@ -53,7 +53,7 @@ pub(crate) enum Covered {
 
 impl Covers {
     /// Applies the answer to a frame sent at `sent`; it names *all* scopes of the store.
-    pub(crate) fn told(&mut self, sent: Moment, named: &[ScopeAuthority], terms: Terms) {
+    pub(crate) fn told(&mut self, sent: Instant, named: &[ScopeAuthority], terms: Terms) {
         self.scopes.retain(|scope, cover| {
             sent <= cover.told || named.iter().any(|told| told.scope == *scope)
         });
@@ -88,7 +88,7 @@ impl Covers {
     pub(crate) fn are_served<'a>(
         &self,
         names: impl Iterator<Item = &'a str> + Clone,
-        now: Moment,
+        now: Instant,
     ) -> bool {
         self.bounding(names).all(|cover| cover.until.is_some_and(|until| now < until))
     }
@@ -141,8 +141,8 @@ impl Terms {
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     fn told(scope: &str, epoch: u32, remaining_ms: u64) -> ScopeAuthority {
@@ -156,7 +156,7 @@ mod tests {
     struct World(Covers);
 
     impl World {
-        fn hears(&mut self, sent: Moment, named: &[ScopeAuthority]) {
+        fn hears(&mut self, sent: Instant, named: &[ScopeAuthority]) {
             self.0.told(sent, named, Terms::new(Duration::from_secs(10), 0.1));
         }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
-use holdfast_seams::{Pipe, Transport, TransportError, select};
+use holdfast_runtime::{Pipe, Transport, TransportError, select};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::machine::{Machine, Opening, StreamEnd};
@@ -36,7 +36,7 @@ async fn close_limit(session: &Session) {
     let mut closing = session.closing.subscribe();
     // The sender lives as long as the session.
     let _ = closing.wait_for(|closing| *closing).await;
-    session.seams.sleep(CLOSE_LIMIT).await;
+    session.runtime.sleep(CLOSE_LIMIT).await;
 }
 
 /// Runs one stream after the other until the session is closed.
@@ -47,10 +47,10 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
     let mut unanswered = 0;
     while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
         let endpoint = route.next();
-        let began = session.seams.clock.now();
+        let began = session.runtime.clock.now();
         let mut stream = Attempt { session, endpoint: &endpoint, unanswered, was_ready: false };
         let end = stream.run(transport).await;
-        let lived = session.seams.clock.now().saturating_since(began);
+        let lived = session.runtime.clock.now().saturating_since(began);
         if stream.was_ready && lived >= STREAM_LIFE_MIN {
             route.succeeded();
         }
@@ -63,8 +63,8 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
             StreamEnd::SessionOver => Some(endpoint),
             StreamEnd::Refused(_) => None,
         };
-        if let Some(delay) = route.failed(leader, &*session.seams.rng) {
-            session.seams.sleep(delay).await;
+        if let Some(delay) = route.failed(leader, &*session.runtime.rng) {
+            session.runtime.sleep(delay).await;
         }
     }
 }
@@ -97,7 +97,7 @@ impl Attempt<'_> {
 
     async fn run(&mut self, transport: &dyn Transport) -> StreamEnd {
         let opening = transport.open(self.endpoint);
-        let mut pipe = match self.session.seams.timeout(self.limit(), opening).await {
+        let mut pipe = match self.session.runtime.timeout(self.limit(), opening).await {
             Ok(Ok(pipe)) => pipe,
             Ok(Err(error)) => return self.broken(error),
             Err(_) => return self.no_answer(),
@@ -119,7 +119,7 @@ impl Attempt<'_> {
             let (blocked, timer) = self
                 .session
                 .with(|machine| (writable && machine.has_output(), machine.next_timer(limit)));
-            let timer = timer.unwrap_or_else(|| self.session.seams.clock.now());
+            let timer = timer.unwrap_or_else(|| self.session.runtime.clock.now());
             select! {
                 frames = pipe.incoming.next() => {
                     if let Some(end) = self.take_in(frames) {
@@ -128,7 +128,7 @@ impl Attempt<'_> {
                 }
                 room = pipe.outgoing.reserve(), if blocked => writable = room.is_ok(),
                 () = self.session.wake.notified() => {}
-                () = self.session.seams.clock.sleep_until(timer) => {
+                () = self.session.runtime.clock.sleep_until(timer) => {
                     if self.session.with(|machine| machine.is_stalled(limit)) {
                         self.unanswered += u32::from(!self.was_ready);
                         return self.no_answer();

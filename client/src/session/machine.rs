@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_proto::v1::RefusalReason as Reason;
-use holdfast_seams::{Clock, Moment, Rng};
+use holdfast_runtime::{Clock, Instant, Rng};
 use tokio::sync::{oneshot, watch};
 
 use self::arriving::Arriving;
@@ -116,9 +116,9 @@ struct Identity {
 enum Stream {
     None,
     /// Open was sent at this instant; no answer yet.
-    Opening(Moment),
+    Opening(Instant),
     /// Attached by a resume. State is incomplete, and its last page came at this instant.
-    Resuming(Moment),
+    Resuming(Instant),
     /// State is complete and waits for the answer to a keepalive.
     Renewing,
     Ready,
@@ -146,7 +146,7 @@ pub(super) struct Machine {
     lease: Lease,
     covers: Covers,
     /// No later than when the first hold loses its cover; `None`: no authority bounds any hold.
-    cover_ends: Option<Moment>,
+    cover_ends: Option<Instant>,
     identity: Option<Identity>,
     requests: Requests,
     stream: Stream,

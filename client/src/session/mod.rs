@@ -11,7 +11,7 @@ mod request;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams, Transport, Watchdog};
+use holdfast_runtime::{Instant, Runtime, Transport, Watchdog};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::hold::Hold;
@@ -40,7 +40,7 @@ enum Fate {
 }
 
 pub(crate) struct Session {
-    seams: Seams,
+    runtime: Runtime,
     watched: Mutex<Watched>,
     /// There may be something to send, or to end.
     wake: Notify,
@@ -52,7 +52,7 @@ struct Watched {
     machine: Machine,
     /// Set once, right after construction: it needs the session it watches.
     watchdog: Option<Watchdog>,
-    alarm: Option<Moment>,
+    alarm: Option<Instant>,
 }
 
 impl Session {
@@ -61,31 +61,31 @@ impl Session {
         wishes: Wishes,
         endpoints: Vec<String>,
         transport: Arc<dyn Transport>,
-        seams: &Seams,
+        runtime: &Runtime,
     ) -> Arc<Self> {
-        let machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
+        let machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
         let watched = Watched { machine, watchdog: None, alarm: None };
         let session = Arc::new(Self {
-            seams: seams.clone(),
+            runtime: runtime.clone(),
             watched: Mutex::new(watched),
             wake: Notify::new(),
             closing: watch::Sender::new(false),
             fate: watch::Sender::new(Fate::Running),
         });
         let weak = Arc::downgrade(&session);
-        let watchdog = seams.clock.watchdog(Arc::new(move || {
+        let watchdog = runtime.clock.watchdog(Arc::new(move || {
             if let Some(session) = weak.upgrade() {
                 session.on_alarm();
             }
         }));
         session.lock().watchdog = Some(watchdog);
         let driven = driver::drive(session.clone(), transport, endpoints);
-        seams.spawn("holdfast-session", driven).detach();
+        runtime.spawn("holdfast-session", driven).detach();
         session
     }
 
-    pub(crate) fn seams(&self) -> &Seams {
-        &self.seams
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// The session's label.
@@ -212,7 +212,7 @@ impl Session {
         outcome: oneshot::Receiver<Result<()>>,
         hold: &Hold,
     ) -> Result<()> {
-        match self.seams.timeout(limit, outcome).await {
+        match self.runtime.timeout(limit, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
                 let reason = hold.safety().lost_reason().unwrap_or(LostReason::Revoked);

@@ -11,7 +11,7 @@ use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
     ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_seams::{BoxFuture, Pipe, Transport, TransportError, Watched};
+use holdfast_runtime::{BoxFuture, Pipe, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;

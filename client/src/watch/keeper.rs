@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1;
-use holdfast_seams::{Moment, TransportError, Watched};
+use holdfast_runtime::{Instant, TransportError, Watched};
 
 use super::WatchEvent;
 use crate::endpoints::Route;
@@ -40,7 +40,7 @@ pub(super) struct Keeper {
 /// A stream of one server.
 struct Line {
     endpoint: String,
-    began: Moment,
+    began: Instant,
     watched: Watched,
 }
 
@@ -50,7 +50,7 @@ enum Patience {
     /// Before the first poll.
     NotBegun,
     /// Until then.
-    Until(Moment),
+    Until(Instant),
     /// For ever: events have come.
     Endless,
 }
@@ -117,7 +117,7 @@ impl Keeper {
         }
         let mut at_the_same = None;
         if let Some(Line { endpoint, began, .. }) = line {
-            let lived = self.reader.seams().clock.now().saturating_since(began);
+            let lived = self.reader.runtime().clock.now().saturating_since(began);
             if lived >= LIFE_MIN {
                 self.route.succeeded();
             }
@@ -130,19 +130,19 @@ impl Keeper {
 
     /// Tries one server, within the rest of the time limit.
     async fn connect(&mut self) -> Result<()> {
-        let seams = self.reader.seams().clone();
+        let runtime = self.reader.runtime().clone();
         let left = self.patience_left()?;
         if let Some(pause) = self.pause.take() {
-            seams.sleep(left.map_or(pause, |left| pause.min(left))).await;
+            runtime.sleep(left.map_or(pause, |left| pause.min(left))).await;
         }
         let left = self.patience_left()?;
         let limit = left.map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
         let endpoint = self.route.next();
         let request = v1::WatchRequest { prefix: self.prefix.clone() };
         let asked = self.reader.transport().watch(&endpoint, request);
-        match seams.timeout(limit, asked).await {
+        match runtime.timeout(limit, asked).await {
             Ok(Ok(watched)) => {
-                let began = seams.clock.now();
+                let began = runtime.clock.now();
                 self.line = Some(Line { endpoint, began, watched });
                 Ok(())
             }
@@ -156,7 +156,7 @@ impl Keeper {
 
     /// How long the keeper still looks for a server; `None`: for ever.
     fn patience_left(&mut self) -> Result<Option<Duration>> {
-        let now = self.reader.seams().clock.now();
+        let now = self.reader.runtime().clock.now();
         let until = match self.patience {
             Patience::Endless => return Ok(None),
             Patience::Until(until) => until,
@@ -188,7 +188,7 @@ impl Keeper {
             }
         };
         tracing::debug!(prefix = self.prefix, why = self.last, "a watch is over");
-        self.pause = self.route.failed(next, &*self.reader.seams().rng);
+        self.pause = self.route.failed(next, &*self.reader.runtime().rng);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast::{Builder, Client};
 use holdfast_proto::v1::{self, client_frame, server_frame};
-use holdfast_seams::{BoxFuture, Pipe, Seams, Transport, TransportError, Watched, simulated};
+use holdfast_runtime::{BoxFuture, Pipe, Runtime, Transport, TransportError, Watched, simulated};
 use tokio::sync::mpsc;
 
 /// TTL of every scripted session: keepalives each 2.5 s, safe for 8.98 s.
@@ -25,7 +25,7 @@ pub fn ms(millis: u64) -> Duration {
 
 /// The network: hands every stream a client opens to the test.
 pub struct Net {
-    pub seams: Seams,
+    pub runtime: Runtime,
     streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
     transport: Arc<ScriptedTransport>,
     /// The index of the next frame, over all streams.
@@ -42,7 +42,7 @@ impl Net {
         let (opened, streams) = mpsc::channel(64);
         let transport = ScriptedTransport { streams: opened, down: Mutex::default() };
         Self {
-            seams: simulated::seams(1, 0),
+            runtime: simulated::runtime(1, 0),
             streams,
             transport: Arc::new(transport),
             index: Arc::new(AtomicU64::new(10)),
@@ -59,7 +59,7 @@ impl Net {
             .endpoints(["a:1", "b:2", "c:3"])
             .ttl(TTL)
             .label("tester")
-            .seams(self.seams.clone())
+            .runtime(self.runtime.clone())
             .transport(self.transport.clone())
     }
 
@@ -73,20 +73,20 @@ impl Net {
     /// The next stream that a client opens and still keeps open.
     pub async fn accept(&mut self) -> Server {
         loop {
-            let opened = self.seams.timeout(PATIENCE, self.streams.recv()).await;
+            let opened = self.runtime.timeout(PATIENCE, self.streams.recv()).await;
             let (endpoint, pipe) = opened.expect("a client opens a stream").expect("the net is up");
             if !pipe.outgoing.is_closed() {
                 let (heard, index) = (VecDeque::new(), self.index.clone());
-                let seams = self.seams.clone();
+                let runtime = self.runtime.clone();
                 let (keepalives, scopes) = (Vec::new(), Vec::new());
-                return Server { endpoint, pipe, heard, index, seams, keepalives, scopes };
+                return Server { endpoint, pipe, heard, index, runtime, keepalives, scopes };
             }
         }
     }
 
     /// Whether no client opens a stream for `length`.
     pub async fn is_quiet_for(&mut self, length: Duration) -> bool {
-        self.seams.timeout(length, self.streams.recv()).await.is_err()
+        self.runtime.timeout(length, self.streams.recv()).await.is_err()
     }
 
     /// The next stream, on which a new session is opened.
@@ -197,7 +197,7 @@ pub struct Server {
     pipe: Pipe<v1::ServerFrames, v1::ClientFrames>,
     heard: VecDeque<v1::ClientFrame>,
     index: Arc<AtomicU64>,
-    seams: Seams,
+    runtime: Runtime,
     /// The seqs of all keepalives received, answered or not.
     pub keepalives: Vec<u64>,
     /// The scopes in the answers to keepalives.
@@ -208,7 +208,7 @@ impl Server {
     /// The next frame, keepalives among them; `None` if the client ended the stream.
     pub async fn frame(&mut self) -> Option<v1::ClientFrame> {
         while self.heard.is_empty() {
-            let frames = self.seams.timeout(PATIENCE, self.pipe.incoming.next()).await;
+            let frames = self.runtime.timeout(PATIENCE, self.pipe.incoming.next()).await;
             let frames = frames.expect("the client says something")?;
             self.heard.extend(frames.expect("simulated pipes do not fail").frames);
         }
@@ -222,9 +222,9 @@ impl Server {
 
     /// The next frame that is no keepalive; answers keepalives at once.
     pub async fn hear_frame(&mut self) -> v1::ClientFrame {
-        let until = self.seams.clock.now() + PATIENCE;
+        let until = self.runtime.clock.now() + PATIENCE;
         loop {
-            assert!(self.seams.clock.now() < until, "the client says nothing but keepalives");
+            assert!(self.runtime.clock.now() < until, "the client says nothing but keepalives");
             let frame = self.frame().await.expect("the stream is open");
             match frame.body.as_ref().expect("a frame says something") {
                 client_frame::Body::KeepAlive(keepalive) => {
@@ -239,8 +239,8 @@ impl Server {
 
     /// Answers keepalives for `length`; no other frame may come.
     pub async fn keep_alive_for(&mut self, length: Duration) {
-        let seams = self.seams.clone();
-        let heard = seams.timeout(length, self.hear()).await;
+        let runtime = self.runtime.clone();
+        let heard = runtime.timeout(length, self.hear()).await;
         assert!(heard.is_err(), "only keepalives are expected, not {heard:?}");
     }
 
@@ -327,7 +327,7 @@ impl Server {
         // A client that is gone receives nothing.
         let _ = self.pipe.outgoing.send(v1::ServerFrames { frames }).await;
         // Lets the client handle it before the test goes on.
-        self.seams.sleep(Duration::from_micros(1)).await;
+        self.runtime.sleep(Duration::from_micros(1)).await;
     }
 
     /// Answers the next acquire with a grant.

@@ -35,12 +35,12 @@ async fn a_release_refused_for_load_is_sent_again_later_on_the_same_stream() {
     let mut release = Box::pin(guard.release());
     assert!((&mut release).now_or_never().is_none());
     assert_eq!(server.release().await, 41);
-    let refused_at = net.seams.clock.now();
+    let refused_at = net.runtime.clock.now();
 
     server.say(overloaded(Some(Subject::Token(41)))).await;
 
     assert_eq!(server.release().await, 41, "the same stream");
-    let waited = net.seams.clock.now().saturating_since(refused_at);
+    let waited = net.runtime.clock.now().saturating_since(refused_at);
     assert!(waited >= ms(RETRY_AFTER_MS) && waited < ms(2 * RETRY_AFTER_MS), "{waited:?}");
     assert_eq!(states.now(), GuardState::Released);
     server.say(released(1, 41)).await;
@@ -75,20 +75,20 @@ async fn pauses_between_retries_grow_to_a_bound_and_begin_anew() {
     assert_eq!(server.release().await, 41);
     let mut pauses = Vec::new();
     for _ in 0..8 {
-        let refused_at = net.seams.clock.now();
+        let refused_at = net.runtime.clock.now();
         server.say(overloaded(Some(Subject::Token(41)))).await;
         assert_eq!(server.release().await, 41);
-        pauses.push(net.seams.clock.now().saturating_since(refused_at));
+        pauses.push(net.runtime.clock.now().saturating_since(refused_at));
     }
     server.say(released(1, 41)).await;
     let (_task, outcome) = start(&net, client.lock("jobs"));
     server.grant_next(42).await;
     drop(outcome.await.unwrap().unwrap());
     server.release().await;
-    let refused_at = net.seams.clock.now();
+    let refused_at = net.runtime.clock.now();
     server.say(overloaded(Some(Subject::Token(42)))).await;
     server.release().await;
-    let anew = net.seams.clock.now().saturating_since(refused_at);
+    let anew = net.runtime.clock.now().saturating_since(refused_at);
 
     let first = *pauses.first().unwrap();
     let last = *pauses.last().unwrap();

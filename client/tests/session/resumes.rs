@@ -21,7 +21,7 @@ async fn accept_resume(net: &mut Net) -> Server {
     server
 }
 
-fn safe_until(guard: &Guard) -> holdfast_seams::Moment {
+fn safe_until(guard: &Guard) -> holdfast_runtime::Instant {
     match guard.state() {
         GuardState::Held { safe_until } => safe_until,
         state => panic!("{state:?}"),
@@ -33,20 +33,20 @@ async fn an_opened_that_moves_no_deadline_is_not_believed_and_a_keepalive_follow
     let mut net = Net::new();
     let (_client, server, guard) = holding(&mut net).await;
     let before = safe_until(&guard);
-    net.seams.sleep(ms(1_000)).await;
+    net.runtime.sleep(ms(1_000)).await;
     drop(server);
     let mut server = accept_resume(&mut net).await;
 
     let index = 50;
     server.say_at(index, unmoved()).await;
     assert_eq!(safe_until(&guard), before, "nothing has renewed the lease (I6)");
-    let asked = net.seams.clock.now();
+    let asked = net.runtime.clock.now();
     server.say_at(index, page(vec![state_granted(1, 41)], 2, false)).await;
     let seq = server.keepalive().await;
-    assert!(net.seams.clock.now().saturating_since(asked) < ms(5), "at once");
+    assert!(net.runtime.clock.now().saturating_since(asked) < ms(5), "at once");
     assert_eq!(safe_until(&guard), before, "nor has State");
 
-    net.seams.sleep(ms(700)).await;
+    net.runtime.sleep(ms(700)).await;
     server.say(kept_alive(seq)).await;
     let late_by = safe_until(&guard).saturating_since(asked + SAFE);
     assert!(safe_until(&guard) >= asked + SAFE && late_by < ms(5), "from when it was sent");
@@ -66,7 +66,7 @@ async fn a_state_that_is_cut_off_between_its_pages_changes_nothing() {
     server.say_at(50, unmoved()).await;
     server.say_at(50, page(vec![], 3, true)).await;
     server.say_at(50, page(vec![state_queued(2, 0)], 3, true)).await;
-    net.seams.sleep(ms(10)).await;
+    net.runtime.sleep(ms(10)).await;
     assert!(guard.is_safe());
     drop(server);
 
@@ -91,7 +91,7 @@ async fn a_grant_that_state_shows_after_the_deadline_is_handed_out_once_the_leas
     let (_three, mut third) = start(&net, client.lock("three"));
     assert_eq!(server.queue_next(0).await, 3);
     drop(server);
-    net.seams.sleep(SAFE + ms(10)).await;
+    net.runtime.sleep(SAFE + ms(10)).await;
     assert!(!guard.is_safe());
 
     let mut server = accept_resume(&mut net).await;
@@ -99,7 +99,7 @@ async fn a_grant_that_state_shows_after_the_deadline_is_handed_out_once_the_leas
     server.say_all_at(50, vec![unmoved(), page(requests, 4, false)]).await;
     let seq = server.keepalive().await;
     server.say_at(51, granted(3, 43)).await;
-    net.seams.sleep(ms(100)).await;
+    net.runtime.sleep(ms(100)).await;
     assert!(second.try_recv().is_err() && third.try_recv().is_err(), "there is no lease yet (I6)");
 
     server.say(kept_alive(seq)).await;
@@ -116,7 +116,7 @@ async fn an_answer_that_comes_too_late_hands_nothing_out() {
     let (_task, mut outcome) = start(&net, client.lock("jobs"));
     assert_eq!(server.queue_next(0).await, 1);
     drop(server);
-    net.seams.sleep(SAFE + ms(10)).await;
+    net.runtime.sleep(SAFE + ms(10)).await;
 
     let mut server = accept_resume(&mut net).await;
     server.say_all_at(50, vec![unmoved(), page(vec![state_granted(1, 41)], 2, false)]).await;

@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 use holdfast::{Error, Guard, GuardState, LostReason};
 use holdfast_proto::v1::{self, server_frame::Body};
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::scripted::{Net, PATIENCE, SAFE, Server, granted, kept_alive_in, ms};
 use super::start;
@@ -36,7 +36,7 @@ async fn holding(net: &mut Net) -> (holdfast::Client, Server, Guard) {
     (client, server, guard)
 }
 
-fn safe_until(guard: &Guard) -> Moment {
+fn safe_until(guard: &Guard) -> Instant {
     match guard.state() {
         GuardState::Held { safe_until } | GuardState::Jeopardy { safe_until } => safe_until,
         other => panic!("{other:?}"),
@@ -82,8 +82,8 @@ async fn a_guard_is_covered_from_when_the_keepalive_was_sent() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
     let seq = server.keepalive().await;
-    let sent = net.seams.clock.now();
-    net.seams.sleep(ms(2_000)).await;
+    let sent = net.runtime.clock.now();
+    net.runtime.sleep(ms(2_000)).await;
 
     server.say(kept_alive_in(seq, told(3, 8_000))).await;
 
@@ -128,7 +128,7 @@ async fn a_guard_from_before_the_scope_was_made_is_bounded_from_the_first_answer
     server.grant_next(of_epoch(3)).await;
     let guard = outcome.await.unwrap().unwrap();
     let seq = server.keepalive().await;
-    let sent = net.seams.clock.now();
+    let sent = net.runtime.clock.now();
 
     server.say(kept_alive_in(seq, told(3, 5_000))).await;
     assert!(safe_until(&guard) <= sent + ms(4_480));

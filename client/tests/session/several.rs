@@ -283,7 +283,7 @@ async fn a_name_missing_from_the_state_loses_the_whole_guard_and_gives_back_the_
 async fn a_set_whose_deadline_passed_is_lost_for_ever_whatever_a_state_shows() {
     let mut net = Net::new();
     let (_client, server, guard) = holding_three(&mut net).await;
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
     assert!(!guard.is_safe());
     drop(server);
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast::{Client, Error, Guard, LostReason, RefusalReason, Value};
 use holdfast_proto::v1::{self, refused::Subject, server_frame::Body, set_value::Change};
-use holdfast_seams::{BoxFuture, Clock, Moment, Watchdog};
+use holdfast_runtime::{BoxFuture, Clock, Instant, Watchdog};
 
 use super::scripted::{
     Net, SAFE, Server, TTL, grant, granted_names, ms, refused, released_names, state_granted,
@@ -154,7 +154,7 @@ async fn a_change_never_sent_before_the_deadline_is_certainly_not_made() {
     let mut server = net.accept().await;
     let mut change = Box::pin(guard.set_value("new"));
     assert!((&mut change).now_or_never().is_none());
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
 
     assert_eq!(change.await, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
     drop(server);
@@ -169,7 +169,7 @@ async fn a_change_sent_before_the_deadline_passed_is_unknown_and_not_sent_again(
     let mut change = Box::pin(guard.set_value("new"));
     assert!((&mut change).now_or_never().is_none());
     server.set_value().await;
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
 
     let error = change.await.unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
@@ -184,7 +184,7 @@ async fn a_change_sent_before_the_deadline_passed_is_unknown_and_not_sent_again(
 async fn under_a_hold_that_is_not_safe_nothing_is_asked() {
     let mut net = Net::new();
     let (_client, server, guard) = holding(&mut net).await;
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
 
     let outcome = guard.set_value("new").now_or_never();
 
@@ -196,13 +196,13 @@ async fn under_a_hold_that_is_not_safe_nothing_is_asked() {
 struct Drowsy(Arc<dyn Clock>);
 
 impl Clock for Drowsy {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Instant {
         self.0.now()
     }
     fn wall_ms(&self) -> u64 {
         self.0.wall_ms()
     }
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
         self.0.sleep_until(at)
     }
     fn watchdog(&self, _on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
@@ -213,13 +213,13 @@ impl Clock for Drowsy {
 /// A guard of `a` and `b` whose deadline has passed without an alarm.
 async fn overdue() -> (Client, Server, Guard) {
     let mut net = Net::new();
-    net.seams.clock = Arc::new(Drowsy(net.seams.clock.clone()));
+    net.runtime.clock = Arc::new(Drowsy(net.runtime.clock.clone()));
     let (client, mut server) = net.connected().await;
     let (_task, outcome) = start(&net, client.lock_all(["a", "b"]));
     server.acquire().await;
     server.say(granted_names(1, 41, &["a", "b"])).await;
     let guard = outcome.await.unwrap().unwrap();
-    net.seams.sleep(SAFE).await;
+    net.runtime.sleep(SAFE).await;
     assert!(!guard.state().is_over(), "nobody noticed");
     (client, server, guard)
 }
@@ -360,14 +360,14 @@ async fn changes_and_acquires_share_one_row_of_ids_and_confirm_each_other() {
 async fn a_change_without_an_answer_ends_within_the_ttl() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let before = net.seams.clock.now();
+    let before = net.runtime.clock.now();
     let (outcome, ()) = tokio::join!(guard.set_value("new"), async {
         server.set_value().await;
         server.keep_alive_for(TTL + ms(1_000)).await;
     });
 
     assert!(matches!(outcome, Err(Error::OutcomeUnknown { waited, .. }) if waited == TTL));
-    assert!(net.seams.clock.now().saturating_since(before) <= TTL + ms(1_100));
+    assert!(net.runtime.clock.now().saturating_since(before) <= TTL + ms(1_100));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join;
 use holdfast_recipes::ScopeModes;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::marks::Marks;
@@ -34,7 +34,7 @@ pub(super) struct Look<'a, N> {
     pub(super) rules: &'a Rules,
     pub(super) ranges: &'a [Range],
     pub(super) at_once: usize,
-    pub(super) seams: &'a Seams,
+    pub(super) runtime: &'a Runtime,
     pub(super) old_clients: OldClients,
     /// Rows that cannot be imported are no obstacle (`--leave-out`).
     pub(super) leave_out: bool,
@@ -118,7 +118,7 @@ impl<N: NativeStore> Look<'_, N> {
         if alone.is_empty() {
             return Ok(());
         }
-        self.seams.sleep(PAUSE).await;
+        self.runtime.sleep(PAUSE).await;
         let registered = writers_of(&self.modes.view().await?);
         let rules = Rules { registered, ..self.rules.clone() };
         for suspect in alone {

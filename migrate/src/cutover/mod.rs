@@ -45,7 +45,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, Writer};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use crate::import::{Importer, Options, OtherTie, import_watched};
 use crate::layout::LockRows;
@@ -89,7 +89,7 @@ pub struct Cutover<'a, N> {
     /// How long to wait, in all, for obstacles to go.
     pub wait: Duration,
     /// Time.
-    pub seams: Seams,
+    pub runtime: Runtime,
 }
 
 impl<N> Cutover<'_, N>
@@ -108,7 +108,7 @@ where
     /// [`MoveError`]; the scope is at the stage that was reported last, or one further if an answer
     /// was lost.
     pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
-        let waiting = (self.wait, &self.seams);
+        let waiting = (self.wait, &self.runtime);
         let mut marks = Marks::default();
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
             check_ties(view, self.scope, self.scan, self.native).await?;
@@ -157,7 +157,7 @@ where
             rules: &rules,
             ranges: &ranges,
             at_once: self.options.reads_at_once,
-            seams: &self.seams,
+            runtime: &self.runtime,
             old_clients: self.old_clients,
             leave_out: self.leave_out,
         };
@@ -218,8 +218,9 @@ where
             Options { rules: rules.clone(), writers_stopped: true, ..self.options.clone() };
         let mut step = |step| tell(Told::Import(step));
         let mut watch = |rows: &LockRows| marks.note(rows, &rules);
-        let (seams, native) = (self.seams.clone(), self.native);
-        let sum = import_watched(self.scan, native, options, seams, &mut step, &mut watch).await?;
+        let (runtime, native) = (self.runtime.clone(), self.native);
+        let sum =
+            import_watched(self.scan, native, options, runtime, &mut step, &mut watch).await?;
         tell(Told::Imported(&sum));
         let mut obstacles = Obstacles::default();
         let mut differs = |lock: &str, difference: &Difference| {
@@ -228,7 +229,7 @@ where
         };
         let read = (ranges, self.options.reads_at_once);
         let verified =
-            verify_rows(self.scan, self.native, &rules, read, &self.seams, &mut differs).await?;
+            verify_rows(self.scan, self.native, &rules, read, &self.runtime, &mut differs).await?;
         if obstacles.is_empty() {
             tell(Told::Verified(verified.locks));
             return Ok(obstacles);

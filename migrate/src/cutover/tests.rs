@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use holdfast_cassandra::model::Model;
-use holdfast_cassandra::statement::{Action, Ident, Statement, Value};
+use holdfast_keyspace::model::Model;
+use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
 use holdfast_recipes::{Cassandra, ModesTable};
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::simulated::Machine;
 
 use super::*;
 use crate::import::{Answer, Fault, Group, Pace};
@@ -74,10 +74,10 @@ impl World {
     fn new() -> Self {
         let machine = Machine::new(1);
         let model = Model::new(&machine);
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         let tables = Arc::new(InMemory::default());
-        let scan = Scan::over(tables.clone(), leases(), seams.clone());
-        let cassandra = Cassandra::on(Arc::new(model.clone()), seams);
+        let scan = Scan::over(tables.clone(), leases(), runtime.clone());
+        let cassandra = Cassandra::on(Arc::new(model.clone()), runtime);
         let moves = ScopeModes::new(&cassandra, SCOPE, ModesTable::default()).unwrap();
         let world = Self { machine, model, tables, scan, native: Store::default(), modes: moves };
         world.machine.run(async { world.modes.advance().await }).unwrap();
@@ -110,9 +110,19 @@ impl World {
             modes_table: None,
         };
         let (modes, scan, native) = (&self.modes, &self.scan, &self.native);
-        let seams = self.machine.world().seams();
+        let runtime = self.machine.world().runtime();
         let leave_out = false;
-        Cutover { modes, scope: SCOPE, scan, native, options, old_clients, leave_out, wait, seams }
+        Cutover {
+            modes,
+            scope: SCOPE,
+            scan,
+            native,
+            options,
+            old_clients,
+            leave_out,
+            wait,
+            runtime,
+        }
     }
 
     /// Cuts over to `native`; `on` receives the reports.
@@ -140,17 +150,17 @@ fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
     for (wait, begins) in [(secs(0), secs(5)), (secs(90), secs(0)), (secs(90), secs(5))] {
         let world = World::new();
         let tables = world.tables.clone();
-        let seams = world.machine.world().seams();
+        let runtime = world.machine.world().runtime();
         let working = async move {
-            seams.sleep(begins).await;
+            runtime.sleep(begins).await;
             for round in 0.. {
                 tables.lease("orders/1", "client_1", 60, round);
-                seams.sleep(secs(1)).await;
+                runtime.sleep(secs(1)).await;
                 tables.put(0, "orders/1", Vec::new());
-                seams.sleep(secs(9)).await;
+                runtime.sleep(secs(9)).await;
             }
         };
-        world.machine.world().seams().spawn("old client", working).detach();
+        world.machine.world().runtime().spawn("old client", working).detach();
         let refused = world.run(OldClients::MayWrite, wait, |_| {}).unwrap_err();
         assert!(refused.contains("say --writers-stopped"), "{refused}");
         assert_eq!(world.stage(), Stage::Both);
@@ -241,14 +251,14 @@ fn an_unregistered_client_is_found_behind_any_number_of_others() {
         for name in &names {
             world.tables.lease(name, "hf1:billing@00000000000000bb/03", 60, 5);
         }
-        let (tables, seams) = (world.tables.clone(), world.machine.world().seams());
+        let (tables, runtime) = (world.tables.clone(), world.machine.world().runtime());
         let ending = async move {
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             for name in names.iter().filter(|name| *name != stays) {
                 tables.put(0, name, Vec::new());
             }
         };
-        world.machine.world().seams().spawn("release", ending).detach();
+        world.machine.world().runtime().spawn("release", ending).detach();
         let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
         assert!(refused.contains(&format!("holds {stays} in Cassandra alone")), "{refused}");
         assert_eq!(world.stage(), Stage::Both);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast::Error;
 use holdfast_recipes::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::obstacle::{Obstacle, Obstacles};
 use crate::import::{Fault, OtherTie, Step, Sum, WholeError};
@@ -168,11 +168,11 @@ fn collected(obstacles: impl IntoIterator<Item = Obstacle>) -> Obstacles {
 pub(crate) async fn walk(
     modes: &ScopeModes,
     scope: &str,
-    (wait, seams): (Duration, &Seams),
+    (wait, runtime): (Duration, &Runtime),
     tell: &mut Tell<'_>,
     mut step: impl AsyncFnMut(&ScopeView, &mut Tell<'_>) -> Result<Stepped, MoveError>,
 ) -> Result<ScopeView, MoveError> {
-    let give_up_at = seams.clock.now() + wait;
+    let give_up_at = runtime.clock.now() + wait;
     let (mut last_view, mut last_obstacles) = (None, Obstacles::default());
     loop {
         let view = modes.view().await?;
@@ -188,7 +188,7 @@ pub(crate) async fn walk(
             }
             Stepped::InTheWay(obstacles) => obstacles,
         };
-        if seams.clock.now() >= give_up_at {
+        if runtime.clock.now() >= give_up_at {
             let (scope, stage) = (scope.to_owned(), view.stage);
             return Err(MoveError::InTheWay { scope, stage, obstacles });
         }
@@ -196,6 +196,6 @@ pub(crate) async fn walk(
             tell(Told::Waiting(&obstacles));
             last_obstacles = obstacles;
         }
-        seams.sleep(LOOK_AGAIN).await;
+        runtime.sleep(LOOK_AGAIN).await;
     }
 }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::mpsc;
 
 use super::{Answer, Fault, Group, Importer, Pace, Request};
@@ -34,7 +34,7 @@ pub struct Import<I> {
     pace: Pace,
     /// Requests that may be under way at once.
     at_once: usize,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 /// Receives the progress of an import.
@@ -108,8 +108,8 @@ struct Told {
 
 impl<I: Importer> Import<I> {
     /// Creates an import. Nothing is sent yet.
-    pub fn new(importer: I, rules: Rules, pace: Pace, at_once: usize, seams: Seams) -> Self {
-        Self { importer, rules, pace, at_once: at_once.max(1), seams }
+    pub fn new(importer: I, rules: Rules, pace: Pace, at_once: usize, runtime: Runtime) -> Self {
+        Self { importer, rules, pace, at_once: at_once.max(1), runtime }
     }
 
     /// Imports the locks of all `news` until the channel closes. The requests of one [`News`] are
@@ -160,24 +160,24 @@ impl<I: Importer> Import<I> {
         }
     }
 
-    async fn send_all(&self, locks: Vec<LockRows>, read_at: Moment) -> Result<Sum, ImportError> {
+    async fn send_all(&self, locks: Vec<LockRows>, read_at: Instant) -> Result<Sum, ImportError> {
         let plans: Vec<_> = locks.into_iter().filter_map(|rows| plan(rows, &self.rules)).collect();
         let left_out: usize = plans.iter().map(|plan| plan.findings.len()).sum();
         let mut sum = Sum { left_out: count(left_out), ..Sum::default() };
         for request in Request::of(plans.into_iter().map(|plan| plan.rows).collect()) {
-            self.pace.wait(request.rows(), &self.seams).await;
+            self.pace.wait(request.rows(), &self.runtime).await;
             sum.add(self.send(&request, read_at).await?);
         }
         Ok(sum)
     }
 
     /// Sends a request until it is answered; each attempt with the time that is left by then.
-    async fn send(&self, request: &Request, read_at: Moment) -> Result<Sum, ImportError> {
+    async fn send(&self, request: &Request, read_at: Instant) -> Result<Sum, ImportError> {
         let mut pauses = PAUSES.iter();
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let passed = self.seams.clock.now().saturating_since(read_at);
+            let passed = self.runtime.clock.now().saturating_since(read_at);
             let (groups, over) = request.groups(passed);
             let mut sum = Sum { over: count(over), ..Sum::default() };
             if groups.is_empty() {
@@ -194,7 +194,7 @@ impl<I: Importer> Import<I> {
             let Some(pause) = pauses.next() else {
                 return Err(ImportError::NoAnswer { rows: request.rows(), attempts, last });
             };
-            self.seams.sleep(*pause).await;
+            self.runtime.sleep(*pause).await;
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast_seams::{Seams, simulated};
+use holdfast_runtime::{Runtime, simulated};
 use tokio::sync::mpsc;
 
 use super::memory::{Fate, Memory};
@@ -29,8 +29,8 @@ fn queue(lock: &str, waiters: usize) -> LockRows {
     LockRows { lock: Raw::Text(lock.into()), said }
 }
 
-fn seams() -> Seams {
-    simulated::seams(1, 0)
+fn runtime() -> Runtime {
+    simulated::runtime(1, 0)
 }
 
 fn rules() -> Rules {
@@ -62,10 +62,10 @@ async fn run(
     ranges: &[Vec<LockRows>],
     heard: &mut Heard,
     at_once: usize,
-    seams: &Seams,
+    runtime: &Runtime,
 ) -> Result<Sum, ImportError> {
     let (tell, told) = mpsc::channel(2);
-    let read_at = seams.clock.now();
+    let read_at = runtime.clock.now();
     let done = heard.done.clone();
     let telling = async move {
         for (range, locks) in ranges.iter().enumerate().filter(|(range, _)| !done.contains(range)) {
@@ -77,7 +77,7 @@ async fn run(
             let _ = tell.send(News::Done { range, news }).await;
         }
     };
-    let import = Import::new(memory, rules(), Pace::new(None), at_once, seams.clone());
+    let import = Import::new(memory, rules(), Pace::new(None), at_once, runtime.clone());
     let (sum, ()) = futures_util::future::join(import.run(told, heard), telling).await;
     sum
 }
@@ -106,14 +106,14 @@ fn lines(memory: &Memory) -> BTreeSet<(String, Vec<String>)> {
 #[tokio::test(start_paused = true)]
 async fn rows_become_holds_and_lines_and_again_nothing_more() {
     let memory = Memory::default();
-    let (mut heard, seams) = (Heard::default(), seams());
-    let sum = run(&memory, &ranges(), &mut heard, 4, &seams).await.unwrap();
+    let (mut heard, runtime) = (Heard::default(), runtime());
+    let sum = run(&memory, &ranges(), &mut heard, 4, &runtime).await.unwrap();
 
     assert_eq!((sum.imported, sum.queued, sum.already_there, sum.refused), (24, 12, 0, 0));
     assert_eq!(lines(&memory), expected_lines());
     assert_eq!(heard.done, BTreeSet::from([0, 1, 2, 3]));
 
-    let again = run(&memory, &ranges(), &mut Heard::default(), 4, &seams).await.unwrap();
+    let again = run(&memory, &ranges(), &mut Heard::default(), 4, &runtime).await.unwrap();
     assert_eq!((again.imported, again.queued, again.already_there), (0, 0, 36));
     assert_eq!(lines(&memory), expected_lines());
 }
@@ -126,8 +126,8 @@ async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
     for fate in fates {
         for before in 0..4 {
             let fates = (0..before).map(|_| Fate::Answered).chain([fate.clone(), fate.clone()]);
-            let (memory, seams) = (Memory::with(fates), seams());
-            let sum = run(&memory, &ranges, &mut Heard::default(), 4, &seams).await.unwrap();
+            let (memory, runtime) = (Memory::with(fates), runtime());
+            let sum = run(&memory, &ranges, &mut Heard::default(), 4, &runtime).await.unwrap();
             let line = &memory.lines()["long"];
             let in_order = line[0] == "h"
                 && line[1..].iter().enumerate().all(|(at, owner)| *owner == format!("w{at}"));
@@ -143,22 +143,22 @@ async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not() {
     let whole = Memory::default();
-    let seams = seams();
-    run(&whole, &ranges(), &mut Heard::default(), 1, &seams).await.unwrap();
+    let runtime = runtime();
+    run(&whole, &ranges(), &mut Heard::default(), 1, &runtime).await.unwrap();
     for at in 0..whole.requests() {
         for fate in [Fate::Refused, Fate::Torn(1)] {
             let memory = Memory::with((0..at).map(|_| Fate::Answered).chain(vec![fate; 100]));
             let mut heard = Heard::default();
-            run(&memory, &ranges(), &mut heard, 3, &seams).await.unwrap_err();
+            run(&memory, &ranges(), &mut heard, 3, &runtime).await.unwrap_err();
             memory.plan_fates([]);
-            run(&memory, &ranges(), &mut heard, 3, &seams).await.unwrap();
+            run(&memory, &ranges(), &mut heard, 3, &runtime).await.unwrap();
             assert_eq!(lines(&memory), expected_lines(), "{at}");
         }
     }
     for ranges_done in 1..=4 {
         let memory = Memory::default();
         let mut heard = Heard { killed_after: Some(ranges_done), ..Heard::default() };
-        let ended = run(&memory, &ranges(), &mut heard, 3, &seams).await;
+        let ended = run(&memory, &ranges(), &mut heard, 3, &runtime).await;
         assert_eq!(ended, Err(ImportError::Progress("killed".into())));
         let done = heard.done.clone();
         let there = lines(&memory);
@@ -168,7 +168,7 @@ async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not(
         }
         let requests = memory.requests();
         let mut again = Heard { done, killed_after: None };
-        run(&memory, &ranges(), &mut again, 3, &seams).await.unwrap();
+        run(&memory, &ranges(), &mut again, 3, &runtime).await.unwrap();
         assert_eq!(lines(&memory), expected_lines());
         let most = whole.requests() / 4 * (4 - ranges_done);
         assert!(memory.requests() - requests <= most, "what is done is not sent again");
@@ -180,16 +180,16 @@ async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not(
 #[tokio::test(start_paused = true)]
 async fn what_is_left_is_counted_down_while_the_store_does_not_answer() {
     let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost]);
-    let seams = seams();
+    let runtime = runtime();
     let ranges = vec![vec![lease("short", "a", 1), lease("long", "b", 60)]];
-    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &seams).await.unwrap();
+    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime).await.unwrap();
 
     // 50 + 200 + 800 ms, less a tenth.
     assert_eq!(memory.leases(), [("a".to_owned(), 55), ("b".to_owned(), 59_055)]);
     assert_eq!((sum.imported, sum.over), (2, 0));
 
     let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost, Fate::Lost]);
-    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &seams).await.unwrap();
+    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime).await.unwrap();
     assert_eq!(memory.leases(), [("b".to_owned(), 57_255)]);
     assert_eq!((sum.imported, sum.over), (1, 1));
 }
@@ -199,7 +199,7 @@ async fn a_store_that_never_answers_ends_the_import_and_says_that_it_can_be_begu
     let memory = Memory::with(vec![Fate::Lost; 100]);
     let ranges = vec![vec![lease("a", "o", 600)]];
     let mut heard = Heard::default();
-    let ended = run(&memory, &ranges, &mut heard, 1, &seams()).await.unwrap_err();
+    let ended = run(&memory, &ranges, &mut heard, 1, &runtime()).await.unwrap_err();
 
     let expected = ImportError::NoAnswer { rows: 1, attempts: 8, last: "no answer".into() };
     assert_eq!((ended, heard.done), (expected, BTreeSet::new()));
@@ -208,11 +208,11 @@ async fn a_store_that_never_answers_ends_the_import_and_says_that_it_can_be_begu
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_refused_is_named_and_the_others_go_on() {
     let memory = Memory::default();
-    let seams = seams();
+    let runtime = runtime();
     let first = vec![vec![lease("job", "somebody", 60)]];
-    run(&memory, &first, &mut Heard::default(), 1, &seams).await.unwrap();
+    run(&memory, &first, &mut Heard::default(), 1, &runtime).await.unwrap();
     let second = vec![vec![lease("job", "a", 60), lease("free", "a", 60)]];
-    let sum = run(&memory, &second, &mut Heard::default(), 1, &seams).await.unwrap();
+    let sum = run(&memory, &second, &mut Heard::default(), 1, &runtime).await.unwrap();
 
     assert_eq!((sum.imported, sum.refused), (1, 1));
     let refusal = ("job".to_owned(), "a".to_owned(), "held by somebody".to_owned());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use futures_util::future::try_join3;
 use holdfast_recipes::{Stage, Writer};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::strangers::{Stranger, first_stranger};
@@ -168,10 +168,10 @@ pub async fn import_all<I: Importer>(
     scan: &Scan,
     importer: I,
     options: Options,
-    seams: Seams,
+    runtime: Runtime,
     tell: &mut impl FnMut(Step),
 ) -> Result<Sum, WholeError> {
-    import_watched(scan, importer, options, seams, tell, &mut |_| {}).await
+    import_watched(scan, importer, options, runtime, tell, &mut |_| {}).await
 }
 
 /// Imports like [`import_all`], and shows all rows that it reads to `watch`.
@@ -183,7 +183,7 @@ pub async fn import_watched<I: Importer>(
     scan: &Scan,
     importer: I,
     options: Options,
-    seams: Seams,
+    runtime: Runtime,
     tell: &mut impl FnMut(Step),
     watch: &mut impl FnMut(&LockRows),
 ) -> Result<Sum, WholeError> {
@@ -225,7 +225,7 @@ pub async fn import_watched<I: Importer>(
         }
         Ok(())
     };
-    let import = Import::new(importer, rules, pace, requests_at_once, seams);
+    let import = Import::new(importer, rules, pace, requests_at_once, runtime);
     let mut noting = Noting { checkpoint, tell };
     let importing = async { import.run(news, &mut noting).await.map_err(WholeError::from) };
     let ((), (), sum) = try_join3(reading, watching, importing).await?;

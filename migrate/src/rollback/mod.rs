@@ -33,7 +33,7 @@ use std::time::Duration;
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
 use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::cutover::{MoveError, Obstacle, Obstacles, Stepped, Tell, Told, check_ties, walk};
@@ -106,7 +106,7 @@ pub struct Rollback<'a, N> {
     /// How long to wait, in all, for obstacles to go.
     pub wait: Duration,
     /// Time.
-    pub seams: Seams,
+    pub runtime: Runtime,
 }
 
 /// The owners that hold a lock by the tables, and what is left of each, seconds.
@@ -136,7 +136,7 @@ where
     /// [`MoveError`]; the scope is at the stage that was reported last, or one further back if an
     /// answer was lost.
     pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
-        let waiting = (self.wait, &self.seams);
+        let waiting = (self.wait, &self.runtime);
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
             check_ties(view, self.scope, self.scan, self.native).await?;
             if view.stage < target {
@@ -246,7 +246,7 @@ where
         if !may_be_between {
             return Ok(first);
         }
-        self.seams.sleep(PAUSE).await;
+        self.runtime.sleep(PAUSE).await;
         self.look(name).await
     }
 

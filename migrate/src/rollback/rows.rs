@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use holdfast_cassandra::database::{Conditional, Database, Fault, Tables};
-use holdfast_cassandra::statement::{Action, Cells, Ident, Statement, Value};
-use holdfast_seams::Seams;
+use holdfast_keyspace::database::{Conditional, Database, Fault, Tables};
+use holdfast_keyspace::statement::{Action, Cells, Ident, Statement, Value};
+use holdfast_runtime::Runtime;
 
 use crate::layout::{CellTables, Names, Recipe};
 
@@ -53,7 +53,7 @@ pub enum Put {
 pub struct Rows {
     tables: Tables,
     names: Names,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl std::fmt::Debug for Rows {
@@ -64,8 +64,8 @@ impl std::fmt::Debug for Rows {
 
 impl Rows {
     /// The tables of a keyspace. Nothing is sent yet.
-    pub fn new(database: Arc<dyn Database>, names: Names, seams: Seams) -> Self {
-        Self { tables: Tables::new(database, seams.clock.clone()), names, seams }
+    pub fn new(database: Arc<dyn Database>, names: Names, runtime: Runtime) -> Self {
+        Self { tables: Tables::new(database, runtime.clock.clone()), names, runtime }
     }
 
     /// The recipe of the tables.
@@ -214,7 +214,7 @@ impl Rows {
                 Ok(answer) => return Ok(answer),
                 Err(Fault::Refused(why)) => return Err(why),
                 Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
-                Err(_) => self.seams.sleep(PAUSE).await,
+                Err(_) => self.runtime.sleep(PAUSE).await,
             }
         }
     }
@@ -227,14 +227,14 @@ impl Rows {
                 Ok(()) => return Ok(()),
                 Err(Fault::Refused(why)) => return Err(why),
                 Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
-                Err(_) => self.seams.sleep(PAUSE).await,
+                Err(_) => self.runtime.sleep(PAUSE).await,
             }
         }
     }
 
     /// The time of this machine's clock, like that of every client of these recipes.
     fn now_us(&self) -> i64 {
-        let now_ms = i64::try_from(self.seams.clock.wall_ms()).unwrap_or(i64::MAX);
+        let now_ms = i64::try_from(self.runtime.clock.wall_ms()).unwrap_or(i64::MAX);
         now_ms.saturating_mul(1_000)
     }
 }

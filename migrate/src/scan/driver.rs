@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::{Column, ColumnKind, ColumnType, NativeType, Table};
@@ -43,7 +43,7 @@ pub(super) struct Driver {
     session: Arc<Session>,
     keyspace: String,
     tables: Vec<Prepared>,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 struct Prepared {
@@ -57,7 +57,7 @@ impl Driver {
         session: Arc<Session>,
         keyspace: &str,
         expected: Vec<Expected>,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Result<Self, ScanError> {
         let readable = look(&session, keyspace, &expected)?;
         let profile = ExecutionProfile::builder()
@@ -65,7 +65,8 @@ impl Driver {
             .request_timeout(Some(REQUEST_LIMIT))
             .build()
             .into_handle();
-        let mut driver = Self { session, keyspace: keyspace.to_owned(), tables: Vec::new(), seams };
+        let mut driver =
+            Self { session, keyspace: keyspace.to_owned(), tables: Vec::new(), runtime };
         driver.check_partitioner().await?;
         for readable in readable {
             let prepare = async |text: String| {
@@ -194,7 +195,7 @@ impl Driver {
                     let Some(pause) = pauses.next().filter(|_| !error.is_refusal()) else {
                         return Err(error);
                     };
-                    self.seams.sleep(*pause).await;
+                    self.runtime.sleep(*pause).await;
                     continue;
                 }
             };

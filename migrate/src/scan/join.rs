@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use super::ScanError;
 use super::ranges::Range;
@@ -57,7 +57,7 @@ pub(super) struct Side {
     table: usize,
     rows: VecDeque<(i64, Row)>,
     next: Next,
-    read_at: Option<Moment>,
+    read_at: Option<Instant>,
 }
 
 enum Next {
@@ -116,7 +116,7 @@ pub(super) async fn join(
     range: Range,
     [mut first, mut second]: [Side; 2],
     with_second: bool,
-    tell: impl AsyncFn(Vec<Joined>, Moment) -> Result<(), ScanError>,
+    tell: impl AsyncFn(Vec<Joined>, Instant) -> Result<(), ScanError>,
 ) -> Result<(), ScanError> {
     if !with_second {
         second.next = Next::Nothing;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     async fn joined(tables: Tables, with_second: bool) -> Vec<(String, usize, usize)> {
-        let clock = holdfast_seams::Seams::system().clock;
+        let clock = holdfast_runtime::Runtime::system().clock;
         let told = Mutex::new(Vec::new());
         let tell = async |rows: Vec<Joined>, _| {
             let rows = rows.into_iter();

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 pub use scylla::client::session::Session;
 use tokio::sync::mpsc;
 
@@ -43,7 +43,7 @@ use tables::Tables;
 pub struct Scan {
     names: Names,
     tables: Arc<dyn Tables>,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 /// Sessions that have a heartbeat, and the write time of that.
@@ -72,7 +72,7 @@ pub enum News {
         locks: Vec<LockRows>,
         /// An instant not before the answer with the last of these rows: what a row had left when
         /// it was read has become less by at least the time since.
-        read_at: Moment,
+        read_at: Instant,
     },
     /// All locks of a range were reported.
     Done {
@@ -99,18 +99,18 @@ impl Scan {
         session: Arc<Session>,
         keyspace: &str,
         names: Names,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Result<Self, ScanError> {
         let (first, second) = names.expected();
         let tables = [Some(first), second].into_iter().flatten().collect();
-        let driver = Driver::open(session, keyspace, tables, seams.clone()).await?;
-        Ok(Self { names, tables: Arc::new(driver), seams })
+        let driver = Driver::open(session, keyspace, tables, runtime.clone()).await?;
+        Ok(Self { names, tables: Arc::new(driver), runtime })
     }
 
     /// A scan of tables without a cluster.
     #[cfg(test)]
-    pub(crate) fn over(tables: Arc<dyn Tables>, names: Names, seams: Seams) -> Self {
-        Self { names, tables, seams }
+    pub(crate) fn over(tables: Arc<dyn Tables>, names: Names, runtime: Runtime) -> Self {
+        Self { names, tables, runtime }
     }
 
     /// The recipe and its tables, as the table of modes has them.
@@ -193,7 +193,7 @@ impl Scan {
         news: &mpsc::Sender<News>,
     ) -> Result<(), ScanError> {
         let recipe = self.recipe();
-        let clock = &*self.seams.clock;
+        let clock = &*self.runtime.clock;
         let sides = [Side::new(0), Side::new(1)];
         let told = AtomicU64::new(0);
         let tell = async |rows: Vec<join::Joined>, read_at| {

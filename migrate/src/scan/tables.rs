@@ -1,7 +1,7 @@
 //! The source that a scan reads from. The trait separates scan and driver, so that tests of the
 //! scan, and of what uses it, need no cluster.
 
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 
 use super::join::{Page, Row};
 use super::scopes::ModeRow;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{FutureExt, join, ready};
-use holdfast_seams::{BoxFuture, simulated};
+use holdfast_runtime::{BoxFuture, simulated};
 
 use super::join::{Page, Row};
 use super::scopes::ModeRow;
@@ -142,7 +142,7 @@ async fn each_pass_reads_the_heartbeats_as_they_are_then() {
         tables.set_now_us(at_s * SECOND);
     };
     tables.put(0, "job", vec![vec![cell("job", None, None), cell("worker-7", None, Some(SECOND))]]);
-    let scan = Scan::over(tables.clone(), tokens(), simulated::seams(1, 0));
+    let scan = Scan::over(tables.clone(), tokens(), simulated::runtime(1, 0));
     let rules = Rules::new("", Duration::from_mins(3));
     for minute in 0..20 {
         beat(100 + minute * 60);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use crate::import::Fault;
@@ -77,10 +77,10 @@ pub async fn verify(
     native: &impl NativeStore,
     rules: &Rules,
     (ranges, reads_at_once): (&[Range], usize),
-    seams: &Seams,
+    runtime: &Runtime,
     tell: &mut impl FnMut(&str, &Difference),
 ) -> Result<Verified, VerifyError> {
-    let sides = Sides { scan, native, rules, seams, again: AtomicUsize::new(0) };
+    let sides = Sides { scan, native, rules, runtime, again: AtomicUsize::new(0) };
     let mut verified = Verified::default();
     sides.read_and_compare(ranges, reads_at_once, &mut verified, tell).await?;
     sides.compare_native(&mut verified, tell).await?;
@@ -97,10 +97,10 @@ pub async fn verify_rows(
     native: &impl NativeStore,
     rules: &Rules,
     (ranges, reads_at_once): (&[Range], usize),
-    seams: &Seams,
+    runtime: &Runtime,
     tell: &mut impl FnMut(&str, &Difference),
 ) -> Result<Verified, VerifyError> {
-    let sides = Sides { scan, native, rules, seams, again: AtomicUsize::new(0) };
+    let sides = Sides { scan, native, rules, runtime, again: AtomicUsize::new(0) };
     let mut verified = Verified::default();
     sides.read_and_compare(ranges, reads_at_once, &mut verified, tell).await?;
     Ok(verified)
@@ -110,7 +110,7 @@ struct Sides<'a, N> {
     scan: &'a Scan,
     native: &'a N,
     rules: &'a Rules,
-    seams: &'a Seams,
+    runtime: &'a Runtime,
     /// Locks that were read again.
     again: AtomicUsize,
 }
@@ -164,7 +164,7 @@ impl<N: NativeStore> Sides<'_, N> {
         if differences.is_empty() || !self.may_look_again() {
             return Ok(Some((name, differences)));
         }
-        self.seams.sleep(PAUSE).await;
+        self.runtime.sleep(PAUSE).await;
         let planned = self.planned(&key).await?;
         let differences = compare(&planned, self.native.lock(&name).await?.as_ref());
         Ok(Some((name, differences)))
@@ -218,7 +218,7 @@ impl<N: NativeStore> Sides<'_, N> {
                 return Ok(Some((name, differences)));
             }
             again = true;
-            self.seams.sleep(PAUSE).await;
+            self.runtime.sleep(PAUSE).await;
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{ScopePrefix, ScopeState, ScopeView, Tenure};
 use holdfast_proto::v1::ScopeAuthority;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use tokio::sync::Notify;
 
 use super::step::Right;
@@ -68,7 +68,7 @@ impl Board {
 
     /// What an answer sent now by the leader of that tenure says about scopes. `at` is the moment at
     /// which the answered request arrived, or a later one.
-    pub(crate) fn answers(&self, tenure: Tenure, at: Moment) -> Vec<ScopeAuthority> {
+    pub(crate) fn answers(&self, tenure: Tenure, at: Instant) -> Vec<ScopeAuthority> {
         let answer = |(scope, entry): (&ScopePrefix, &Entry)| {
             let own = entry.authority.filter(|(of, _)| *of == tenure).map(|(_, right)| right);
             if own.is_none() && entry.state.fresh {
@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    fn second(seconds: u64) -> Moment {
-        Moment::from_origin(Duration::from_secs(seconds))
+    fn second(seconds: u64) -> Instant {
+        Instant::from_origin(Duration::from_secs(seconds))
     }
 
     fn scope() -> ScopePrefix {
@@ -108,7 +108,7 @@ mod tests {
         board
     }
 
-    fn told(board: &Board, tenure: u64, at: Moment) -> Vec<(String, u32, u64)> {
+    fn told(board: &Board, tenure: u64, at: Instant) -> Vec<(String, u32, u64)> {
         let answers = board.answers(Tenure::new(tenure), at).into_iter();
         answers.map(|told| (told.scope, told.epoch, told.remaining_ms)).collect()
     }

@@ -21,10 +21,10 @@
 //!   had waited for all earlier holds, and there are none since: holds begin with a take-over, in a
 //!   higher epoch.
 
-use holdfast_cassandra::authority::{AuthorityRow, Durations};
 use holdfast_core::ScopeState;
+use holdfast_keyspace::authority::{AuthorityRow, Durations};
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 /// Decides which W and V the next bump writes; see the module.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Changing {
     own: Durations,
     /// The end of the first of this leader's consecutive bumps: since then no other process has written
     /// the row.
-    alone_since: Option<Moment>,
+    alone_since: Option<Instant>,
 }
 
 impl Changing {
@@ -42,7 +42,7 @@ impl Changing {
     }
 
     /// A bump was answered as applied: the row was as this leader knew it.
-    pub(super) fn bumped(&mut self, ended: Moment) {
+    pub(super) fn bumped(&mut self, ended: Instant) {
         self.alone_since.get_or_insert(ended);
     }
 
@@ -54,7 +54,7 @@ impl Changing {
     }
 
     /// W and V of a bump that is sent now to follow `row`.
-    pub(super) fn in_a_bump(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> Durations {
+    pub(super) fn in_a_bump(&self, now: Instant, core: ScopeState, row: AuthorityRow) -> Durations {
         let (own, was) = (self.own, row.durations);
         // `VStands`.
         let may_change_v = row.epoch == core.epoch || mutant!(VChangesAnyTime);
@@ -71,7 +71,7 @@ impl Changing {
     }
 
     /// Whether no authority is left that was counted by a W longer than this leader's. (`ShorterWWaits`)
-    fn longer_is_over(&self, now: Moment, longer: Durations) -> bool {
+    fn longer_is_over(&self, now: Instant, longer: Durations) -> bool {
         let over = self.alone_since.map(|since| since + longer.take_over_wait());
         over.is_some_and(|over| over <= now) || mutant!(ShorterWAtOnce)
     }

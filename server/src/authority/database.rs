@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_cassandra::database::{Answer, Database, Fault};
-use holdfast_cassandra::driver::{self, Credentials, SerialScope};
-use holdfast_cassandra::statement::Statement;
-use holdfast_seams::Seams;
+use holdfast_keyspace::database::{Answer, Database, Fault};
+use holdfast_keyspace::driver::{self, Credentials, SerialScope};
+use holdfast_keyspace::statement::Statement;
+use holdfast_runtime::Runtime;
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::config::FallbackConfig;
@@ -61,7 +61,7 @@ async fn connected(
         // The caller may have given up.
         let _ = answer.send(connected);
     };
-    Seams::system().spawn("cassandra", connecting).detach();
+    Runtime::system().spawn("cassandra", connecting).detach();
     let over = |_| Fault::NotDone("the server ends".into());
     answered.await.map_err(over)?
 }
@@ -111,7 +111,7 @@ mod tests {
         let opened = Opened::default();
         let (slowly, slow) = oneshot::channel();
         let begun = connected(opened.clone(), async move { Ok(slow.await.unwrap()) });
-        let given_up = Seams::system().timeout(Duration::from_millis(20), begun).await;
+        let given_up = Runtime::system().timeout(Duration::from_millis(20), begun).await;
         assert!(given_up.is_err());
 
         let somewhere: Arc<dyn Database> = Arc::new(Somewhere);

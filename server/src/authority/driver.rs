@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_cassandra::answer_limit::AnswerLimit;
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Look};
-use holdfast_cassandra::database::{Fault, Tables};
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
+use holdfast_keyspace::answer_limit::AnswerLimit;
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Look};
+use holdfast_keyspace::database::{Fault, Tables};
 use holdfast_mutants::mutant;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::Notify;
 
 use super::board::Board;
@@ -38,7 +38,7 @@ pub(super) struct Driver {
     /// The cluster of this node.
     cluster: Option<ClusterTag>,
     consensus: Arc<dyn Consensus>,
-    seams: Seams,
+    runtime: Runtime,
     row: Authority,
     leases: Leases,
     board: Arc<Board>,
@@ -64,7 +64,7 @@ pub(super) struct Shared {
     pub(super) terms: Terms,
     pub(super) cluster: Arc<dyn ClusterId>,
     pub(super) consensus: Arc<dyn Consensus>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) tables: Arc<Tables>,
     pub(super) board: Arc<Board>,
 }
@@ -72,15 +72,15 @@ pub(super) struct Shared {
 impl Driver {
     /// Starts to keep a scope that is applied on this node, in a tenure that has begun.
     pub(super) fn new(shared: &Shared, scope: ScopePrefix, tenure: Tenure) -> Self {
-        let Shared { terms, cluster, consensus, seams, tables, board } = shared.clone();
+        let Shared { terms, cluster, consensus, runtime, tables, board } = shared.clone();
         // A node that leads belongs to a cluster.
         let cluster = cluster.cluster_id().and_then(|id| ClusterTag::new(&id));
         let begun_with = state_of(&*consensus, &scope);
-        let told_at = seams.clock.now() + with_allowance(longest_ttl(&*consensus));
+        let told_at = runtime.clock.now() + with_allowance(longest_ttl(&*consensus));
         // Positive, and far below the largest value.
-        let first_beat = i64::try_from(seams.rng.next_u64() >> 2).unwrap_or(0);
+        let first_beat = i64::try_from(runtime.rng.next_u64() >> 2).unwrap_or(0);
         Self {
-            row: Authority::new(tables.clone(), seams.clock.clone(), scope.as_str()),
+            row: Authority::new(tables.clone(), runtime.clock.clone(), scope.as_str()),
             leases: Leases::new(tables, scope.as_str()),
             keeper: Mutex::new(Keeper::new(terms, told_at, first_beat)),
             limit: Mutex::new(AnswerLimit::between(
@@ -96,7 +96,7 @@ impl Driver {
             terms,
             cluster,
             consensus,
-            seams,
+            runtime,
             board,
         }
     }
@@ -109,8 +109,8 @@ impl Driver {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Moment {
-        self.seams.clock.now()
+    fn now(&self) -> Instant {
+        self.runtime.clock.now()
     }
 
     /// The scope as it is applied here. `None`: it was removed, and possibly set again. That is then a
@@ -130,7 +130,7 @@ impl Driver {
 
     /// Keeps the scope until it is removed. Dropped when the tenure ends, whatever is under way.
     pub(super) async fn run(self: Arc<Self>) {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             () = self.keep_row() => {}
             () = self.keep_core() => {}
         }
@@ -164,14 +164,14 @@ impl Driver {
         }
     }
 
-    async fn wait(&self, until: Option<Moment>, news: &Notify) {
+    async fn wait(&self, until: Option<Instant>, news: &Notify) {
         let time = async {
             match until {
-                Some(until) => self.seams.clock.sleep_until(until).await,
+                Some(until) => self.runtime.clock.sleep_until(until).await,
                 None => std::future::pending().await,
             }
         };
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             () = news.notified() => {}
             () = time => {}
         }
@@ -274,7 +274,7 @@ impl Driver {
         limit: Duration,
         statement: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        match self.seams.timeout(limit, statement).await {
+        match self.runtime.timeout(limit, statement).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::Unknown(format!("no answer in {limit:?}"))),
         }
@@ -331,21 +331,21 @@ impl Driver {
             match propose(&*self.consensus, command).await {
                 Ok(committed) if committed.outcome.is_ok() => self.row_news.notify_one(),
                 // The core is read again; the proposed command may still take effect.
-                Ok(_) | Err(_) => self.seams.sleep(PROPOSE_AGAIN).await,
+                Ok(_) | Err(_) => self.runtime.sleep(PROPOSE_AGAIN).await,
             }
         }
     }
 
     /// Sets the row to retired, so that no client takes over any more; `false` if that is not done by
     /// `until`.
-    pub(super) async fn retire(&self, until: Moment) -> bool {
+    pub(super) async fn retire(&self, until: Instant) -> bool {
         self.keeper().retire(until);
         self.row_news.notify_one();
         while self.now() < until {
             if self.keeper().is_retired() {
                 return true;
             }
-            self.seams.sleep(PROPOSE_AGAIN).await;
+            self.runtime.sleep(PROPOSE_AGAIN).await;
         }
         false
     }

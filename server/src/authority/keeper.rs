@@ -9,7 +9,7 @@
 //!
 //! - What is known of the row comes from an answer. After anything else the row is read again.
 //! - Authority begins at the start of a bump that was answered as applied, in the epoch of the row, and
-//!   ends [`Durations::authority`](holdfast_cassandra::authority::Durations::authority) later.
+//!   ends [`Durations::authority`](holdfast_keyspace::authority::Durations::authority) later.
 //! - Every rise of the core's epoch comes one wait after the row was seen native above it.
 //! - A write of the row, other than a bump, has an epoch above the row's and the core's, and the W and V
 //!   that it found. Which W and V a bump writes is in `changing.rs`.
@@ -17,10 +17,10 @@
 
 use std::time::Duration;
 
-use holdfast_cassandra::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
 use holdfast_core::ScopeState;
+use holdfast_keyspace::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::changing::Changing;
 use super::step::{CoreStep, Right, RowStep, Tally, Trouble};
@@ -37,7 +37,7 @@ const COUNT_PARTS: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
     epoch: u16,
-    at: Moment,
+    at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) struct Keeper {
     terms: Terms,
     changing: Changing,
     /// From this moment on every client knows of the scope.
-    told_at: Moment,
+    told_at: Instant,
     /// The first beat of a row that is made anew: so that it equals no row that was there before.
     first_beat: i64,
     known: Known,
@@ -63,24 +63,24 @@ pub(super) struct Keeper {
     /// A quorum round that began after the last write has confirmed this node (`RoundBeforeWrite`).
     confirmed: bool,
     /// When the last bump was sent that was answered as applied.
-    bumped_at: Option<Moment>,
+    bumped_at: Option<Instant>,
     failed_bumps: u8,
     /// Until then the row is left alone.
-    rest_until: Option<Moment>,
+    rest_until: Option<Instant>,
     /// The row's mode and epoch, and when they were first seen.
-    seen: Option<(Mode, u16, Moment)>,
+    seen: Option<(Mode, u16, Instant)>,
     /// No client holds in Cassandra any more.
     drained: bool,
-    counted_at: Option<Moment>,
+    counted_at: Option<Instant>,
     /// The scope is about to be removed, by this moment at the latest.
-    retire_until: Option<Moment>,
+    retire_until: Option<Instant>,
     trouble: Option<Trouble>,
     tally: Tally,
 }
 
 impl Keeper {
     /// Begins a tenure. Every client knows of the scope from `told_at` on.
-    pub(super) fn new(terms: Terms, told_at: Moment, first_beat: i64) -> Self {
+    pub(super) fn new(terms: Terms, told_at: Instant, first_beat: i64) -> Self {
         Self {
             terms,
             changing: Changing::new(terms.durations),
@@ -103,7 +103,7 @@ impl Keeper {
     }
 
     /// Some clients may not know of the scope before `told_at`.
-    pub(super) fn tells_until(&mut self, told_at: Moment) {
+    pub(super) fn tells_until(&mut self, told_at: Instant) {
         self.told_at = self.told_at.max(told_at);
     }
 
@@ -121,7 +121,7 @@ impl Keeper {
     }
 
     /// When the last bump was sent that was answered as applied.
-    pub(super) fn bumped_at(&self) -> Option<Moment> {
+    pub(super) fn bumped_at(&self) -> Option<Instant> {
         self.bumped_at
     }
 
@@ -134,7 +134,7 @@ impl Keeper {
     }
 
     /// What to do to the row now, if nothing is under way.
-    pub(super) fn row_step(&mut self, now: Moment, core: ScopeState) -> RowStep {
+    pub(super) fn row_step(&mut self, now: Instant, core: ScopeState) -> RowStep {
         if let Some(rest) = self.rest_until.filter(|rest| now < *rest) {
             return RowStep::Wait(rest);
         }
@@ -156,7 +156,7 @@ impl Keeper {
 
     /// Makes the row of a fresh scope. A scope that was served before had a row, and only that row could
     /// tell what became of its holds in Cassandra.
-    fn make(&mut self, now: Moment, core: ScopeState) -> RowStep {
+    fn make(&mut self, now: Instant, core: ScopeState) -> RowStep {
         if !core.fresh {
             self.trouble = Some(Trouble::RowGone);
             return self.look_again(now);
@@ -167,7 +167,7 @@ impl Keeper {
         RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster })
     }
 
-    fn change(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
+    fn change(&mut self, now: Instant, core: ScopeState, row: AuthorityRow) -> RowStep {
         let to = |to| RowStep::Change { from: row, to };
         match row.mode {
             // `RowIsRaised`: otherwise no authority would ever be of the core's epoch.
@@ -210,19 +210,19 @@ impl Keeper {
 
     /// The mode that a bump writes: native, once all clients know of the scope and it is served. From
     /// then on it may be taken over.
-    fn bumped_mode(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> Mode {
+    fn bumped_mode(&self, now: Instant, core: ScopeState, row: AuthorityRow) -> Mode {
         let served = row.epoch == core.epoch && !core.fresh;
         if served && now >= self.told_at { Mode::Native } else { row.mode }
     }
 
-    fn may_retire(&self, now: Moment, core: ScopeState, row: AuthorityRow) -> bool {
+    fn may_retire(&self, now: Instant, core: ScopeState, row: AuthorityRow) -> bool {
         let asked = self.retire_until.is_some_and(|until| now < until);
         // In another epoch there may still be holds in Cassandra.
         asked && row.epoch == core.epoch
     }
 
     /// While draining no client enters; holders go on until they are done, or until the limit.
-    fn drain(&mut self, now: Moment, core: ScopeState, row: AuthorityRow) -> RowStep {
+    fn drain(&mut self, now: Instant, core: ScopeState, row: AuthorityRow) -> RowStep {
         // The clients that could take over go by the row's W.
         let allowed = self.terms.drain_limit.min(row.durations.take_over_wait() / 2);
         let limit = self.seen_since(now) + allowed;
@@ -240,7 +240,7 @@ impl Keeper {
     /// a wait and in `RaiseEpoch`. The epoch never wraps.
     fn next_epoch(
         &mut self,
-        now: Moment,
+        now: Instant,
         core: ScopeState,
         row: AuthorityRow,
         mode: Mode,
@@ -261,19 +261,19 @@ impl Keeper {
     }
 
     /// Reads the row again after one W: an operator may have repaired what is wrong.
-    fn look_again(&mut self, now: Moment) -> RowStep {
+    fn look_again(&mut self, now: Instant) -> RowStep {
         let again = now + self.terms.durations.take_over_wait();
         self.rest_until = Some(again);
         self.known = Known::Nothing;
         RowStep::Wait(again)
     }
 
-    fn seen_since(&self, now: Moment) -> Moment {
+    fn seen_since(&self, now: Instant) -> Instant {
         self.seen.map_or(now, |(_, _, since)| since)
     }
 
     /// What to propose to the core now, if nothing is under way.
-    pub(super) fn core_step(&self, now: Moment, core: ScopeState) -> CoreStep {
+    pub(super) fn core_step(&self, now: Instant, core: ScopeState) -> CoreStep {
         let due = self.due.filter(|due| due.epoch > core.epoch);
         // `ReturnWaits`, `ReturnWaitsToTheEnd`.
         if let Some(due) = due.filter(|due| now >= due.at) {
@@ -291,7 +291,7 @@ impl Keeper {
     }
 
     /// A quorum round has ended that began after all earlier writes.
-    pub(super) fn confirmed(&mut self, by_quorum: bool, now: Moment) {
+    pub(super) fn confirmed(&mut self, by_quorum: bool, now: Instant) {
         self.confirmed = by_quorum;
         if !by_quorum {
             self.rest_until = Some(self.a_while_after(now));
@@ -321,7 +321,7 @@ impl Keeper {
         from: Option<AuthorityRow>,
         to: AuthorityRow,
         change: Change,
-        now: Moment,
+        now: Instant,
         core: ScopeState,
     ) {
         let Change::Done { began, ended } = change else {
@@ -346,7 +346,7 @@ impl Keeper {
         &mut self,
         from: Option<AuthorityRow>,
         to: AuthorityRow,
-        now: Moment,
+        now: Instant,
         core: ScopeState,
     ) {
         let bump = from.is_some_and(|from| is_bump(from, to));
@@ -370,7 +370,7 @@ impl Keeper {
     }
 
     /// The row could not be read; `odd`: it exists, but is not usable.
-    pub(super) fn not_read(&mut self, odd: bool, now: Moment) {
+    pub(super) fn not_read(&mut self, odd: bool, now: Instant) {
         self.known = Known::Nothing;
         if odd {
             self.trouble = Some(Trouble::RowOdd);
@@ -379,13 +379,13 @@ impl Keeper {
     }
 
     /// The leases in Cassandra were counted; `None`: the count failed, and there may be some.
-    pub(super) fn counted(&mut self, held: Option<u64>, now: Moment) {
+    pub(super) fn counted(&mut self, held: Option<u64>, now: Instant) {
         self.counted_at = Some(now);
         self.drained = held == Some(0);
     }
 
     /// The scope is to be removed: until `until` no client takes over.
-    pub(super) fn retire(&mut self, until: Moment) {
+    pub(super) fn retire(&mut self, until: Instant) {
         self.retire_until = Some(until);
         self.rest_until = None;
     }
@@ -395,7 +395,7 @@ impl Keeper {
         self.row().is_some_and(|row| row.mode == Mode::Retired)
     }
 
-    fn a_while_after(&self, now: Moment) -> Moment {
+    fn a_while_after(&self, now: Instant) -> Instant {
         let while_: Duration = self.terms.durations.take_over_wait() / RETRY_PARTS;
         now + while_
     }
@@ -405,11 +405,11 @@ impl Keeper {
     /// the holds were counted by (`ReturnWaitByTheRow`).
     fn waited_from(
         &self,
-        began: Moment,
-        ended: Moment,
+        began: Instant,
+        ended: Instant,
         row: AuthorityRow,
         own: bool,
-    ) -> (Moment, Moment) {
+    ) -> (Instant, Instant) {
         let by_own = mutant!(ReturnWaitByOwnV);
         let wait = if by_own { self.terms.durations } else { row.durations }.return_wait();
         let until = if mutant!(ReturnAtOnce) || mutant!(OnlyReturnerWaits) && !own {
@@ -428,7 +428,7 @@ impl Keeper {
     fn learn(
         &mut self,
         row: AuthorityRow,
-        (ended, wait_until): (Moment, Moment),
+        (ended, wait_until): (Instant, Instant),
         core: ScopeState,
     ) {
         self.known = Known::Row(row);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_cassandra::database::Tables;
 use holdfast_core::{Command, ScopePrefix, Tenure};
-use holdfast_seams::{Seams, Task};
+use holdfast_keyspace::database::Tables;
+use holdfast_runtime::{Runtime, Task};
 
 use super::board::Board;
 use super::driver::{Driver, Shared};
@@ -23,7 +23,7 @@ const SUSPEND_AGAIN: Duration = Duration::from_millis(100);
 /// Keeps the scopes of one node while it leads.
 #[derive(Debug)]
 pub struct Keepers {
-    seams: Seams,
+    runtime: Runtime,
     kept: Arc<Kept>,
     has_fallback: bool,
     _lead: Task,
@@ -80,7 +80,7 @@ impl Keepers {
         board: Arc<Board>,
         cluster: Arc<dyn ClusterId>,
         fallback: Option<(Terms, Arc<Tables>)>,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Self {
         let kept = Arc::new(Kept::default());
         let has_fallback = fallback.is_some();
@@ -88,13 +88,13 @@ impl Keepers {
             terms,
             cluster,
             consensus: consensus.clone(),
-            seams: seams.clone(),
+            runtime: runtime.clone(),
             tables,
             board: board.clone(),
         });
-        let lead = Lead { consensus, board, shared, seams: seams.clone(), kept: kept.clone() };
-        let lead = seams.spawn("authority", lead.run());
-        Self { seams, kept, has_fallback, _lead: lead }
+        let lead = Lead { consensus, board, shared, runtime: runtime.clone(), kept: kept.clone() };
+        let lead = runtime.spawn("authority", lead.run());
+        Self { runtime, kept, has_fallback, _lead: lead }
     }
 
     /// Whether this node has settings for fallback.
@@ -125,7 +125,7 @@ impl Keepers {
         }
         let driver = self.kept.get(scope);
         let driver = driver.ok_or_else(|| NotRetired::NotKept { scope: scope.clone() })?;
-        if driver.retire(self.seams.clock.now() + RETIRE_WITHIN).await {
+        if driver.retire(self.runtime.clock.now() + RETIRE_WITHIN).await {
             return Ok(());
         }
         let said =
@@ -139,7 +139,7 @@ struct Lead {
     consensus: Arc<dyn Consensus>,
     board: Arc<Board>,
     shared: Option<Shared>,
-    seams: Seams,
+    runtime: Runtime,
     kept: Arc<Kept>,
 }
 
@@ -152,7 +152,7 @@ impl Lead {
                 Some(tenure) => {
                     let over =
                         async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
-                    let open = holdfast_seams::select! {
+                    let open = holdfast_runtime::select! {
                         open = over => open,
                         () = self.keep(tenure) => false,
                     };
@@ -197,7 +197,7 @@ impl Lead {
         for scope in scopes.keys() {
             kept.entry(scope.clone()).or_insert_with(|| {
                 let driver = Arc::new(Driver::new(shared, scope.clone(), tenure));
-                let task = self.seams.spawn("scope", driver.clone().run());
+                let task = self.runtime.spawn("scope", driver.clone().run());
                 (driver, task)
             });
         }
@@ -209,7 +209,7 @@ impl Lead {
             tracing::warn!(scope = scope.as_str(), "{}", NotRetired::NoFallback);
             let command = Command::Suspend { scope: scope.clone() };
             if propose(&*self.consensus, command).await.is_err() {
-                self.seams.sleep(SUSPEND_AGAIN).await;
+                self.runtime.sleep(SUSPEND_AGAIN).await;
                 self.board.changed.notify_one();
             }
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use holdfast_cassandra::authority::BUCKETS;
-use holdfast_cassandra::database::{Fault, Tables};
-use holdfast_cassandra::statement::{Action, Ident, Statement, Value};
+use holdfast_keyspace::authority::BUCKETS;
+use holdfast_keyspace::database::{Fault, Tables};
+use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
 
 /// The leases of one scope in the table `fallback_leases`.
 pub(super) struct Leases {

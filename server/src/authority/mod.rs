@@ -48,7 +48,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use holdfast_cassandra::database::Database;
+use holdfast_keyspace::database::Database;
 
 pub(crate) use board::Board;
 pub use lead::{Keepers, NotRetired};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use holdfast_cassandra::authority::AuthorityRow;
 use holdfast_core::ScopeState;
-use holdfast_seams::Moment;
+use holdfast_keyspace::authority::AuthorityRow;
+use holdfast_runtime::Instant;
 
 use super::keeper::Keeper;
 use super::step::{Tally, Trouble};
@@ -27,7 +27,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    pub(super) fn of(keeper: &Keeper, now: Moment, core: Option<ScopeState>) -> Self {
+    pub(super) fn of(keeper: &Keeper, now: Instant, core: Option<ScopeState>) -> Self {
         let right =
             keeper.authority().filter(|right| core.is_some_and(|core| core.epoch == right.epoch));
         let left = right.map(|right| right.until.saturating_since(now));

@@ -1,13 +1,13 @@
 //! The outputs of a [`Keeper`](super::keeper::Keeper): the next steps, the authority, and what is wrong.
 
-use holdfast_cassandra::authority::AuthorityRow;
-use holdfast_seams::Moment;
+use holdfast_keyspace::authority::AuthorityRow;
+use holdfast_runtime::Instant;
 
 /// The next step on the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowStep {
     /// Do nothing before that moment.
-    Wait(Moment),
+    Wait(Instant),
     /// Read it.
     Read,
     /// Ask a quorum whether this node still leads.
@@ -29,7 +29,7 @@ pub(super) enum RowStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CoreStep {
     /// Propose nothing before that moment; `None`: before something is learned.
-    Wait(Option<Moment>),
+    Wait(Option<Instant>),
     /// Suspend the scope: no request is granted.
     Suspend,
     /// Resume the scope in that epoch: waiters are granted.
@@ -43,7 +43,7 @@ pub(super) enum CoreStep {
 pub(super) struct Right {
     pub(super) epoch: u16,
     /// On this node's clock.
-    pub(super) until: Moment,
+    pub(super) until: Instant,
 }
 
 /// What is wrong with a scope, for people and for the alarm.

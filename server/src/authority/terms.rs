@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_cassandra::authority::Durations;
+use holdfast_keyspace::authority::Durations;
 
 /// How a leader keeps its scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -126,7 +126,7 @@ impl AdminPort {
 
 /// Serves until the token is cancelled; open connections are then dropped as they are.
 async fn serve(incoming: Incoming, router: Router, stop: CancellationToken) -> io::Result<()> {
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         () = stop.cancelled() => Ok(()),
         served = axum::serve(incoming, router).into_future() => served,
     }

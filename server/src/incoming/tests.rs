@@ -1,7 +1,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use holdfast_seams::simulated;
+use holdfast_runtime::simulated;
 use rustix::io::Errno;
 use tokio::io::AsyncReadExt;
 
@@ -36,8 +36,8 @@ fn failing(
 ) -> (Incoming<Failing>, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let listener = Failing { error, left, asked: asked.clone() };
-    let seams = simulated::seams(1, 0);
-    (Incoming::new(listener, Port::Clients, 1, metrics, seams), asked)
+    let runtime = simulated::runtime(1, 0);
+    (Incoming::new(listener, Port::Clients, 1, metrics, runtime), asked)
 }
 
 fn count(family: &Family<Label, Counter>) -> u64 {
@@ -50,7 +50,8 @@ async fn a_system_without_descriptors_is_asked_ten_times_a_second_and_not_withou
     for error in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::PERM] {
         let metrics = ConnectionMetrics::default();
         let (mut incoming, asked) = failing(error, u64::MAX, &metrics);
-        let minute = simulated::seams(1, 0).timeout(Duration::from_mins(1), incoming.next()).await;
+        let minute =
+            simulated::runtime(1, 0).timeout(Duration::from_mins(1), incoming.next()).await;
 
         assert!(minute.is_err(), "a connection out of nothing");
         let asked = asked.load(Ordering::Relaxed);
@@ -64,7 +65,7 @@ async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within
  {
     let metrics = ConnectionMetrics::default();
     let (mut incoming, _) = failing(Errno::MFILE, 100, &metrics);
-    let clock = incoming.seams.clock.clone();
+    let clock = incoming.runtime.clock.clone();
     let since = clock.now();
 
     incoming.next().await;
@@ -79,7 +80,7 @@ async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within
 async fn a_client_that_left_before_its_turn_holds_up_nobody() {
     let metrics = ConnectionMetrics::default();
     let (mut incoming, _) = failing(Errno::CONNABORTED, 1_000, &metrics);
-    let clock = incoming.seams.clock.clone();
+    let clock = incoming.runtime.clock.clone();
     let since = clock.now();
 
     incoming.next().await;
@@ -91,7 +92,7 @@ async fn a_client_that_left_before_its_turn_holds_up_nobody() {
 async fn port(limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Incoming::new(listener, Port::Clients, limit, metrics, Seams::system()), address)
+    (Incoming::new(listener, Port::Clients, limit, metrics, Runtime::system()), address)
 }
 
 async fn is_closed(mut connection: TcpStream) -> bool {
@@ -113,7 +114,7 @@ async fn one_connection_more_than_the_limit_is_closed_and_counted_and_the_others
     assert_eq!(open.get(), 2);
 
     let third = clients.pop().unwrap();
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         _ = incoming.next() => panic!("a third connection"),
         closed = is_closed(third) => assert!(closed),
     }
@@ -129,7 +130,7 @@ async fn one_connection_more_than_the_limit_is_closed_and_counted_and_the_others
 #[test]
 fn a_line_comes_every_ten_seconds_and_tells_of_all_since_the_last() {
     let mut lines = Lines::default();
-    let start = Moment::from_origin(Duration::from_secs(100));
+    let start = Instant::from_origin(Duration::from_secs(100));
     let told: Vec<Option<u64>> =
         (0..25).map(|second| lines.due(start + Duration::from_secs(second))).collect();
 

@@ -12,7 +12,7 @@ pub(super) async fn announce(replica: Arc<Replica>) {
     let mut forming = replica.forming();
     let mut leader_was_known = false;
     loop {
-        let open = holdfast_seams::select! {
+        let open = holdfast_runtime::select! {
             changed = forming.changed() => changed.is_ok(),
             changed = role.changed() => changed.is_ok(),
         };

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 
 use self::announce::announce;
 use self::ports::Port;
@@ -125,11 +125,11 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let shares = open_files::share_out(config.node.max_connections)?;
     let Claims { admin, peers, clients } = Claims::new(config)?;
     let view = Arc::new(View::new());
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let metrics = ConnectionMetrics::default();
-    let admission = Admission { shares, metrics, seams: seams.clone() };
+    let admission = Admission { shares, metrics, runtime: runtime.clone() };
     let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
-    let store = open_store(config, &seams)?;
+    let store = open_store(config, &runtime)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -149,9 +149,9 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
 /// Opens the data folder. A later failed write ends the process at once: nothing may be acknowledged
 /// after it, and an end without a goodbye loses nothing. The same happens when a file gets no descriptor
 /// for a minute; but then no disk failed, and a supervisor may start the node again.
-fn open_store(config: &Config, seams: &Seams) -> Result<Store, NodeError> {
+fn open_store(config: &Config, runtime: &Runtime) -> Result<Store, NodeError> {
     let mut new_store_id = [0; 16];
-    seams.rng.fill(&mut new_store_id);
+    runtime.rng.fill(&mut new_store_id);
     let options = StoreOptions {
         node_id: config.node.node_id,
         cluster: None,
@@ -188,7 +188,7 @@ struct Node {
     hub: Arc<Hub>,
     /// The port for clients and, if there are other members, the one for them.
     ports: Vec<Port>,
-    seams: Seams,
+    runtime: Runtime,
     /// The tasks that keep the health service and the log up to date; they end with the node.
     _tellers: [Task; 2],
 }
@@ -202,24 +202,24 @@ impl Node {
         view: &View,
         admission: &Admission,
     ) -> Result<Self, NodeError> {
-        let seams = admission.seams.clone();
+        let runtime = admission.runtime.clone();
         let counters = store.counters();
         let network = Arc::new(GrpcNetwork::new());
         let replica =
-            Replica::start(settings::replica(config), Arc::new(store), network, seams.clone())
+            Replica::start(settings::replica(config), Arc::new(store), network, runtime.clone())
                 .await?;
         let condition = Arc::new(Condition::new(replica.clone(), config.node.election_max_ms));
         let hub = Arc::new(Hub::start(
             replica.clone(),
             condition.clone(),
             settings::sessions(config),
-            seams.clone(),
+            runtime.clone(),
         ));
-        hub.keep_scopes(settings::fallback(config, &seams));
+        hub.keep_scopes(settings::fallback(config, &runtime));
         let running =
             Running::new(config, condition.clone(), hub.clone(), counters, &admission.metrics);
         view.set(Phase::Running(Arc::new(running)));
-        let announcer = seams.spawn("announcer", announce(replica.clone()));
+        let announcer = runtime.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
         if let Some(claim) = peers {
             let members = peer_server(replica.peer());
@@ -228,13 +228,13 @@ impl Node {
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         ports.push(Port::open(incoming::Port::Clients, clients, router, admission)?);
-        Ok(Self { replica, hub, ports, seams, _tellers: [announcer, health] })
+        Ok(Self { replica, hub, ports, runtime, _tellers: [announcer, health] })
     }
 
     /// Serves until a signal comes, or a part fails that the node needs.
     async fn serve(&mut self, signals: &mut Signals) -> Result<(), NodeError> {
         let lost = select_all(self.ports.iter_mut().map(|port| Box::pin(port.lost())));
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             signal = signals.next() => {
                 tracing::info!(signal, "stopping");
                 Ok(())
@@ -246,13 +246,13 @@ impl Node {
 
     /// Takes the node down; a second signal ends the process at once.
     async fn stop(mut self, mut signals: Signals) {
-        let seams = self.seams.clone();
-        holdfast_seams::select! {
+        let runtime = self.runtime.clone();
+        holdfast_runtime::select! {
             signal = signals.next() => {
                 let why = format!("{signal} while stopping: ended at once");
                 exit::now(Exit::Interrupted, &why)
             }
-            ended = seams.timeout(STOP_WITHIN, self.take_down()) => {
+            ended = runtime.timeout(STOP_WITHIN, self.take_down()) => {
                 if ended.is_err() {
                     tracing::warn!("not everything ended in time; it is left behind");
                 }
@@ -270,7 +270,7 @@ impl Node {
         self.hub.shutdown().await;
         self.replica.shutdown().await;
         for port in self.ports.drain(..) {
-            port.close(&self.seams).await;
+            port.close(&self.runtime).await;
         }
         tracing::info!("stopped");
     }

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
@@ -41,7 +41,7 @@ impl Port {
         let stop = CancellationToken::new();
         let asked = stop.clone().cancelled_owned();
         let (tell, ended) = oneshot::channel();
-        let task = admission.seams.spawn(whom, async move {
+        let task = admission.runtime.spawn(whom, async move {
             let served = router.serve_with_incoming_shutdown(incoming, asked).await;
             let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
             // The receiver is gone if the port was dropped meanwhile.
@@ -58,9 +58,9 @@ impl Port {
 
     /// Accepts no new connection and waits until all have ended, but not for long: a paused client
     /// answers nothing, and would delay the stop of the node (I32).
-    pub(super) async fn close(mut self, seams: &Seams) {
+    pub(super) async fn close(mut self, runtime: &Runtime) {
         self.stop.cancel();
         // Ended or not, its connections are dropped with it.
-        let _ = seams.timeout(CLOSES_WITHIN, &mut self.ended).await;
+        let _ = runtime.timeout(CLOSES_WITHIN, &mut self.ended).await;
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_cassandra::database::Tables;
-use holdfast_seams::Seams;
+use holdfast_keyspace::database::Tables;
+use holdfast_runtime::Runtime;
 
 use crate::authority::{self, Terms};
 use crate::config::{Config, FallbackConfig, Member};
@@ -61,9 +61,9 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
 
 /// For the keepers of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
 /// before there is a scope.
-pub(super) fn fallback(config: &Config, seams: &Seams) -> Option<(Terms, Arc<Tables>)> {
+pub(super) fn fallback(config: &Config, runtime: &Runtime) -> Option<(Terms, Arc<Tables>)> {
     let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;
-    let tables = Tables::new(authority::database(fallback)?, seams.clock.clone());
+    let tables = Tables::new(authority::database(fallback)?, runtime.clock.clone());
     Some((terms(fallback)?, Arc::new(tables)))
 }
 
@@ -84,7 +84,7 @@ fn count(setting: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_cassandra::authority::Durations;
+    use holdfast_keyspace::authority::Durations;
 
     use super::*;
     use crate::config::{ClusterLayer, FallbackLayer, Members, NodeLayer};

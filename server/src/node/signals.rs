@@ -25,7 +25,7 @@ impl Signals {
 
     /// The name of the next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> &'static str {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }

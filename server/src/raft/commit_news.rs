@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 /// How long news of a commit waits for an entry to travel with. Long enough for the next request of
 /// a client that was just answered, short compared with an election.
@@ -34,7 +34,7 @@ where
         let mut next = requests.next().await?;
         let until = clock.now() + HELD_BACK;
         while !has_entries(&next) {
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 later = requests.next() => match later {
                     Some(later) => next = later,
                     None => break,
@@ -49,7 +49,7 @@ where
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use holdfast_seams::simulated;
+    use holdfast_runtime::simulated;
     use tokio::sync::mpsc;
     use tokio_stream::wrappers::ReceiverStream;
 
@@ -59,7 +59,7 @@ mod tests {
     type Request = (usize, u64);
 
     fn asked() -> (mpsc::Sender<Request>, impl Stream<Item = Request> + Unpin) {
-        asked_by(simulated::seams(1, 0).clock)
+        asked_by(simulated::runtime(1, 0).clock)
     }
 
     fn asked_by(
@@ -96,7 +96,7 @@ mod tests {
     /// Also while commits go on: the time counts from the first.
     #[tokio::test(start_paused = true)]
     async fn news_that_nothing_follows_is_told_after_a_moment() {
-        let clock = simulated::seams(1, 0).clock;
+        let clock = simulated::runtime(1, 0).clock;
         let (ask, mut kept) = asked_by(Arc::clone(&clock));
         let begun = clock.now();
         ask.send((0, 1)).await.expect("it is read");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use holdfast_core::Tenure;
 use holdfast_mutants::mutant;
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 use tokio::sync::{Notify, watch};
 
 use super::machine::Replicated;
@@ -29,7 +29,7 @@ type Answer = Result<Confirmed, ProposeError>;
 pub(super) struct Confirmer {
     next: Mutex<Next>,
     wake: Notify,
-    seams: Seams,
+    runtime: Runtime,
     role: watch::Receiver<Role>,
     shared: Arc<Replicated>,
     round: QuorumRound,
@@ -85,14 +85,14 @@ impl Drop for Running {
 
 impl Confirmer {
     pub(super) fn new(
-        seams: Seams,
+        runtime: Runtime,
         role: watch::Receiver<Role>,
         shared: Arc<Replicated>,
         round: QuorumRound,
         deadline: Duration,
     ) -> Self {
         let (next, wake, given_up) = (Mutex::default(), Notify::new(), AtomicU64::new(0));
-        Self { next, wake, seams, role, shared, round, given_up, deadline }
+        Self { next, wake, runtime, role, shared, round, given_up, deadline }
     }
 
     /// Another voter is about to be asked to take over: no further round begins in that tenure.
@@ -157,15 +157,15 @@ impl Confirmer {
 
     async fn round(&self, calls: &mut Calls) -> Answer {
         let tenure = self.tenure()?;
-        let begun = self.seams.clock.now();
+        let begun = self.runtime.clock.now();
         let mut role = self.role.clone();
         // Ends also when the role will never change again because this node stops.
         let deposed = async { drop(role.wait_for(|role| role.tenure() != Some(tenure)).await) };
-        let limited = self.seams.timeout(self.deadline, self.confirmed(tenure, calls));
-        holdfast_seams::select! {
+        let limited = self.runtime.timeout(self.deadline, self.confirmed(tenure, calls));
+        holdfast_runtime::select! {
             () = deposed => Err(not_leader(&self.role)),
             answer = limited => answer.unwrap_or_else(|_| {
-                let waited = self.seams.clock.now().saturating_since(begun);
+                let waited = self.runtime.clock.now().saturating_since(begun);
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                 Err(ProposeError::Unavailable { waited_ms })
             }),
@@ -209,7 +209,7 @@ impl Confirmer {
     pub(super) async fn confirms(&self, tenure: Tenure) -> bool {
         let mut calls = Calls::default();
         let round = self.round.run(tenure, &mut calls);
-        self.seams.timeout(self.deadline, async { round.await.is_ok() }).await.unwrap_or(false)
+        self.runtime.timeout(self.deadline, async { round.await.is_ok() }).await.unwrap_or(false)
     }
 
     /// Stops: all callers get an answer, now and later.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::v1 as proto;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
@@ -35,7 +35,7 @@ pub(super) struct Departure {
     pub(super) peers: Arc<dyn PeerNetwork>,
     pub(super) configured: Arc<[Member]>,
     pub(super) faults: FaultSlot,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     /// A leader that is silent for longer may have stopped sending to this node.
     pub(super) patience: Duration,
 }
@@ -44,7 +44,7 @@ impl Departure {
     /// Checks until the node was removed, or the task is dropped.
     pub(super) async fn run(self) {
         loop {
-            self.seams.sleep(EVERY).await;
+            self.runtime.sleep(EVERY).await;
             if let Some(told_by) = self.removed_by_whose_word().await {
                 self.faults.report(Fault::Removed { node_id: self.me.node_id, told_by });
                 return;
@@ -69,7 +69,7 @@ impl Departure {
         for member in self.others() {
             let peer = self.peers.peer(&member, Lane::Control);
             let request = proto::HelloRequest { from_node: own };
-            let Ok(Ok(hello)) = self.seams.timeout(EVERY, peer.hello(request)).await else {
+            let Ok(Ok(hello)) = self.runtime.timeout(EVERY, peer.hello(request)).await else {
                 continue;
             };
             if hello.removed && own_cluster(&hello, cluster) {

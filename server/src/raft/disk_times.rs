@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 /// Appends are counted in windows of this length; the present one and the one before it count.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -28,9 +28,9 @@ struct State {
     present: [u64; BUCKETS],
     before: [u64; BUCKETS],
     /// When the present window began.
-    began: Moment,
+    began: Instant,
     /// Appends that are not durable yet; openraft bounds how many there are.
-    pending: BTreeMap<u64, Moment>,
+    pending: BTreeMap<u64, Instant>,
     next: u64,
 }
 
@@ -86,7 +86,7 @@ impl DiskTimes {
 }
 
 impl State {
-    fn turn(&mut self, now: Moment) {
+    fn turn(&mut self, now: Instant) {
         let age = now.saturating_since(self.began);
         if age < WINDOW {
             return;
@@ -122,43 +122,43 @@ fn upper_bound(bucket: usize) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::{Seams, simulated};
+    use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
 
-    async fn append(times: &DiskTimes, seams: &Seams, takes: Duration, count: u32) {
+    async fn append(times: &DiskTimes, runtime: &Runtime, takes: Duration, count: u32) {
         for _ in 0..count {
             let number = times.begin();
-            seams.sleep(takes).await;
+            runtime.sleep(takes).await;
             times.end(number);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_percentile_is_that_of_the_last_seconds_and_of_enough_appends() {
-        let seams = simulated::seams(1, 0);
-        let times = DiskTimes::new(Arc::clone(&seams.clock));
+        let runtime = simulated::runtime(1, 0);
+        let times = DiskTimes::new(Arc::clone(&runtime.clock));
         let millis = Duration::from_millis;
-        append(&times, &seams, millis(1), 19).await;
+        append(&times, &runtime, millis(1), 19).await;
         assert_eq!(times.p99(), None, "too few");
-        append(&times, &seams, millis(1), 181).await;
+        append(&times, &runtime, millis(1), 181).await;
         assert_eq!(times.p99(), Some(Duration::from_micros(1_024)));
 
-        append(&times, &seams, millis(100), 3).await;
+        append(&times, &runtime, millis(100), 3).await;
         assert!(times.p99() >= Some(millis(100)), "{:?}", times.p99());
 
-        seams.sleep(WINDOW * 2).await;
+        runtime.sleep(WINDOW * 2).await;
         assert_eq!(times.p99(), None, "that is long ago");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_append_that_hangs_counts_while_it_hangs() {
-        let seams = simulated::seams(1, 0);
-        let times = DiskTimes::new(Arc::clone(&seams.clock));
+        let runtime = simulated::runtime(1, 0);
+        let times = DiskTimes::new(Arc::clone(&runtime.clock));
         let number = times.begin();
         assert_eq!(times.p99(), None);
 
-        seams.sleep(Duration::from_secs(3)).await;
+        runtime.sleep(Duration::from_secs(3)).await;
 
         assert_eq!(times.p99(), Some(Duration::from_secs(3)));
         times.end(number);

@@ -41,7 +41,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use openraft::errors::{InitializeError, RaftError};
 use prost::Message;
 use tokio::sync::{Mutex, watch};
@@ -84,7 +84,7 @@ pub(super) struct Formation {
     /// Drawn at each start of the process and stored nowhere; an invitation names it.
     start_id: [u8; 16],
     peers: Arc<dyn PeerNetwork>,
-    seams: Seams,
+    runtime: Runtime,
     faults: FaultSlot,
     /// Set before the first entry is written, and never unset.
     initialising: AtomicBool,
@@ -107,7 +107,7 @@ impl Formation {
         store: Arc<dyn ReplicaStore>,
         (members, joining): (Arc<[Member]>, bool),
         peers: Arc<dyn PeerNetwork>,
-        seams: Seams,
+        runtime: Runtime,
         faults: FaultSlot,
     ) -> Self {
         let identity = store.identity();
@@ -116,7 +116,7 @@ impl Formation {
         }
         let progress = watch::Sender::new(Forming::Waiting { reason: "just started".to_owned() });
         let mut start_id = [0; 16];
-        seams.rng.fill(&mut start_id);
+        runtime.rng.fill(&mut start_id);
         Self {
             me,
             store,
@@ -124,7 +124,7 @@ impl Formation {
             joining,
             start_id,
             peers,
-            seams,
+            runtime,
             faults,
             initialising: AtomicBool::new(false),
             promising: Mutex::new(()),
@@ -225,7 +225,7 @@ impl Formation {
             }
             changed
         });
-        self.seams.sleep(ASK_AGAIN).await;
+        self.runtime.sleep(ASK_AGAIN).await;
     }
 
     /// Draws the cluster id, once every other member answered that it belongs to no cluster.
@@ -249,7 +249,7 @@ impl Formation {
             }
         }
         let mut id = [0; 16];
-        self.seams.rng.fill(&mut id);
+        self.runtime.rng.fill(&mut id);
         match self.promise_self(ClusterId(id), FIRST_INCARNATION, &self.members).await {
             Ok(()) => Round::Done,
             Err(error) => Round::Again(error.to_string()),
@@ -279,7 +279,7 @@ impl Formation {
             start_id: None,
         };
         // Longer than the member waits for the answer to its own Hello.
-        let answer = self.seams.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
+        let answer = self.runtime.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
         match answer.await {
             Ok(Ok(response)) if response.promised => Ok(()),
             Ok(Ok(response)) => Err(format!("node {}: {}", member.node_id, response.refusal)),
@@ -433,7 +433,7 @@ impl Formation {
 
     async fn hello(&self, member: &Member) -> Result<proto::HelloResponse, String> {
         let request = proto::HelloRequest { from_node: self.me.node_id };
-        let answer = self.seams.timeout(ANSWER_WITHIN, self.way_to(member).hello(request)).await;
+        let answer = self.runtime.timeout(ANSWER_WITHIN, self.way_to(member).hello(request)).await;
         let hello = match answer {
             Ok(Ok(hello)) => hello,
             Ok(Err(error)) => return Err(away(member, &error)),

@@ -13,7 +13,7 @@ use futures_util::{FutureExt, Stream};
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::peer_service_client::PeerServiceClient;
 use holdfast_proto::v1::peer_service_server::{PeerService, PeerServiceServer};
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status, Streaming};

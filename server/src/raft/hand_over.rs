@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
@@ -35,7 +35,7 @@ pub(super) struct HandOver {
     pub(super) role: watch::Receiver<Role>,
     pub(super) proposer: Arc<Proposer>,
     pub(super) confirmer: Arc<Confirmer>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
 }
 
 impl HandOver {
@@ -52,7 +52,7 @@ impl HandOver {
         // Resumes also if this future is dropped on the way.
         let _resume = Resume(&self.proposer);
         let asked = AtomicBool::new(false);
-        let passed = self.seams.timeout(within, self.pass_leadership(to, &asked)).await;
+        let passed = self.runtime.timeout(within, self.pass_leadership(to, &asked)).await;
         match passed {
             Ok(()) => HandedOver::LeadsNoLonger,
             Err(_) if asked.load(Ordering::Relaxed) => HandedOver::NotInTime,
@@ -77,9 +77,9 @@ impl HandOver {
                 let _ = role.wait_for(|role| role.tenure().is_none()).await;
                 return;
             }
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 changed = metrics.changed() => if changed.is_err() { return },
-                () = self.seams.sleep(LOOK_AGAIN) => {}
+                () = self.runtime.sleep(LOOK_AGAIN) => {}
             }
         }
     }

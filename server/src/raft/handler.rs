@@ -10,7 +10,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use holdfast_core::COMMAND_VERSION;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{BoxFuture, Clock};
+use holdfast_runtime::{BoxFuture, Clock};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use prost::Message;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
@@ -166,7 +166,7 @@ pub(super) struct LogKeeper {
     pub(super) log: Arc<LogStore>,
     pub(super) sending: Arc<Sending>,
     pub(super) applied: watch::Receiver<Option<LogId>>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) asked: Asked,
 }
 
@@ -174,7 +174,7 @@ pub(super) struct LogKeeper {
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// The newest snapshot at the last request for one, and the time of that request.
-    snapshot: Option<(Option<u64>, Moment)>,
+    snapshot: Option<(Option<u64>, Instant)>,
     purge: Option<u64>,
     /// The newest snapshot, and how large it is.
     measured: Option<(u64, u64)>,
@@ -192,9 +192,9 @@ impl LogKeeper {
             let next = at.applied.saturating_add((self.rules.every / 8).clamp(1, 1_000));
             let mut applied = self.applied.clone();
             let much = applied.wait_for(|id| id.is_some_and(|id| id.index >= next));
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 much = much => if much.is_err() { return },
-                () = self.seams.sleep(EVERY) => {}
+                () = self.runtime.sleep(EVERY) => {}
             }
         }
     }
@@ -244,7 +244,7 @@ impl LogKeeper {
 
     /// Has openraft carry out a decision. `None`: openraft has stopped.
     async fn carry_out(&mut self, decision: Decision, at: &Situation) -> Option<()> {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         let waits = self.asked.snapshot.is_some_and(|(stood, since)| {
             stood == at.snapshot && now.saturating_since(since) < ASK_AGAIN
         });

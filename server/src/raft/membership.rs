@@ -20,10 +20,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use holdfast_core::{COMMAND_VERSION, Tenure};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{ChangeMembers, Instant, Precondition};
+use openraft::{ChangeMembers, Instant as _, Precondition};
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
 use super::confirm::Confirmer;
@@ -62,7 +62,7 @@ pub(super) struct Changes {
     pub(super) hand_over: HandOver,
     pub(super) peers: Arc<dyn PeerNetwork>,
     pub(super) configured: Arc<[Member]>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     /// How long a caller waits for the outcome.
     pub(super) deadline: Duration,
     /// A member that has been silent for longer does not count as answering.
@@ -146,7 +146,7 @@ impl Changes {
             |why: String| MembershipRefusal::NotReached { node_id, address: address.clone(), why };
         let request = proto::HelloRequest { from_node: self.node_id };
         let answer = self.peers.peer(member, Lane::Control).hello(request);
-        let hello = match self.seams.timeout(ANSWER_WITHIN, answer).await {
+        let hello = match self.runtime.timeout(ANSWER_WITHIN, answer).await {
             Ok(Ok(hello)) => hello,
             Ok(Err(error)) => return Err(not_reached(error.to_string())),
             Err(elapsed) => return Err(not_reached(elapsed.to_string())),
@@ -182,7 +182,7 @@ impl Changes {
             start_id: Some(hello.start_id.clone()),
         };
         let answer = self.peers.peer(member, Lane::Control).promise(request);
-        match self.seams.timeout(ANSWER_WITHIN * 2, answer).await {
+        match self.runtime.timeout(ANSWER_WITHIN * 2, answer).await {
             Ok(Ok(response)) if response.promised => Ok(()),
             Ok(Ok(response)) => Err(refused(response.refusal).into()),
             Ok(Err(error)) => Err(refused(error.to_string()).into()),
@@ -284,7 +284,7 @@ impl Changes {
             let known = role.wait_for(|role| leader_of(role).is_some()).await;
             known.ok().and_then(|role| leader_of(&role))
         };
-        self.seams.timeout(self.patience, known).await.ok().flatten()
+        self.runtime.timeout(self.patience, known).await.ok().flatten()
     }
 
     pub(super) fn not_leader(&self) -> MembershipError {
@@ -376,9 +376,9 @@ impl Changes {
         ];
         // Removed voters do not stay as learners.
         let retain = false;
-        let begun = self.seams.clock.now();
+        let begun = self.runtime.clock.now();
         let written = self.raft.change_membership_if(change, retain, conditions).await;
-        let waited = self.seams.clock.now().saturating_since(begun);
+        let waited = self.runtime.clock.now().saturating_since(begun);
         let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         match written {
             Ok(written) => {
@@ -418,7 +418,7 @@ impl Changes {
             }
         };
         // Otherwise the next change would be refused as too early, which does no harm.
-        let _ = self.seams.timeout(LOOK_AGAIN, seen).await;
+        let _ = self.runtime.timeout(LOOK_AGAIN, seen).await;
     }
 
     /// Runs a change to its end even if its caller is gone. The caller waits for a limited time.
@@ -432,8 +432,8 @@ impl Changes {
             // The caller is gone; the change stands all the same.
             let _ = tell.send(change.await);
         };
-        self.seams.spawn("raft-change", finish).detach();
-        match self.seams.timeout(self.deadline, told).await {
+        self.runtime.spawn("raft-change", finish).detach();
+        match self.runtime.timeout(self.deadline, told).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(MembershipError::ShuttingDown),
             Err(_) => {
@@ -451,9 +451,9 @@ impl Changes {
             if role.borrow_and_update().tenure().is_some() {
                 self.finish_joint().await;
             }
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 changed = role.changed() => if changed.is_err() { return },
-                () = self.seams.sleep(LOOK_AGAIN) => {}
+                () = self.runtime.sleep(LOOK_AGAIN) => {}
             }
         }
     }

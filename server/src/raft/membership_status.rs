@@ -1,6 +1,6 @@
 //! The members as their leader knows them, for operators.
 
-use openraft::Instant;
+use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use super::membership::{Changes, is_joint};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::stream::{BoxStream, StreamExt};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 use tokio::sync::watch;
 
 use super::Member;
@@ -175,7 +175,7 @@ impl Wire {
                     answer
                 }
             };
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 () = wire.until_cut(target) => Err(unreachable("cut off meanwhile")),
                 answer = asked => answer,
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use sha2::{Digest, Sha256};
 
 use super::store::{FIRST_INCARNATION, KeptSnapshot, ReplicaStore, SnapshotDraft};
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 struct Stall {
     finishes: Option<u64>,
     /// How long each write takes.
-    slow: Option<(Seams, Duration)>,
+    slow: Option<(Runtime, Duration)>,
     unfinished: Vec<Completion>,
 }
 
@@ -59,14 +59,14 @@ impl MemoryStore {
             let mut stall = disk.lock().unwrap_or_else(PoisonError::into_inner);
             if stall.finishes == Some(0) {
                 stall.unfinished.push(completion);
-            } else if let Some((seams, takes)) = stall.slow.clone() {
+            } else if let Some((runtime, takes)) = stall.slow.clone() {
                 drop(stall);
-                let done = seams.sleep(takes);
+                let done = runtime.sleep(takes);
                 let finish = async move {
                     done.await;
                     completion();
                 };
-                seams.spawn("disk", finish).detach();
+                runtime.spawn("disk", finish).detach();
             } else {
                 stall.finishes = stall.finishes.map(|left| left - 1);
                 drop(stall);
@@ -100,9 +100,9 @@ impl MemoryStore {
     }
 
     /// From now on the disk takes this long for each write, and does any number of them at once.
-    pub fn slow_down(&self, seams: &Seams, takes: Duration) {
+    pub fn slow_down(&self, runtime: &Runtime, takes: Duration) {
         let mut stall = self.stall.lock().unwrap_or_else(PoisonError::into_inner);
-        stall.slow = Some((seams.clone(), takes));
+        stall.slow = Some((runtime.clone(), takes));
     }
 
     /// From now on the disk reports an error.

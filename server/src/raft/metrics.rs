@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
@@ -41,11 +41,11 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    pub(super) fn observe_since(&self, begun: Moment) {
+    pub(super) fn observe_since(&self, begun: Instant) {
         self.into.observe(self.now().saturating_since(begun).as_secs_f64());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{Stream, pin_mut};
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream as RaftBoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -161,7 +161,7 @@ impl Link {
         let later = commit_news::with_next_entry(requests, has_entries, Arc::clone(&self.clock));
         let later = later.map(|request| wire::append_to_wire(&request, None));
         let messages = stream::once(std::future::ready(first)).chain(later).boxed();
-        let opened = holdfast_seams::select! {
+        let opened = holdfast_runtime::select! {
             opened = self.peer.stream_append(messages) => opened,
             () = floor.raised_above(matched) => return Err(self.cut_off()),
         };
@@ -197,7 +197,7 @@ fn while_kept<'a>(
     let state = Some((answers, floor, matched, cut_off));
     Box::pin(stream::unfold(state, move |state| async move {
         let (mut answers, mut floor, mut matched, cut_off) = state?;
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             answer = answers.next() => {
                 let answer = answer?;
                 if let Ok(Ok(upto)) = &answer {
@@ -295,7 +295,7 @@ impl NetSnapshot<Types> for Link {
             chunks(head, kept, self.may_block).inspect(move |chunk| noted.note(&*clock, chunk));
         let sending = self.peer.install_snapshot(body.boxed());
         pin_mut!(cancel);
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             () = progress.stalled(&*self.clock, self.stalls_after) => {
                 let why = "a snapshot on its way to it makes no progress";
@@ -347,7 +347,7 @@ impl Progress {
             let whole = self.whole.load(Ordering::Relaxed);
             let patience = if whole { install_within(self.size) } else { patience };
             let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
-            let until = Moment::from_origin(last) + patience;
+            let until = Instant::from_origin(last) + patience;
             if until <= clock.now() {
                 return;
             }

@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use holdfast_core::VersionGate;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 
 use std::collections::BTreeMap;
 

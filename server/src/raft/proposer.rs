@@ -25,7 +25,7 @@ use std::time::Duration;
 use holdfast_core::{
     Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, Tenure, Witness,
 };
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use openraft::errors::{ClientWriteError, ForwardReason};
 use tokio::sync::{Notify, watch};
 
@@ -97,7 +97,7 @@ pub(super) struct Proposer {
     /// Notified when [`Proposer::run`] has something to do.
     wake: Notify,
     settings: Settings,
-    seams: Seams,
+    runtime: Runtime,
     role: watch::Receiver<Role>,
     policy: Arc<Policy>,
     shared: Arc<Replicated>,
@@ -121,12 +121,12 @@ struct Waiting {
     command: Command,
     weight: Weight,
     done: Done,
-    since: Moment,
+    since: Instant,
 }
 
 /// An entry in flight, and the callbacks of its commands.
 struct Flight {
-    since: Moment,
+    since: Instant,
     dones: Mutex<Option<Vec<Done>>>,
 }
 
@@ -163,14 +163,14 @@ impl Drop for Landing {
 impl Proposer {
     pub(super) fn new(
         settings: Settings,
-        seams: Seams,
+        runtime: Runtime,
         role: watch::Receiver<Role>,
         policy: Arc<Policy>,
         shared: Arc<Replicated>,
         metrics: ReplicationMetrics,
     ) -> Self {
         let (queue, wake) = (Mutex::new(Queue::new(settings.bounds)), Notify::new());
-        Self { queue, wake, settings, seams, role, policy, shared, metrics }
+        Self { queue, wake, settings, runtime, role, policy, shared, metrics }
     }
 
     /// See [`Consensus::submit`](crate::consensus::Consensus::submit). A command that can be
@@ -179,7 +179,7 @@ impl Proposer {
         match self.admit(&command) {
             Err(error) => done(Err(error)),
             Ok(tenure) => {
-                let (since, weight) = (self.seams.clock.now(), Weight::of(&command));
+                let (since, weight) = (self.runtime.clock.now(), Weight::of(&command));
                 let waiting = Waiting { tenure, command, weight, done, since };
                 match self.enqueue(waiting) {
                     Ok(()) => self.wake.notify_one(),
@@ -238,11 +238,11 @@ impl Proposer {
             let next = self.next_deadline();
             let overdue = async {
                 match next {
-                    Some(at) => self.seams.clock.sleep_until(at).await,
+                    Some(at) => self.runtime.clock.sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 () = self.wake.notified() => {}
                 () = overdue => {}
             }
@@ -280,7 +280,7 @@ impl Proposer {
             }
             current.filter(|_| !commands.is_empty()).map(|tenure| {
                 let witness = self.next_witness(&mut queue);
-                (tenure, Batch { stamp_ms: self.seams.clock.wall_ms(), witness, commands }, dones)
+                (tenure, Batch { stamp_ms: self.runtime.clock.wall_ms(), witness, commands }, dones)
             })
         };
         if !gone.is_empty() {
@@ -308,7 +308,7 @@ impl Proposer {
         dones: Vec<Done>,
     ) {
         let flight =
-            Arc::new(Flight { since: self.seams.clock.now(), dones: Mutex::new(Some(dones)) });
+            Arc::new(Flight { since: self.runtime.clock.now(), dones: Mutex::new(Some(dones)) });
         lock(&self.queue).in_flight.push_back(Arc::clone(&flight));
         self.metrics.proposed(batch.commands.len());
         let landing = Landing { flight, proposer: Arc::clone(self) };
@@ -329,10 +329,10 @@ impl Proposer {
         }
     }
 
-    fn land(&self, result: WriteResult, dones: Vec<Done>, since: Moment) {
+    fn land(&self, result: WriteResult, dones: Vec<Done>, since: Instant) {
         match result {
             Ok(response) => {
-                let took = self.seams.clock.now().saturating_since(since);
+                let took = self.runtime.clock.now().saturating_since(since);
                 self.metrics.commit_seconds.observe(took.as_secs_f64());
                 deliver(LogIndex::new(response.log_id.index), response.data, dones);
             }
@@ -347,7 +347,7 @@ impl Proposer {
     fn meaning(
         &self,
         error: &ClientWriteError<super::types::Types>,
-        since: Moment,
+        since: Instant,
     ) -> ProposeError {
         let waited_ms = self.waited_ms(since);
         match error {
@@ -365,15 +365,15 @@ impl Proposer {
         }
     }
 
-    fn waited_ms(&self, since: Moment) -> u64 {
-        let waited = self.seams.clock.now().saturating_since(since);
+    fn waited_ms(&self, since: Instant) -> u64 {
+        let waited = self.runtime.clock.now().saturating_since(since);
         u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Answers the callers whose deadline has passed (I32).
     fn drop_overdue(&self) {
-        let now = self.seams.clock.now();
-        let due = |since: Moment| since + self.settings.deadline <= now;
+        let now = self.runtime.clock.now();
+        let due = |since: Instant| since + self.settings.deadline <= now;
         let (waiting, flights) = {
             let mut queue = lock(&self.queue);
             let mut waiting = Vec::new();
@@ -393,7 +393,7 @@ impl Proposer {
         }
     }
 
-    fn next_deadline(&self) -> Option<Moment> {
+    fn next_deadline(&self) -> Option<Instant> {
         let queue = lock(&self.queue);
         let waiting = queue.waiting.front().map(|next| next.since);
         let flying = queue.in_flight.iter().filter(|flight| !flight.is_settled());

@@ -32,7 +32,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use holdfast_core::Tenure;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 use openraft::RaftState;
 use openraft::raft::AppendEntriesRequest;
 
@@ -58,7 +58,7 @@ pub(super) struct QuorumRound {
     /// As of [`Network`](super::network::Network): an address that differs from the one in the log
     /// is that of a node that was moved.
     configured: Arc<[Member]>,
-    seams: Seams,
+    runtime: Runtime,
     /// Time between two calls to a member that has not answered: a call may be lost.
     ask_again: Duration,
 }
@@ -89,10 +89,10 @@ impl QuorumRound {
         raft: Raft,
         peers: Arc<dyn PeerNetwork>,
         configured: Arc<[Member]>,
-        seams: Seams,
+        runtime: Runtime,
         deadline: Duration,
     ) -> Self {
-        Self { me, raft, peers, configured, seams, ask_again: deadline / ASKED_PER_ROUND }
+        Self { me, raft, peers, configured, runtime, ask_again: deadline / ASKED_PER_ROUND }
     }
 
     /// Ends when a majority of the voters, of both sets of them while the members change, has
@@ -123,9 +123,9 @@ impl QuorumRound {
                     calls.push(self.ask(member, &standing.vote));
                 }
             }
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 () = gather(calls, &standing.configs, &mut accepted) => {}
-                () = self.seams.sleep(self.ask_again) => {}
+                () = self.runtime.sleep(self.ask_again) => {}
             }
         }
         Ok(standing.committed)

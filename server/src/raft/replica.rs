@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use holdfast_core::{Command, Limits, LockTable, LogIndex};
 use holdfast_mutants::mutant;
-use holdfast_seams::{BoxFuture, Seams, Task};
+use holdfast_runtime::{BoxFuture, Runtime, Task};
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{Config, Instant, SnapshotPolicy};
+use openraft::{Config, Instant as _, SnapshotPolicy};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -245,7 +245,7 @@ pub struct Replica {
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
-    seams: Seams,
+    runtime: Runtime,
     tasks: Mutex<Vec<Task>>,
 }
 
@@ -260,14 +260,14 @@ impl Replica {
         config: ReplicaConfig,
         store: Arc<dyn ReplicaStore>,
         peers: Arc<dyn PeerNetwork>,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Result<Arc<Self>, StartError> {
         let engine = engine_config(&config)?;
         let configured = configured(&config)?;
         let faults = FaultSlot::new();
         let metrics = ReplicationMetrics::default();
         let snapshots =
-            Stopwatch { clock: Arc::clone(&seams.clock), into: metrics.snapshot_seconds.clone() };
+            Stopwatch { clock: Arc::clone(&runtime.clock), into: metrics.snapshot_seconds.clone() };
         let machine = load(&store, &faults).await?.timed(snapshots);
         let ground = Ground {
             configured,
@@ -276,12 +276,12 @@ impl Replica {
             shared: machine.shared(),
             me: Arc::new(Me::new(config.node_id)),
             heard: Arc::new(Heard::new(config.node_id)),
-            times: Arc::new(DiskTimes::new(Arc::clone(&seams.clock))),
-            sending: Arc::new(Sending::new(store.log(), Arc::clone(&seams.clock))),
+            times: Arc::new(DiskTimes::new(Arc::clone(&runtime.clock))),
+            sending: Arc::new(Sending::new(store.log(), Arc::clone(&runtime.clock))),
             config,
             store,
             peers,
-            seams,
+            runtime,
         };
         let formation = Arc::new(ground.formation());
         let (node_id, log) = (ground.config.node_id, Log::over(ground.store.log()));
@@ -460,7 +460,7 @@ impl Replica {
         self.proposer.close();
         self.confirmer.close();
         // An engine that does not stop in time ends with the process.
-        let _ = self.seams.timeout(STOP_WITHIN, self.raft.shutdown()).await;
+        let _ = self.runtime.timeout(STOP_WITHIN, self.raft.shutdown()).await;
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
@@ -471,7 +471,7 @@ struct Ground {
     configured: Arc<[Member]>,
     store: Arc<dyn ReplicaStore>,
     peers: Arc<dyn PeerNetwork>,
-    seams: Seams,
+    runtime: Runtime,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
     shared: Arc<Replicated>,
@@ -489,7 +489,7 @@ impl Ground {
             heard: Arc::clone(&self.heard),
             configured: Arc::clone(&self.configured),
             may_block: self.store.may_block(),
-            clock: Arc::clone(&self.seams.clock),
+            clock: Arc::clone(&self.runtime.clock),
             sending: Arc::clone(&self.sending),
             stalls_after: Duration::from_millis(self.config.snapshot_stall_ms),
             metrics: self.metrics.clone(),
@@ -509,7 +509,7 @@ impl Ground {
             log: self.store.log(),
             sending: Arc::clone(&self.sending),
             applied: self.shared.applied(),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             asked: Asked::default(),
         }
     }
@@ -520,7 +520,7 @@ impl Ground {
             Arc::clone(&self.store),
             (Arc::clone(&self.configured), self.config.join),
             Arc::clone(&self.peers),
-            self.seams.clone(),
+            self.runtime.clone(),
             self.faults.clone(),
         )
     }
@@ -535,7 +535,7 @@ impl Ground {
         };
         let (policy, shared) = (Arc::clone(policy), Arc::clone(&self.shared));
         let metrics = self.metrics.clone();
-        Arc::new(Proposer::new(settings, self.seams.clone(), role, policy, shared, metrics))
+        Arc::new(Proposer::new(settings, self.runtime.clone(), role, policy, shared, metrics))
     }
 
     fn confirmer(&self, raft: &Raft, role: watch::Receiver<Role>) -> Arc<Confirmer> {
@@ -545,11 +545,11 @@ impl Ground {
             raft.clone(),
             Arc::clone(&self.peers),
             Arc::clone(&self.configured),
-            self.seams.clone(),
+            self.runtime.clone(),
             deadline,
         );
         let shared = Arc::clone(&self.shared);
-        Arc::new(Confirmer::new(self.seams.clone(), role, shared, round, deadline))
+        Arc::new(Confirmer::new(self.runtime.clone(), role, shared, round, deadline))
     }
 
     fn handler(&self, raft: &Raft, formation: &Arc<Formation>) -> Handler {
@@ -560,7 +560,7 @@ impl Ground {
             store: Arc::clone(&self.store),
             shared: Arc::clone(&self.shared),
             below_reserve: Arc::new(AtomicBool::new(false)),
-            contact: Arc::new(LeaderContact::new(Arc::clone(&self.seams.clock))),
+            contact: Arc::new(LeaderContact::new(Arc::clone(&self.runtime.clock))),
             times: Arc::clone(&self.times),
             stopping: CancellationToken::new(),
         }
@@ -575,7 +575,7 @@ impl Ground {
             shared: Arc::clone(&self.shared),
             configured: Arc::clone(&self.configured),
             limits: self.config.limits,
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
         }
     }
 
@@ -585,7 +585,7 @@ impl Ground {
             role,
             proposer: Arc::clone(proposer),
             shared: Arc::clone(&self.shared),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
         }
     }
 
@@ -607,7 +607,7 @@ impl Ground {
             raft: handler.raft.clone(),
             peers: Arc::clone(&self.peers),
             configured: Arc::clone(&self.configured),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             times: Arc::clone(&self.times),
             hand_over: changes.hand_over.clone(),
             one_at_a_time: Arc::clone(&changes.one_at_a_time),
@@ -630,7 +630,7 @@ impl Ground {
             role: role.clone(),
             proposer: Arc::clone(proposer),
             confirmer: Arc::clone(confirmer),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
         };
         Changes {
             node_id: self.config.node_id,
@@ -643,7 +643,7 @@ impl Ground {
             hand_over,
             peers: Arc::clone(&self.peers),
             configured: Arc::clone(&self.configured),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
             patience: Duration::from_millis(self.config.election_max_ms),
             one_at_a_time: Arc::default(),
@@ -660,7 +660,7 @@ impl Ground {
             peers: Arc::clone(&self.peers),
             configured: Arc::clone(&self.configured),
             faults: self.faults.clone(),
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             patience: Duration::from_millis(self.config.election_max_ms),
         }
     }
@@ -678,7 +678,7 @@ impl Ground {
         let table_limit = self.table_limit(role.clone(), &proposer);
         let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
-        let spawn = &self.seams;
+        let spawn = &self.runtime;
         let tasks = vec![
             spawn.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
             spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run()),
@@ -708,7 +708,7 @@ impl Ground {
             forming,
             faults: self.faults,
             metrics: self.metrics,
-            seams: self.seams,
+            runtime: self.runtime,
             tasks: Mutex::new(tasks),
         }
     }

@@ -5,7 +5,7 @@
 //! process finds that process through [`simulated::current`]; everything else is tokio's.
 #![expect(
     clippy::disallowed_methods,
-    reason = "a seam ends here: openraft takes its runtime as a type and no seams"
+    reason = "openraft takes its runtime as a type, so no value of ours reaches it"
 )]
 
 use std::convert::Infallible;
@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, MapErr};
 use futures_util::{FutureExt, TryFutureExt};
-use holdfast_seams::simulated::{self, Process};
-use holdfast_seams::{BoxFuture, Clock as _, Moment, Rng};
+use holdfast_runtime::simulated::{self, Process};
+use holdfast_runtime::{BoxFuture, Clock as _, Instant, Rng};
 use openraft::AsyncRuntime;
 use openraft::OptionalSend;
 use openraft::impls::TokioRuntime;
@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 
 /// openraft's runtime.
 #[derive(Debug)]
-pub(crate) struct Runtime(TokioRuntime);
+pub(crate) struct RaftRuntime(TokioRuntime);
 
 /// The task ended without a value: it panicked, or its process was killed.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +47,11 @@ type Mapped<F, From, To> = MapErr<F, fn(From) -> To>;
 type TokioJoin<T> = Mapped<tokio::task::JoinHandle<T>, tokio::task::JoinError, JoinError>;
 type TokioTimeout<F> = Mapped<tokio::time::Timeout<F>, tokio::time::error::Elapsed, TimedOut>;
 
-impl AsyncRuntime for Runtime {
+impl AsyncRuntime for RaftRuntime {
     type JoinError = JoinError;
     type JoinHandle<T: OptionalSend + 'static> = Either<TokioJoin<T>, SimulatedJoin<T>>;
     type Sleep = Either<tokio::time::Sleep, BoxFuture<'static, ()>>;
-    type Instant = Instant;
+    type Instant = RaftInstant;
     type TimeoutError = TimedOut;
     type Timeout<R, T: Future<Output = R> + OptionalSend> =
         Either<TokioTimeout<T>, SimulatedTimeout<T>>;
@@ -75,14 +75,14 @@ impl AsyncRuntime for Runtime {
     fn sleep(duration: Duration) -> Self::Sleep {
         match simulated::current() {
             None => Either::Left(tokio::time::sleep(duration)),
-            Some(process) => Either::Right(process.seams().sleep(duration)),
+            Some(process) => Either::Right(process.runtime().sleep(duration)),
         }
     }
 
-    fn sleep_until(deadline: Instant) -> Self::Sleep {
+    fn sleep_until(deadline: RaftInstant) -> Self::Sleep {
         match simulated::current() {
             None => Either::Left(tokio::time::sleep_until(deadline.of_tokio())),
-            Some(process) => Either::Right(process.sleep_until(Moment::from_origin(deadline.0))),
+            Some(process) => Either::Right(process.sleep_until(Instant::from_origin(deadline.0))),
         }
     }
 
@@ -93,14 +93,14 @@ impl AsyncRuntime for Runtime {
         match simulated::current() {
             None => Either::Left(tokio::time::timeout(duration, future).map_err(TimedOut::of)),
             Some(process) => {
-                let sleep = process.seams().sleep(duration);
+                let sleep = process.runtime().sleep(duration);
                 Either::Right(SimulatedTimeout::new(future, sleep))
             }
         }
     }
 
     fn timeout_at<R, F: Future<Output = R> + OptionalSend>(
-        deadline: Instant,
+        deadline: RaftInstant,
         future: F,
     ) -> Self::Timeout<R, F> {
         match simulated::current() {
@@ -109,7 +109,7 @@ impl AsyncRuntime for Runtime {
                 Either::Left(tokio::time::timeout_at(at, future).map_err(TimedOut::of))
             }
             Some(process) => {
-                let sleep = process.sleep_until(Moment::from_origin(deadline.0));
+                let sleep = process.sleep_until(Instant::from_origin(deadline.0));
                 Either::Right(SimulatedTimeout::new(future, sleep))
             }
         }
@@ -162,7 +162,7 @@ impl<T: Send + 'static> SimulatedJoin<T> {
             // The receiver may be gone.
             let _ = tell.send(future.await);
         };
-        process.seams().spawn("openraft", task).detach();
+        process.runtime().spawn("openraft", task).detach();
         Self(told)
     }
 }
@@ -204,9 +204,9 @@ impl<F: Future> Future for SimulatedTimeout<F> {
 /// An instant on the clock of the process it was taken in; as an offset, because tokio's instants
 /// cannot be made up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instant(Duration);
+pub(crate) struct RaftInstant(Duration);
 
-impl Instant {
+impl RaftInstant {
     fn of_tokio(self) -> tokio::time::Instant {
         origin() + self.0
     }
@@ -221,7 +221,7 @@ fn origin() -> tokio::time::Instant {
     })
 }
 
-impl openraft::Instant for Instant {
+impl openraft::Instant for RaftInstant {
     fn now() -> Self {
         Self(match simulated::current() {
             None => tokio::time::Instant::now().saturating_duration_since(origin()),
@@ -230,7 +230,7 @@ impl openraft::Instant for Instant {
     }
 }
 
-impl Add<Duration> for Instant {
+impl Add<Duration> for RaftInstant {
     type Output = Self;
 
     fn add(self, length: Duration) -> Self {
@@ -238,13 +238,13 @@ impl Add<Duration> for Instant {
     }
 }
 
-impl AddAssign<Duration> for Instant {
+impl AddAssign<Duration> for RaftInstant {
     fn add_assign(&mut self, length: Duration) {
         *self = *self + length;
     }
 }
 
-impl Sub<Duration> for Instant {
+impl Sub<Duration> for RaftInstant {
     type Output = Self;
 
     fn sub(self, length: Duration) -> Self {
@@ -252,13 +252,13 @@ impl Sub<Duration> for Instant {
     }
 }
 
-impl SubAssign<Duration> for Instant {
+impl SubAssign<Duration> for RaftInstant {
     fn sub_assign(&mut self, length: Duration) {
         *self = *self - length;
     }
 }
 
-impl Sub for Instant {
+impl Sub for RaftInstant {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {
@@ -306,7 +306,7 @@ impl TryRng for Randomness {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::simulated::Machine;
+    use holdfast_runtime::simulated::Machine;
     use openraft::Instant as _;
 
     use super::*;
@@ -317,15 +317,17 @@ mod tests {
         let draw = |seed| {
             let machine = Machine::new(seed);
             machine.run(async {
-                let before = Instant::now();
-                let timed_out = Runtime::timeout(Duration::from_hours(1), std::future::pending());
+                let before = RaftInstant::now();
+                let timed_out =
+                    RaftRuntime::timeout(Duration::from_hours(1), std::future::pending());
                 let timed_out: Result<(), TimedOut> = timed_out.await;
-                let joined = Runtime::spawn(async { Runtime::sleep(Duration::from_mins(1)).await });
+                let joined =
+                    RaftRuntime::spawn(async { RaftRuntime::sleep(Duration::from_mins(1)).await });
                 joined.await.unwrap();
                 assert!(timed_out.is_err());
-                assert_eq!(Instant::now() - before, Duration::from_mins(61));
+                assert_eq!(RaftInstant::now() - before, Duration::from_mins(61));
                 let mut bytes = [0; 16];
-                Runtime::thread_rng().try_fill_bytes(&mut bytes).unwrap();
+                RaftRuntime::thread_rng().try_fill_bytes(&mut bytes).unwrap();
                 bytes
             })
         };
@@ -336,12 +338,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn elsewhere_time_is_tokios() {
-        let before = Instant::now();
+        let before = RaftInstant::now();
 
-        Runtime::sleep_until(before + Duration::from_secs(5)).await;
-        let late = Runtime::timeout_at(before, std::future::pending::<()>()).await;
+        RaftRuntime::sleep_until(before + Duration::from_secs(5)).await;
+        let late = RaftRuntime::timeout_at(before, std::future::pending::<()>()).await;
 
         assert!(late.is_err());
-        assert_eq!(Instant::now() - before, Duration::from_secs(5));
+        assert_eq!(RaftInstant::now() - before, Duration::from_secs(5));
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use tokio::sync::watch;
 
 use crate::storage::LogStore;
@@ -40,7 +40,7 @@ struct Transfer {
     ticket: u64,
     /// The last entry in the snapshot.
     upto: u64,
-    arrived: Option<Moment>,
+    arrived: Option<Instant>,
 }
 
 /// A snapshot that is being sent. Dropped before it arrived, it keeps none of the log any more.

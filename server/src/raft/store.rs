@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 
 use crate::storage::{
     ClusterId, Identity, LogId, LogStore, Member, PromiseError, SnapshotInfo, SnapshotReader,

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use holdfast_core::{COMMAND_VERSION_OLDEST, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
@@ -43,7 +43,7 @@ pub(super) struct Survey {
     pub(super) raft: Raft,
     pub(super) peers: Arc<dyn PeerNetwork>,
     pub(super) configured: Arc<[Member]>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) times: Arc<DiskTimes>,
     pub(super) hand_over: HandOver,
     /// Held during a change of members, and while an operator moves leadership.
@@ -58,7 +58,7 @@ pub(super) struct Survey {
 #[derive(Debug, Default)]
 pub(super) struct Relief {
     tenure: Option<Tenure>,
-    not_before: Option<Moment>,
+    not_before: Option<Instant>,
     patience: Patience,
 }
 
@@ -74,9 +74,9 @@ impl Survey {
             if !mutant!(FullLeaderStays) {
                 self.relieve().await;
             }
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 changed = self.role.changed() => if changed.is_err() { return },
-                () = self.seams.sleep(EVERY) => {}
+                () = self.runtime.sleep(EVERY) => {}
             }
         }
     }
@@ -106,7 +106,7 @@ impl Survey {
         let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
         let peer = self.peers.peer(configured.unwrap_or(member), Lane::Control);
         let request = proto::HelloRequest { from_node: self.me.node_id };
-        let Ok(Ok(hello)) = self.seams.timeout(EVERY, peer.hello(request)).await else {
+        let Ok(Ok(hello)) = self.runtime.timeout(EVERY, peer.hello(request)).await else {
             self.heard.note_disk(member.node_id, None);
             return;
         };
@@ -148,7 +148,7 @@ impl Survey {
     /// Hands leadership over if this node's disk is full or slow, and another voter is better off.
     async fn relieve(&mut self) {
         let tenure = self.role.borrow().tenure();
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         if self.relief.tenure != tenure {
             self.relief = Relief { tenure, not_before: Some(now + SETTLED), ..Relief::default() };
         }
@@ -165,7 +165,7 @@ impl Survey {
         }
         tracing::warn!(to, ?why, ?own, "this leader's disk is in trouble: it hands over");
         let handed = self.hand_over.run(Some(to), self.patience).await;
-        self.relief.not_before = Some(self.seams.clock.now() + SETTLED);
+        self.relief.not_before = Some(self.runtime.clock.now() + SETTLED);
         if handed == HandedOver::LeadsNoLonger {
             self.metrics.relieved.inc();
         } else {

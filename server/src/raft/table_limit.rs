@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::Command;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 
 use super::machine::Replicated;
@@ -25,7 +25,7 @@ pub(super) struct TableLimit {
     pub(super) role: watch::Receiver<Role>,
     pub(super) proposer: Arc<Proposer>,
     pub(super) shared: Arc<Replicated>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
 }
 
 impl TableLimit {
@@ -39,12 +39,12 @@ impl TableLimit {
             }
             let again = async {
                 if unset {
-                    self.seams.sleep(TRY_EVERY).await;
+                    self.runtime.sleep(TRY_EVERY).await;
                 } else {
                     std::future::pending::<()>().await;
                 }
             };
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 changed = self.role.changed() => if changed.is_err() { return },
                 () = again => {}
             }

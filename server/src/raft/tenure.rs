@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast_core::{Command, Limits, Tenure};
 use holdfast_mutants::mutant;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::RaftError;
@@ -34,7 +34,7 @@ pub(super) struct Tenures {
     pub(super) configured: Arc<[Member]>,
     /// The limits as configured here; those of the leader apply to the whole cluster.
     pub(super) limits: Limits,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
 }
 
 /// The state of this node according to openraft.
@@ -54,7 +54,7 @@ impl Tenures {
                 Standing::Leads(tenure) if self.role.borrow().tenure() == Some(tenure) => {}
                 Standing::Leads(tenure) => {
                     self.follow(None);
-                    holdfast_seams::select! {
+                    holdfast_runtime::select! {
                         engine_runs = self.until_deposed(tenure) => {
                             if !engine_runs {
                                 return;
@@ -119,7 +119,7 @@ impl Tenures {
                 Ok(written) if written.log_id.leader_id.term == tenure.get() => return,
                 Err(RaftError::APIError(error)) => {
                     tracing::debug!(%error, %tenure, "the tenure's first entry is not written yet");
-                    self.seams.sleep(TRY_AGAIN).await;
+                    self.runtime.sleep(TRY_AGAIN).await;
                 }
                 // Written in another term of this node, or not at all: this tenure is over.
                 Ok(_) | Err(RaftError::Fatal(_)) => std::future::pending().await,

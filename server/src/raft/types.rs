@@ -11,7 +11,7 @@ use openraft::raft::responder::Responder;
 use openraft::{EntryPayload, OptionalSend, RaftTypeConfig, alias};
 
 use super::Member;
-use super::runtime::Runtime;
+use super::runtime::RaftRuntime;
 
 /// Type configuration.
 ///
@@ -30,7 +30,7 @@ impl RaftTypeConfig for Types {
     type Vote = openraft::Vote<Self::LeaderId>;
     type Payload = EntryPayload<EncodedBatch, u64, Addresses>;
     type Entry = openraft::Entry<CommittedLeaderId, Self::Payload>;
-    type AsyncRuntime = Runtime;
+    type AsyncRuntime = RaftRuntime;
     type Responder<T>
         = Callback<T>
     where

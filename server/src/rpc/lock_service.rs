@@ -10,7 +10,7 @@ use holdfast_proto::v1::{
     ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
     StatusRequest, StatusResponse,
 };
-use holdfast_seams::{Pipe, TransportError};
+use holdfast_runtime::{Pipe, TransportError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -57,7 +57,7 @@ impl LockService for LockApi {
             let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
         };
         // Ends when the client is gone, or the hub ends the stream.
-        self.hub.seams().spawn("session-stream", serve).detach();
+        self.hub.runtime().spawn("session-stream", serve).detach();
         let frames = ReceiverStream::new(frames).map(Ok);
         Ok(Response::new(frames.chain(status::last_word(end)).boxed()))
     }

@@ -28,7 +28,7 @@ use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
 use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_proto::v1::{ServerFrames, StatusResponse, WatchResponse};
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tonic::Status;
 use tonic::server::NamedService;
 use tonic::transport::Server;
@@ -83,7 +83,7 @@ pub fn client_port(
     members: Arc<dyn Members>,
     settings: &RpcSettings,
 ) -> Result<ClientPort, BadDescriptors> {
-    let seams = hub.seams().clone();
+    let runtime = hub.runtime().clone();
     let arriving = BytesBudget::new(settings.arriving_bytes_total, hub.metrics().arriving_bytes);
     let (reporter, health) = tonic_health::server::health_reporter();
     let lock_service = LockServiceServer::new(LockApi::new(hub.clone(), info.clone()))
@@ -102,7 +102,7 @@ pub fn client_port(
         .add_service(Measured::new(scope_service, arriving))
         .add_service(health)
         .add_service(reflection);
-    let health = seams.spawn("health", report_health(seams.clone(), reporter, info));
+    let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
     Ok(ClientPort { router, health })
 }
 
@@ -132,7 +132,7 @@ fn server(settings: &RpcSettings) -> Server {
 }
 
 /// SERVING while the node is ready, for the whole server and for `LockService`.
-async fn report_health(seams: Seams, reporter: HealthReporter, info: Arc<dyn NodeInfo>) {
+async fn report_health(runtime: Runtime, reporter: HealthReporter, info: Arc<dyn NodeInfo>) {
     let mut told = None;
     loop {
         let ready = info.status().ready;
@@ -143,6 +143,6 @@ async fn report_health(seams: Seams, reporter: HealthReporter, info: Arc<dyn Nod
             }
             told = Some(ready);
         }
-        seams.sleep(HEALTH_EVERY).await;
+        runtime.sleep(HEALTH_EVERY).await;
     }
 }

@@ -162,7 +162,7 @@ async fn linearizable<T>(
     hub: &Hub,
     look: impl FnOnce(&LockTable, LogIndex, u64) -> T,
 ) -> Result<T, Status> {
-    let (consensus, clock) = (hub.consensus(), &hub.seams().clock);
+    let (consensus, clock) = (hub.consensus(), &hub.runtime().clock);
     if !mutant!(ReadWithoutQuorum) {
         consensus.confirm().await.map_err(|error| status::of_propose_error(&error))?;
     }

@@ -39,7 +39,7 @@ impl ScopeApi {
 
     async fn change(&self, command: Command) -> Result<Option<ScopeState>, Status> {
         let consensus = &**self.hub.consensus();
-        let committed = propose_when_known(consensus, self.hub.seams(), command).await;
+        let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
         let committed = committed.map_err(|error| status::of_propose_error(&error))?;
         match committed.outcome {
             Ok(Answer::Scope { now }) => Ok(now),

@@ -21,7 +21,7 @@ use holdfast_proto::v1::{
     Acquire, ClientFrame, ClientFrames, InspectRequest, Item, ListRequest, Open, ServerFrames,
     StatusRequest, StatusResponse,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -70,11 +70,11 @@ async fn node_with(settings: SessionSettings) -> Node {
 }
 
 async fn node_of(settings: SessionSettings, rpc: &RpcSettings) -> Node {
-    let seams = Seams::system();
-    let fake = Fake::new(seams.clone());
+    let runtime = Runtime::system();
+    let fake = Fake::new(runtime.clone());
     fake.lead(1);
     let handle = Arc::new(Handle(fake.clone()));
-    let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone()));
+    let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone()));
     let info = Arc::new(Info { ready: AtomicBool::new(true) });
     let members = Arc::new(cluster::Operated::default());
     let port = client_port(hub.clone(), info.clone(), members.clone(), rpc);
@@ -84,9 +84,9 @@ async fn node_of(settings: SessionSettings, rpc: &RpcSettings) -> Node {
     let serve = async move {
         port.router.serve_with_incoming(incoming).await.unwrap();
     };
-    let serve = seams.spawn("port", serve);
+    let serve = runtime.spawn("port", serve);
     // The hub learns its role.
-    seams.sleep(Duration::from_millis(10)).await;
+    runtime.sleep(Duration::from_millis(10)).await;
     Node { fake, hub, info, members, address, _port: (serve, port.health) }
 }
 
@@ -223,7 +223,7 @@ async fn ten_thousand_unread_pushes_end_their_stream_by_the_name_of_the_limit() 
         let (session, request) = (SessionId::new(2), RequestId::new(request));
         node.fake.commit(Command::Cancel { session, done_below: request, request }, Tenure::new(1));
         if request.get() % 500 == 0 {
-            Seams::system().sleep(Duration::from_millis(1)).await;
+            Runtime::system().sleep(Duration::from_millis(1)).await;
         }
     }
 
@@ -296,7 +296,7 @@ async fn inspect_shows_holder_and_queue_and_nothing_for_a_free_lock() {
 async fn inspect_shows_how_long_a_lock_is_held_on_a_store_at_rest() {
     let node = node().await;
     node.hold(&["jobs"]);
-    Seams::system().sleep(Duration::from_millis(50)).await;
+    Runtime::system().sleep(Duration::from_millis(50)).await;
 
     let request = InspectRequest { name: "jobs".to_owned() };
     let answer = node.client().await.inspect(request).await.unwrap().into_inner();
@@ -365,7 +365,7 @@ async fn health_is_serving_while_the_node_is_ready() {
     let mut health = HealthClient::new(node.channel().await);
     for ready in [true, false, true] {
         node.info.ready.store(ready, Ordering::Relaxed);
-        Seams::system().sleep(2 * HEALTH_EVERY).await;
+        Runtime::system().sleep(2 * HEALTH_EVERY).await;
         for service in ["", "holdfast.v1.LockService"] {
             let request = HealthCheckRequest { service: service.to_owned() };
             let answer = health.check(request).await.unwrap().into_inner();

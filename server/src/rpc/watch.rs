@@ -35,7 +35,7 @@ pub(super) async fn watch(
         // The receiver is gone if the client is.
         let _ = tell.send(server.serve_watch(watcher, outgoing).await);
     };
-    hub.seams().spawn("watch", serve).detach();
+    hub.runtime().spawn("watch", serve).detach();
     let messages = ReceiverStream::new(messages).map(Ok);
     Ok(messages.chain(status::last_word(end)).boxed())
 }

@@ -14,7 +14,7 @@ use holdfast_proto::v1::{
     NamedValue, Queued, Refusal, Refused, Released, ServerFrame, SessionEnded, Value as WireValue,
     ValueSet, cancelled,
 };
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 use super::refusals;
 use crate::consensus::Committed;

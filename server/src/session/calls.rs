@@ -15,7 +15,7 @@ use holdfast_proto::v1::{
     OpenSessionResponse, Refusal, RefusalReason, ReleaseRequest, ReleaseResponse, SessionKey,
     SetValueRequest, SetValueResponse,
 };
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use tokio::sync::oneshot;
 
 use super::call_error::{CallError, unavailable};
@@ -63,7 +63,7 @@ impl Hub {
         &self,
         asked: &KeepAliveRequest,
     ) -> Result<KeepAliveResponse, CallError> {
-        let came_at = self.registry.seams.clock.now();
+        let came_at = self.registry.runtime.clock.now();
         let key = read_key(asked.session.as_ref())?;
         let tenure = self.serving()?;
         self.registry.metrics.keepalives.inc();
@@ -88,7 +88,7 @@ impl Hub {
         &self,
         asked: AcquireRequest,
     ) -> Result<AcquireResponse, CallError> {
-        let came_at = self.registry.seams.clock.now();
+        let came_at = self.registry.runtime.clock.now();
         let frame = asked.acquire.ok_or_else(|| missing("acquire"))?;
         let request = RequestId::new(frame.request_id);
         let reading = read_request(Some(Body::Acquire(frame)))?;
@@ -219,7 +219,7 @@ impl Hub {
     }
 
     /// Renews a lease under the table's lock: the session is alive in the applied state.
-    fn renew(&self, tenure: Tenure, key: &Key, came_at: Moment) -> Result<u64, CallError> {
+    fn renew(&self, tenure: Tenure, key: &Key, came_at: Instant) -> Result<u64, CallError> {
         let mut own = None;
         let mut renewed = None;
         self.consensus.read(&mut |table, _| {
@@ -289,16 +289,16 @@ impl Hub {
         key: &Key,
         request: RequestId,
         mut call: Call,
-        give_up_at: Option<Moment>,
+        give_up_at: Option<Instant>,
     ) -> Result<AcquireResponse, CallError> {
         let over = async {
             match give_up_at {
-                Some(at) => self.registry.seams.clock.sleep_until(at).await,
+                Some(at) => self.registry.runtime.clock.sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
         // If grant and deadline come at once, the grant counts.
-        let told = holdfast_seams::select! {
+        let told = holdfast_runtime::select! {
             told = call.told() => told,
             () = over => return self.give_up(key, request).await,
         };

@@ -110,13 +110,13 @@ impl Registry {
         let Some(leases) = state.leases.as_mut() else { return };
         // It may have ended again in the same entry.
         if let Some(view) = table.session(session) {
-            leases.opened(session, view.ttl_ms, self.seams.clock.now());
+            leases.opened(session, view.ttl_ms, self.runtime.clock.now());
         }
     }
 
     /// A session is over: its lease goes and its stream ends.
     fn ended(&self, state: &mut State, index: LogIndex, session: SessionId, cause: EndCause) {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
         if let (EndCause::Expired, Some(late)) = (cause, late) {
             self.metrics.expiry_lateness.observe(late.as_secs_f64());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdfast_core::{
     Applied, Batch, Command, EndCause, Event, LockTable, LogIndex, SessionId, Tenure,
 };
-use holdfast_seams::{BoxFuture, Moment, Seams};
+use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use tokio::sync::watch;
 
 use crate::consensus::{Committed, Confirmed, Consensus, Done, LeaderHint, Listener, Role};
@@ -17,14 +17,14 @@ use crate::error::ProposeError;
 const CONFIRM_LIMIT_MS: u64 = 300;
 
 pub(crate) struct Fake {
-    seams: Seams,
+    runtime: Runtime,
     role: watch::Sender<Role>,
     listener: OnceLock<Arc<dyn Listener>>,
     table: Mutex<(LockTable, LogIndex)>,
     switches: watch::Sender<Switches>,
     held_back: Mutex<Vec<(Command, Tenure, Done)>>,
     confirms_asked: AtomicU64,
-    expired: Mutex<Vec<(SessionId, Moment)>>,
+    expired: Mutex<Vec<(SessionId, Instant)>>,
 }
 
 /// What a test may change.
@@ -41,11 +41,11 @@ struct Switches {
 }
 
 impl Fake {
-    pub(crate) fn new(seams: Seams) -> Arc<Self> {
+    pub(crate) fn new(runtime: Runtime) -> Arc<Self> {
         let switches =
             Switches { quorum: true, confirms: None, commits_held: false, confirmed_tenure: None };
         Arc::new(Self {
-            seams,
+            runtime,
             role: watch::Sender::new(Role::Following { leader: None }),
             listener: OnceLock::new(),
             table: Mutex::new((LockTable::new(), LogIndex::new(0))),
@@ -116,7 +116,7 @@ impl Fake {
     }
 
     /// The sessions that expired, and when.
-    pub(crate) fn expired(&self) -> Vec<(SessionId, Moment)> {
+    pub(crate) fn expired(&self) -> Vec<(SessionId, Instant)> {
         self.expired.lock().unwrap().clone()
     }
 
@@ -138,13 +138,13 @@ impl Fake {
         let mut guard = self.table.lock().unwrap();
         let (table, index) = &mut *guard;
         *index = LogIndex::new(index.get() + 1);
-        let batch = Batch { stamp_ms: self.seams.clock.wall_ms(), witness: None, commands };
+        let batch = Batch { stamp_ms: self.runtime.clock.wall_ms(), witness: None, commands };
         let mut applied = Vec::new();
         table.apply_batch(*index, tenure, &batch, &mut applied).unwrap();
         let events: Vec<Event> = applied.iter().flat_map(|one| one.events.clone()).collect();
         for event in &events {
             if let Event::SessionEnded { session, cause: EndCause::Expired } = event {
-                self.expired.lock().unwrap().push((*session, self.seams.clock.now()));
+                self.expired.lock().unwrap().push((*session, self.runtime.clock.now()));
             }
         }
         if let Some(listener) = self.listener.get() {
@@ -166,7 +166,7 @@ impl Fake {
         let number = self.confirms_asked.fetch_add(1, Ordering::Relaxed);
         let mut switches = self.switches.subscribe();
         if !switches.borrow().quorum {
-            self.seams.sleep(Duration::from_millis(CONFIRM_LIMIT_MS)).await;
+            self.runtime.sleep(Duration::from_millis(CONFIRM_LIMIT_MS)).await;
             return Err(ProposeError::Unavailable { waited_ms: CONFIRM_LIMIT_MS });
         }
         let answered = |now: &Switches| now.confirms.is_none_or(|answered| number < answered);

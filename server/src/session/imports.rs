@@ -47,7 +47,7 @@ impl Hub {
         let mut commands = commands.into_iter();
         let Some((first, rows)) = commands.next() else { return Ok(ImportResponse { groups }) };
         // The first group goes alone: if it cannot be proposed yet, no other can.
-        let committed = propose_when_known(&*self.consensus, self.seams(), first).await;
+        let committed = propose_when_known(&*self.consensus, self.runtime(), first).await;
         groups.push(self.imported(committed, rows)?);
         for (command, rows) in commands {
             if pending.len() >= IN_FLIGHT {

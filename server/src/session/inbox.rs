@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{ClientFrame, ClientFrames};
-use holdfast_seams::{Moment, Seams, TransportError};
+use holdfast_runtime::{Instant, Runtime, TransportError};
 use prost::Message as _;
 
 use super::error::StreamError;
@@ -22,13 +22,13 @@ const BACKLOG_BYTES_MAX: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) frame: ClientFrame,
-    pub(super) at: Moment,
+    pub(super) at: Instant,
 }
 
 /// The incoming frames of one stream.
 pub(super) struct Inbox {
     incoming: BoxStream<'static, Result<ClientFrames, TransportError>>,
-    seams: Seams,
+    runtime: Runtime,
     backlog: VecDeque<Received>,
     /// Bytes added to the backlog since it was last empty, without its first message.
     backlog_bytes: usize,
@@ -38,11 +38,11 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(
         incoming: BoxStream<'static, Result<ClientFrames, TransportError>>,
-        seams: Seams,
+        runtime: Runtime,
         frames_per_second: u32,
     ) -> Self {
-        let allowance = Allowance::new(frames_per_second, seams.clock.now());
-        Self { incoming, seams, backlog: VecDeque::new(), backlog_bytes: 0, allowance }
+        let allowance = Allowance::new(frames_per_second, runtime.clock.now());
+        Self { incoming, runtime, backlog: VecDeque::new(), backlog_bytes: 0, allowance }
     }
 
     /// The next frame; `None` once the client's side has ended, in order or by a break. Cancel safe.
@@ -77,7 +77,7 @@ impl Inbox {
             }
             Some(Err(_)) | None => return Ok(false),
         };
-        let at = self.seams.clock.now();
+        let at = self.runtime.clock.now();
         self.allowance.take(message.frames.len(), at)?;
         if self.backlog.len() + message.frames.len() > BACKLOG_MAX.max(message.frames.len()) {
             return Err(StreamError::Limit {
@@ -117,17 +117,17 @@ struct Allowance {
     per_second: u64,
     /// Thousandths of a frame.
     left: u64,
-    filled_at: Moment,
+    filled_at: Instant,
 }
 
 impl Allowance {
-    fn new(per_second: u32, now: Moment) -> Self {
+    fn new(per_second: u32, now: Instant) -> Self {
         let per_second = u64::from(per_second);
         Self { per_second, left: per_second * 1_000, filled_at: now }
     }
 
     /// Takes `count` frames out.
-    fn take(&mut self, count: usize, now: Moment) -> Result<(), StreamError> {
+    fn take(&mut self, count: usize, now: Instant) -> Result<(), StreamError> {
         let elapsed_ms = now.as_millis().saturating_sub(self.filled_at.as_millis());
         let full = self.per_second * 1_000;
         self.left = self.left.saturating_add(elapsed_ms.saturating_mul(self.per_second)).min(full);
@@ -149,7 +149,7 @@ mod tests {
     use futures_util::stream;
     use holdfast_proto::v1::client_frame::Body;
     use holdfast_proto::v1::{Acquire, Item};
-    use holdfast_seams::simulated;
+    use holdfast_runtime::simulated;
 
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
 
     fn inbox(messages: usize) -> Inbox {
         let messages = stream::iter((0..messages).map(|_| Ok(large())));
-        Inbox::new(Box::pin(messages), simulated::seams(1, 0), 50_000)
+        Inbox::new(Box::pin(messages), simulated::runtime(1, 0), 50_000)
     }
 
     /// R1, I27: 4,096 such frames are 138 MB, for each of thousands of streams.
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_second_of_frames_may_come_at_once_and_no_more() {
-        let start = Moment::from_origin(Duration::from_secs(5));
+        let start = Instant::from_origin(Duration::from_secs(5));
         let mut allowance = Allowance::new(10, start);
 
         assert!(allowance.take(10, start).is_ok());

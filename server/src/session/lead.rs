@@ -8,7 +8,7 @@ use holdfast_core::{Command, Rejection, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use tokio::sync::watch::Receiver;
 
 use super::error::StreamError;
@@ -71,7 +71,7 @@ impl Lead {
     async fn serve(&self, tenure: Tenure, role: &mut Receiver<Role>) -> bool {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
-            holdfast_seams::select! {
+            holdfast_runtime::select! {
                 () = self.notice_pauses(tenure) => {}
                 () = self.answer_keepalives(tenure) => {}
                 () = self.expire(tenure) => {}
@@ -80,7 +80,7 @@ impl Lead {
             }
             std::future::pending::<()>().await;
         };
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             open = over => open,
             () = work => false,
         }
@@ -93,7 +93,7 @@ impl Lead {
             self.registry.note_applied(index);
             // The board did not receive what was applied before this layer listened.
             self.registry.board.restart(table.scopes());
-            let now = self.registry.seams.clock.now();
+            let now = self.registry.runtime.clock.now();
             self.registry.begin_tenure(tenure, now, &mut table.sessions());
             let sessions = table.counts().sessions;
             tracing::debug!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
@@ -104,7 +104,7 @@ impl Lead {
     /// time serves all that wait. Ends only with the tenure.
     async fn answer_keepalives(&self, tenure: Tenure) {
         // Only a mutant reads it.
-        let mut last_round = Moment::from_origin(Duration::ZERO);
+        let mut last_round = Instant::from_origin(Duration::ZERO);
         loop {
             let Some(round) = self.registry.with_leases(tenure, Leases::take_waiting) else {
                 return;
@@ -113,7 +113,7 @@ impl Lead {
                 self.registry.keepalive_waits.notified().await;
                 continue;
             }
-            let begun = self.registry.seams.clock.now();
+            let begun = self.registry.runtime.clock.now();
             let is_lately = begun.saturating_since(last_round) < OLD_CONTACT;
             let unasked =
                 mutant!(KeepaliveWithoutQuorum) || mutant!(KeepaliveOnOldContact) && is_lately;
@@ -124,7 +124,7 @@ impl Lead {
                 self.acknowledge(tenure, &round);
             } else {
                 self.registry.with_leases(tenure, |leases| leases.put_back(round));
-                self.registry.seams.sleep(RETRY).await;
+                self.registry.runtime.sleep(RETRY).await;
             }
         }
     }
@@ -132,12 +132,12 @@ impl Lead {
     /// Asks a quorum whether this node still leads in `tenure`. Without an answer the lease clock stands
     /// still, counted from the moment of the question (§5.8).
     async fn confirm(&self, tenure: Tenure) -> bool {
-        let begun = self.registry.seams.clock.now();
+        let begun = self.registry.runtime.clock.now();
         self.registry.metrics.quorum_rounds.inc();
         let confirmed = self.consensus.confirm().await;
         let led = confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure);
         if led {
-            let now = self.registry.seams.clock.now();
+            let now = self.registry.runtime.clock.now();
             self.registry.with_leases(tenure, |leases| leases.go_on(now));
             return true;
         }
@@ -172,7 +172,7 @@ impl Lead {
     /// only makes expiry later (I6). The clock counts suspended time, so a suspended machine is noticed
     /// too. Ends only with the tenure.
     async fn notice_pauses(&self, tenure: Tenure) {
-        let clock = &self.registry.seams.clock;
+        let clock = &self.registry.runtime.clock;
         loop {
             let planned = clock.now() + PULSE;
             clock.sleep_until(planned).await;
@@ -190,9 +190,9 @@ impl Lead {
     /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the tenure.
     async fn expire(&self, tenure: Tenure) {
         // Only a mutant reads it.
-        let by_wall = WallTime::since(&*self.registry.seams.clock);
+        let by_wall = WallTime::since(&*self.registry.runtime.clock);
         loop {
-            let now = self.registry.seams.clock.now();
+            let now = self.registry.runtime.clock.now();
             let look = self.registry.with_leases(tenure, |leases| leases.next_look(now + RETRY));
             let Some(look) = look else { return };
             let Some(at) = self.woken(look).await else { continue };
@@ -213,14 +213,14 @@ impl Lead {
     }
 
     /// Waits until `look` and returns it; `None` if something may be due sooner.
-    async fn woken(&self, look: Option<Moment>) -> Option<Moment> {
+    async fn woken(&self, look: Option<Instant>) -> Option<Instant> {
         let Some(at) = look else {
             self.registry.sooner.notified().await;
             return None;
         };
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             () = self.registry.sooner.notified() => None,
-            () = self.registry.seams.clock.sleep_until(at) => Some(at),
+            () = self.registry.runtime.clock.sleep_until(at) => Some(at),
         }
     }
 
@@ -229,8 +229,8 @@ impl Lead {
     ///
     /// Always waits, not only after a noticed pause: a pause that ended just before a deadline makes no
     /// timer late. A late timer means that there was a pause, in which frames piled up (§5.2).
-    async fn handle_what_arrived(&self, planned: Moment) -> Moment {
-        let clock = &self.registry.seams.clock;
+    async fn handle_what_arrived(&self, planned: Instant) -> Instant {
+        let clock = &self.registry.runtime.clock;
         let mut planned = planned;
         loop {
             let passed = clock.now();
@@ -246,9 +246,9 @@ impl Lead {
     /// Ends all watches when no quorum confirms that this node still leads: what the watchers were sent
     /// would otherwise keep looking like the present.
     async fn vouch_for_watches(&self, tenure: Tenure) {
-        let Registry { seams, watches, .. } = &*self.registry;
+        let Registry { runtime, watches, .. } = &*self.registry;
         loop {
-            seams.sleep(watch::ROUND_EVERY).await;
+            runtime.sleep(watch::ROUND_EVERY).await;
             if !watches.any() {
                 continue;
             }
@@ -274,7 +274,7 @@ impl Lead {
 /// moved since.
 struct WallTime<'a> {
     clock: &'a dyn Clock,
-    begun: Moment,
+    begun: Instant,
     begun_wall_ms: u64,
 }
 
@@ -283,7 +283,7 @@ impl<'a> WallTime<'a> {
         Self { clock, begun: clock.now(), begun_wall_ms: clock.wall_ms() }
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Instant {
         let passed_ms = self.clock.wall_ms().saturating_sub(self.begun_wall_ms);
         self.begun + Duration::from_millis(passed_ms)
     }
@@ -297,7 +297,7 @@ impl Registry {
         session: SessionId,
         result: &Result<Committed, ProposeError>,
     ) {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         self.with_leases(tenure, |leases| match result {
             Ok(Committed { outcome: Err(Rejection::OtherTenure { .. }), .. }) => {
                 leases.expiry_refused(session, now);

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{LeaseTable, SessionId, Tenure};
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::outbox::Outbox;
 
@@ -48,7 +48,7 @@ pub(super) struct Heard {
     pub(super) session: SessionId,
     pub(super) seq: u64,
     /// The moment of its receipt.
-    pub(super) at: Moment,
+    pub(super) at: Instant,
     /// Where its answer goes.
     pub(super) outbox: Arc<Outbox>,
 }
@@ -75,7 +75,7 @@ impl Leases {
     pub(super) fn begin(
         tenure: Tenure,
         margin_ms: u64,
-        now: Moment,
+        now: Instant,
         sessions: impl IntoIterator<Item = (SessionId, u64)>,
     ) -> Self {
         let clock = LeaseClock::default();
@@ -96,7 +96,7 @@ impl Leases {
     pub(super) fn go_on_in(
         &mut self,
         tenure: Tenure,
-        now: Moment,
+        now: Instant,
         sessions: impl IntoIterator<Item = (SessionId, u64)>,
     ) {
         self.tenure = tenure;
@@ -116,12 +116,12 @@ impl Leases {
     }
 
     /// A session was opened: its Open counts like a keepalive received now, when its entry was applied.
-    pub(super) fn opened(&mut self, session: SessionId, ttl_ms: u64, now: Moment) {
+    pub(super) fn opened(&mut self, session: SessionId, ttl_ms: u64, now: Instant) {
         self.table.insert(session, ttl_ms, self.clock.at(now));
     }
 
     /// A session is over. Returns how long ago its deadline passed.
-    pub(super) fn ended(&mut self, session: SessionId, now: Moment) -> Option<Duration> {
+    pub(super) fn ended(&mut self, session: SessionId, now: Instant) -> Option<Duration> {
         let deadline_ms = self.table.deadline_of(session)?;
         self.table.remove(session);
         self.waiting.remove(&session);
@@ -175,7 +175,7 @@ impl Leases {
 
     /// Renews from a message that was received at `at` and confirmed since. `false`: the session is over
     /// or its expiry is under way, and nothing may be acknowledged.
-    pub(super) fn renew(&mut self, session: SessionId, at: Moment) -> bool {
+    pub(super) fn renew(&mut self, session: SessionId, at: Instant) -> bool {
         self.table.renew(session, self.clock.at(at)).is_ok()
     }
 
@@ -188,7 +188,7 @@ impl Leases {
         &mut self,
         session: SessionId,
         ttl_ms: u64,
-        at: Moment,
+        at: Instant,
     ) -> Result<(), NotResumed> {
         let at_ms = self.clock.at(at);
         let since_ms = self.unproven.get(&session).copied().unwrap_or(at_ms);
@@ -224,12 +224,12 @@ impl Leases {
 
     /// There is no quorum since `begun`: the lease clock stands still from then on (§5.8). `false` if it
     /// stood still already.
-    pub(super) fn stand_still(&mut self, begun: Moment) -> bool {
+    pub(super) fn stand_still(&mut self, begun: Instant) -> bool {
         self.clock.stop(begun)
     }
 
     /// Leadership was confirmed: the lease clock goes on.
-    pub(super) fn go_on(&mut self, now: Moment) {
+    pub(super) fn go_on(&mut self, now: Instant) {
         self.clock.go_on(now);
     }
 
@@ -242,7 +242,7 @@ impl Leases {
     /// again for a quorum, or to propose unsettled expiries again.
     ///
     /// [`Leases::is_sooner`] reports when something comes before it.
-    pub(super) fn next_look(&mut self, retry: Moment) -> Option<Moment> {
+    pub(super) fn next_look(&mut self, retry: Instant) -> Option<Instant> {
         self.alarm_ms = self.table.next_deadline();
         if self.clock.stands_still() || !self.unsettled.is_empty() {
             return Some(retry);
@@ -263,7 +263,7 @@ impl Leases {
     /// acknowledged until the outcome is known (§5.2).
     ///
     /// Those proposed before without an outcome come again: only an outcome settles them.
-    pub(super) fn begin_expiries(&mut self, now: Moment, max: usize) -> Vec<SessionId> {
+    pub(super) fn begin_expiries(&mut self, now: Instant, max: usize) -> Vec<SessionId> {
         let now_ms = self.clock.at(now);
         let mut begun: Vec<SessionId> = std::mem::take(&mut self.unsettled).into_iter().collect();
         let room = max.saturating_sub(begun.len());
@@ -276,7 +276,7 @@ impl Leases {
     }
 
     /// An expiry's entry was applied and refused: the session lives on.
-    pub(super) fn expiry_refused(&mut self, session: SessionId, now: Moment) {
+    pub(super) fn expiry_refused(&mut self, session: SessionId, now: Instant) {
         self.table.expiry_settled(session, true, self.clock.at(now));
     }
 
@@ -299,26 +299,26 @@ struct LeaseClock {
     /// Sum of the outages and pauses that are over.
     stood: Duration,
     /// Since when there is no quorum.
-    stopped_at: Option<Moment>,
+    stopped_at: Option<Instant>,
 }
 
 impl LeaseClock {
     /// A moment of the node's clock in milliseconds of this one.
-    fn at(&self, moment: Moment) -> u64 {
+    fn at(&self, moment: Instant) -> u64 {
         let counted = self.stopped_at.map_or(moment, |stopped| moment.min(stopped));
         (counted - self.stood).as_millis()
     }
 
     /// When this clock will show `at_ms`, if it goes on from now.
-    fn moment_of(&self, at_ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(at_ms)) + self.stood
+    fn moment_of(&self, at_ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(at_ms)) + self.stood
     }
 
     fn stands_still(&self) -> bool {
         self.stopped_at.is_some()
     }
 
-    fn stop(&mut self, at: Moment) -> bool {
+    fn stop(&mut self, at: Instant) -> bool {
         let goes = self.stopped_at.is_none();
         self.stopped_at.get_or_insert(at);
         goes
@@ -331,7 +331,7 @@ impl LeaseClock {
         }
     }
 
-    fn go_on(&mut self, now: Moment) {
+    fn go_on(&mut self, now: Instant) {
         if let Some(stopped) = self.stopped_at.take() {
             self.stood += now.saturating_since(stopped);
         }
@@ -342,8 +342,8 @@ impl LeaseClock {
 mod tests {
     use super::*;
 
-    fn second(seconds: u64) -> Moment {
-        Moment::from_origin(Duration::from_secs(seconds))
+    fn second(seconds: u64) -> Instant {
+        Instant::from_origin(Duration::from_secs(seconds))
     }
 
     #[test]

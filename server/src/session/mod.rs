@@ -2,8 +2,8 @@
 //! ends.
 //!
 //! A [`Hub`] serves streams ([`Hub::serve`]), listens to everything applied and, while its node leads,
-//! keeps the leases. It knows a stream only as a [`Pipe`](holdfast_seams::Pipe), replication only as
-//! [`Consensus`], time and randomness only as [`Seams`].
+//! keeps the leases. It knows a stream only as a [`Pipe`](holdfast_runtime::Pipe), replication only as
+//! [`Consensus`], time and randomness only as [`Runtime`].
 //!
 //! ```text
 //!            frames                submit                      log
@@ -55,8 +55,8 @@ mod watch;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use holdfast_cassandra::database::Tables;
-use holdfast_seams::{Seams, Task};
+use holdfast_keyspace::database::Tables;
+use holdfast_runtime::{Runtime, Task};
 
 pub use error::StreamError;
 pub use metrics::SessionMetrics;
@@ -99,12 +99,12 @@ impl Hub {
         consensus: Arc<dyn Consensus>,
         cluster_id: Arc<dyn ClusterId>,
         settings: SessionSettings,
-        seams: Seams,
+        runtime: Runtime,
     ) -> Self {
-        let registry = Arc::new(Registry::new(seams, settings));
+        let registry = Arc::new(Registry::new(runtime, settings));
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
-        let lead = registry.seams.spawn("session-lead", lead.run());
+        let lead = registry.runtime.spawn("session-lead", lead.run());
         Self { registry, consensus, cluster_id, keepers: OnceLock::new(), _lead: lead }
     }
 
@@ -113,8 +113,8 @@ impl Hub {
     pub fn keep_scopes(&self, fallback: Option<(Terms, Arc<Tables>)>) {
         let registry = &self.registry;
         let (consensus, board) = (self.consensus.clone(), registry.board.clone());
-        let (cluster, seams) = (self.cluster_id.clone(), registry.seams.clone());
-        let _ = self.keepers.set(Keepers::start(consensus, board, cluster, fallback, seams));
+        let (cluster, runtime) = (self.cluster_id.clone(), registry.runtime.clone());
+        let _ = self.keepers.set(Keepers::start(consensus, board, cluster, fallback, runtime));
     }
 
     /// The keepers of the scopes on this node, if they were started.
@@ -127,8 +127,8 @@ impl Hub {
         &self.consensus
     }
 
-    pub(crate) fn seams(&self) -> &Seams {
-        &self.registry.seams
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.registry.runtime
     }
 
     fn watches(&self) -> &Arc<Watches> {

@@ -4,7 +4,7 @@ use holdfast_core::{Answer, Command, Label, LockTable, LogIndex, SessionId, Tenu
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority};
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::error::StreamError;
 use super::frames::{Opening, Unfit, read_open};
@@ -41,7 +41,7 @@ pub(super) enum Taking<'a> {
     /// first keepalive comes in.
     Pages(HeldOn<'a>),
     /// The resume renewed the lease. What the client sends later shows that this was right.
-    Whole { since: Moment },
+    Whole { since: Instant },
 }
 
 impl Taking<'_> {
@@ -59,7 +59,7 @@ impl Taking<'_> {
 struct Resume<'a> {
     visit: &'a Visit,
     tenure: Tenure,
-    at: Moment,
+    at: Instant,
     key: &'a Key,
     in_pages: bool,
 }
@@ -165,7 +165,7 @@ impl Hub {
         label: Label,
     ) -> Result<Fresh, NotMade> {
         let mut secret = [0; SECRET_BYTES];
-        self.registry.seams.rng.fill(&mut secret);
+        self.registry.runtime.rng.fill(&mut secret);
         let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);
         let command = Command::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
         let committed = propose(&*self.consensus, command).await.map_err(NotMade::NotProposed)?;
@@ -230,7 +230,7 @@ impl Hub {
         let lease_unmoved = in_pages;
         let opened = Opened { lease_unmoved, ..self.opened(tenure, session, ttl_ms) };
         visit.seat.begin(index, opened, state);
-        let taking = Taking::Whole { since: self.registry.seams.clock.now() };
+        let taking = Taking::Whole { since: self.registry.runtime.clock.now() };
         let pages = Some(pages).filter(|pages| !pages.is_empty());
         Ok(Start::Attached(Attachment { session, pages, taking }))
     }
@@ -295,7 +295,7 @@ impl Hub {
 
     /// The scopes for an answer that is sent now; read so late that no authority is overstated.
     pub(super) fn scopes(&self, tenure: Tenure) -> Vec<ScopeAuthority> {
-        self.registry.board.answers(tenure, self.registry.seams.clock.now())
+        self.registry.board.answers(tenure, self.registry.runtime.clock.now())
     }
 
     /// Refuses a session of another cluster, naming both.

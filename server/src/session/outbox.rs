@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_proto::v1::{ServerFrame, ServerFrames};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use prost::Message as _;
 use tokio::sync::{Notify, mpsc};
 
@@ -205,17 +205,17 @@ impl Outbox {
     /// Sends what is pushed until the stream ends or the other end is gone; returns how it ended.
     ///
     /// After the end was decided, a client that does not read has [`LAST_WORDS`] to take the rest.
-    pub(super) async fn deliver(&self, seams: &Seams, to: mpsc::Sender<ServerFrames>) -> End {
+    pub(super) async fn deliver(&self, runtime: &Runtime, to: mpsc::Sender<ServerFrames>) -> End {
         loop {
             match self.next() {
                 Next::Send(frames) => {
-                    if !self.hand_over(seams, &to, frames).await {
+                    if !self.hand_over(runtime, &to, frames).await {
                         return self.end_now();
                     }
                     self.page_left.notify_one();
                 }
                 Next::End(end) => return end,
-                Next::Wait => holdfast_seams::select! {
+                Next::Wait => holdfast_runtime::select! {
                     () = self.filled.notified() => {}
                     () = to.closed() => return self.end_now(),
                 },
@@ -226,11 +226,11 @@ impl Outbox {
     /// Waits for room and sends; `false` if the other end is gone, or did not read to the end.
     async fn hand_over(
         &self,
-        seams: &Seams,
+        runtime: &Runtime,
         to: &mpsc::Sender<ServerFrames>,
         frames: ServerFrames,
     ) -> bool {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             permit = to.reserve() => match permit {
                 Ok(permit) => {
                     permit.send(frames);
@@ -238,20 +238,20 @@ impl Outbox {
                 }
                 Err(_) => false,
             },
-            () = self.given_up(seams) => false,
+            () = self.given_up(runtime) => false,
         }
     }
 
     /// Waits until the stream is ended and its last frames have had their time. An overflow gives them
     /// none: its client is known not to read.
-    async fn given_up(&self, seams: &Seams) {
+    async fn given_up(&self, runtime: &Runtime) {
         while !self.is_ended() {
             self.filled.notified().await;
         }
         if matches!(self.lock().end, Some(Err(StreamError::Limit { .. }))) {
             return;
         }
-        seams.sleep(LAST_WORDS).await;
+        runtime.sleep(LAST_WORDS).await;
     }
 
     fn next(&self) -> Next {

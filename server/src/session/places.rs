@@ -116,7 +116,7 @@ impl Lead {
                     self.registry.tell_moved(table, index, &lock);
                 });
             }
-            self.registry.seams.sleep(EVERY).await;
+            self.registry.runtime.sleep(EVERY).await;
         }
     }
 }

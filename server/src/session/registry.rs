@@ -23,7 +23,7 @@ use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::Notify;
 
 use super::answers::{frame, now_ms};
@@ -50,7 +50,7 @@ pub(super) struct StreamId(u64);
 /// The shared state of the session layer.
 #[derive(Debug)]
 pub(super) struct Registry {
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) settings: SessionSettings,
     pub(super) metrics: SessionMetrics,
     /// The watchers; they have a lock of their own.
@@ -118,14 +118,14 @@ pub(super) struct Visit {
 }
 
 impl Registry {
-    pub(super) fn new(seams: Seams, settings: SessionSettings) -> Self {
+    pub(super) fn new(runtime: Runtime, settings: SessionSettings) -> Self {
         let metrics = SessionMetrics::default();
         let watches = Arc::new(Watches::new(&settings, metrics.clone()));
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
         let budget = BytesBudget::new(settings.outbox_bytes_total, metrics.outbox_bytes.clone());
         let outboxes = Outboxes::new(bounds, budget);
         Self {
-            seams,
+            runtime,
             settings,
             metrics,
             watches,
@@ -145,7 +145,7 @@ impl Registry {
     }
 
     pub(super) fn now_ms(&self, table: &LockTable) -> u64 {
-        now_ms(table, &*self.seams.clock)
+        now_ms(table, &*self.runtime.clock)
     }
 
     /// The last index whose events were dispatched here.
@@ -189,7 +189,7 @@ impl Registry {
     pub(super) fn begin_tenure(
         &self,
         tenure: Tenure,
-        now: Moment,
+        now: Instant,
         sessions: &mut dyn Iterator<Item = (SessionId, u64)>,
     ) {
         if keeps_deadlines()

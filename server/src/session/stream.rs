@@ -9,7 +9,7 @@ use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
-use holdfast_seams::{Moment, Pipe};
+use holdfast_runtime::{Instant, Pipe};
 
 use super::error::StreamError;
 use super::frames::{Request, Unfit, read_request};
@@ -46,17 +46,17 @@ impl Hub {
     pub async fn serve(&self, pipe: Pipe<ServerFrames, ClientFrames>) -> Result<(), StreamError> {
         let visit = self.registry.enter()?;
         let outbox = visit.seat.outbox.clone();
-        let seams = &self.registry.seams;
+        let runtime = &self.registry.runtime;
         let inbox =
-            Inbox::new(pipe.incoming, seams.clone(), self.registry.settings.frames_per_second);
+            Inbox::new(pipe.incoming, runtime.clone(), self.registry.settings.frames_per_second);
         let reading = async {
             let end = self.read(&visit, inbox).await;
             outbox.finish(None, end);
             std::future::pending::<()>().await;
         };
         // Sending goes first: a client that floods its stream still receives its frames.
-        holdfast_seams::select! {
-            end = outbox.deliver(seams, pipe.outgoing) => end,
+        holdfast_runtime::select! {
+            end = outbox.deliver(runtime, pipe.outgoing) => end,
             () = reading => Ok(()),
         }
     }
@@ -67,7 +67,7 @@ impl Hub {
         let start = {
             let mut opening = std::pin::pin!(self.open(visit, first));
             loop {
-                holdfast_seams::select! {
+                holdfast_runtime::select! {
                     start = &mut opening => break start?,
                     filled = inbox.fill() => if !filled? { return Ok(()) },
                 }
@@ -83,7 +83,7 @@ impl Hub {
                 let seat = visit.seat.clone();
                 let showing = self.show(&visit.seat, pages);
                 let attended = Attended { hub: self, seat, session, done_below, taking };
-                holdfast_seams::select! {
+                holdfast_runtime::select! {
                     end = attended.read(inbox) => end,
                     () = showing => Ok(()),
                 }
@@ -108,7 +108,7 @@ impl Hub {
 
     async fn first_frame(&self, inbox: &mut Inbox) -> Result<Option<Received>, StreamError> {
         let settings = &self.registry.settings;
-        let first = self.registry.seams.timeout(settings.open_within(), inbox.next()).await;
+        let first = self.registry.runtime.timeout(settings.open_within(), inbox.next()).await;
         first.unwrap_or_else(|_| {
             let waited_ms = settings.open_within_ms;
             Err(StreamError::Protocol(format!("no Open came within {waited_ms} ms")))
@@ -148,7 +148,7 @@ impl Attended<'_> {
     }
 
     /// A frame came in at `at`. After a State that went out whole it shows that the client took it.
-    fn note_sign(&mut self, at: Moment) {
+    fn note_sign(&mut self, at: Instant) {
         if let Taking::Whole { since } = self.taking
             && at > since
         {
@@ -159,7 +159,7 @@ impl Attended<'_> {
         }
     }
 
-    fn act(&mut self, request: Request, at: Moment) {
+    fn act(&mut self, request: Request, at: Instant) {
         let (session, done_below) = (self.session, self.done_below);
         match request {
             Request::KeepAlive { seq } => {

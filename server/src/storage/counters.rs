@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// Counts the work of the writer since the log was opened, for metrics.
@@ -38,12 +38,12 @@ impl Counters {
     }
 
     /// The time at which a commit begins, for [`committed`](Self::committed).
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
 
     /// Counts a commit that began at `begun` and is durable.
-    pub(super) fn committed(&self, begun: Moment, synced_blobs: bool) {
+    pub(super) fn committed(&self, begun: Instant, synced_blobs: bool) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.blob_syncs.fetch_add(u64::from(synced_blobs), Ordering::Relaxed);
         self.sync_seconds.observe(self.now().saturating_since(begun).as_secs_f64());

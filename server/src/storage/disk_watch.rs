@@ -22,7 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::disk::{Disk, DiskFile};
 use super::error::{Fault, OnFault};
@@ -91,19 +91,19 @@ impl DiskWatch {
     }
 
     /// As [`on_a_thread`](Self::on_a_thread), as a task of a simulated process.
-    pub(super) fn as_a_task(limit: Duration, on_fault: OnFault, seams: &Seams) -> Self {
+    pub(super) fn as_a_task(limit: Duration, on_fault: OnFault, runtime: &Runtime) -> Self {
         // A simulated disk waits for no descriptor.
-        Self::as_a_task_unless(limit, || false, on_fault, seams)
+        Self::as_a_task_unless(limit, || false, on_fault, runtime)
     }
 
     fn as_a_task_unless(
         limit: Duration,
         is_excused: fn() -> bool,
         on_fault: OnFault,
-        seams: &Seams,
+        runtime: &Runtime,
     ) -> Self {
         let (watch, shared) = Self::new(limit, is_excused, on_fault);
-        let clock = seams.clone();
+        let clock = runtime.clone();
         let looks = async move {
             loop {
                 clock.sleep(limit / LOOKS).await;
@@ -112,7 +112,7 @@ impl DiskWatch {
                 }
             }
         };
-        seams.spawn("disk-watch", looks).detach();
+        runtime.spawn("disk-watch", looks).detach();
         watch
     }
 
@@ -304,18 +304,18 @@ impl DiskFile for WatchedFile {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use holdfast_seams::simulated;
+    use holdfast_runtime::simulated;
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(8);
 
-    fn watched() -> (DiskWatch, Arc<AtomicUsize>, Seams) {
+    fn watched() -> (DiskWatch, Arc<AtomicUsize>, Runtime) {
         watched_unless(|| false)
     }
 
-    fn watched_unless(is_excused: fn() -> bool) -> (DiskWatch, Arc<AtomicUsize>, Seams) {
-        let seams = simulated::seams(1, 0);
+    fn watched_unless(is_excused: fn() -> bool) -> (DiskWatch, Arc<AtomicUsize>, Runtime) {
+        let runtime = simulated::runtime(1, 0);
         let faults = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&faults);
         let on_fault: OnFault = Arc::new(move |fault| {
@@ -323,35 +323,35 @@ mod tests {
             assert!(fault.to_string().starts_with("cannot sync /data/sled: "), "{fault}");
             counted.fetch_add(1, Ordering::Relaxed);
         });
-        (DiskWatch::as_a_task_unless(LIMIT, is_excused, on_fault, &seams), faults, seams)
+        (DiskWatch::as_a_task_unless(LIMIT, is_excused, on_fault, &runtime), faults, runtime)
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_operation_that_does_not_end_within_the_limit_is_a_fault_that_names_it() {
-        let (watch, faults, seams) = watched();
+        let (watch, faults, runtime) = watched();
         let _hangs = watch.enter("sync", Path::new("/data/sled"));
 
-        seams.sleep(LIMIT * 89 / 100).await;
+        runtime.sleep(LIMIT * 89 / 100).await;
         assert_eq!(faults.load(Ordering::Relaxed), 0);
-        seams.sleep(LIMIT * 12 / 100).await;
+        runtime.sleep(LIMIT * 12 / 100).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1);
-        seams.sleep(LIMIT * 9).await;
+        runtime.sleep(LIMIT * 9).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1, "it is reported once");
     }
 
     /// The thread is never idle, and none of its operations takes long.
     #[tokio::test(start_paused = true)]
     async fn operations_that_end_are_no_fault_however_many_there_are() {
-        let (watch, faults, seams) = watched();
+        let (watch, faults, runtime) = watched();
         for _ in 0..100 {
             let busy = watch.enter("sync", Path::new("/data/sled"));
-            seams.sleep(LIMIT * 7 / 10).await;
+            runtime.sleep(LIMIT * 7 / 10).await;
             drop(busy);
         }
         assert_eq!(faults.load(Ordering::Relaxed), 0);
 
         let _hangs = watch.enter("sync", Path::new("/data/sled"));
-        seams.sleep(LIMIT * 5 / 4).await;
+        runtime.sleep(LIMIT * 5 / 4).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 
@@ -359,24 +359,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn waiting_for_a_descriptor_does_not_count() {
         static WAITS: AtomicBool = AtomicBool::new(true);
-        let (watch, faults, seams) = watched_unless(|| WAITS.load(Ordering::Relaxed));
+        let (watch, faults, runtime) = watched_unless(|| WAITS.load(Ordering::Relaxed));
         let _opens = watch.enter("sync", Path::new("/data/sled"));
 
-        seams.sleep(LIMIT * 6).await;
+        runtime.sleep(LIMIT * 6).await;
         assert_eq!(faults.load(Ordering::Relaxed), 0);
         WAITS.store(false, Ordering::Relaxed);
-        seams.sleep(LIMIT * 5 / 4).await;
+        runtime.sleep(LIMIT * 5 / 4).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_reads_all_there_is_has_sixty_times_the_limit() {
-        let (watch, faults, seams) = watched();
+        let (watch, faults, runtime) = watched();
         let _hangs = watch.enter_patiently("sync", Path::new("/data/sled"));
 
-        seams.sleep(LIMIT * 59).await;
+        runtime.sleep(LIMIT * 59).await;
         assert_eq!(faults.load(Ordering::Relaxed), 0);
-        seams.sleep(LIMIT * 2).await;
+        runtime.sleep(LIMIT * 2).await;
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 }

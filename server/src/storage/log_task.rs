@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use holdfast_seams::{BoxFuture, Seams, select};
+use holdfast_runtime::{BoxFuture, Runtime, select};
 use tokio::sync::Notify;
 
 use super::commit_queue::{Commit, Queue};
@@ -49,11 +49,11 @@ impl LogTask {
         writer: Writer,
         on_fault: OnFault,
         (pace, watch): (Pace, DiskWatch),
-        seams: &Seams,
+        runtime: &Runtime,
     ) -> Self {
         let shared = Arc::new(Shared { queue: Mutex::default(), work: Notify::new(), watch });
-        let write = Arc::clone(&shared).run(writer, on_fault, pace, seams.clone());
-        seams.spawn("log", write).detach();
+        let write = Arc::clone(&shared).run(writer, on_fault, pace, runtime.clone());
+        runtime.spawn("log", write).detach();
         Self { shared }
     }
 }
@@ -77,8 +77,14 @@ impl Drop for LogTask {
 
 impl Shared {
     /// Runs commit by commit until the log is closed or the first fault.
-    async fn run(self: Arc<Self>, mut writer: Writer, on_fault: OnFault, pace: Pace, seams: Seams) {
-        while let Some((commit, done)) = self.next_commit(writer.has_purge_left(), &seams).await {
+    async fn run(
+        self: Arc<Self>,
+        mut writer: Writer,
+        on_fault: OnFault,
+        pace: Pace,
+        runtime: Runtime,
+    ) {
+        while let Some((commit, done)) = self.next_commit(writer.has_purge_left(), &runtime).await {
             let path = writer.path().to_owned();
             let watched = self.watch.enter("write", &path);
             let committed = commit_at(&mut writer, &commit, &pace).await;
@@ -94,7 +100,11 @@ impl Shared {
     }
 
     /// Waits for work, as the thread does.
-    async fn next_commit(&self, purge_left: bool, seams: &Seams) -> Option<(Commit, Vec<Done>)> {
+    async fn next_commit(
+        &self,
+        purge_left: bool,
+        runtime: &Runtime,
+    ) -> Option<(Commit, Vec<Done>)> {
         loop {
             {
                 let mut queue = self.lock();
@@ -111,7 +121,7 @@ impl Shared {
             }
             select! {
                 () = self.work.notified() => {}
-                () = seams.sleep(IDLE) => return Some((Commit::Changes(Vec::new()), Vec::new())),
+                () = runtime.sleep(IDLE) => return Some((Commit::Changes(Vec::new()), Vec::new())),
             }
         }
     }

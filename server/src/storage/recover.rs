@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 use super::counters::Counters;
 use super::error::{OpenError, open_error};

@@ -14,7 +14,7 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::error::{OpenError, open_error};
 use super::files::{sync_folder, sync_tree};
@@ -116,7 +116,7 @@ fn read_store(
     idlers.thin_out(&tree);
     let tree = SledTree { db, tree, idlers, file, _lock: lock };
     // The machine's own clock: no simulation repeats the work of this thread.
-    recover(Box::new(tree), path, state, guard, Seams::system().clock)
+    recover(Box::new(tree), path, state, guard, Runtime::system().clock)
 }
 
 /// sled locks its file as well. We hold the folder, so only the remains of an instance that this

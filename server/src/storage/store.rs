@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{BoxFuture, Clock, Seams};
+use holdfast_runtime::{BoxFuture, Clock, Runtime};
 
 use super::counters::Counters;
 use super::disk::{Disk, SystemDisk};
@@ -64,7 +64,7 @@ pub struct Ground {
     /// How long its commits take.
     pub pace: Pace,
     /// Runs the task that writes the log.
-    pub seams: Seams,
+    pub runtime: Runtime,
 }
 
 impl std::fmt::Debug for Ground {
@@ -136,20 +136,20 @@ impl Store {
         options: StoreOptions,
         ground: Ground,
     ) -> Result<Self, OpenError> {
-        let Ground { disk, open_tree, pace, seams } = ground;
+        let Ground { disk, open_tree, pace, runtime } = ground;
         let watch = options.stalls_after.map_or_else(DiskWatch::none, |limit| {
-            DiskWatch::as_a_task(limit, Arc::clone(&options.on_fault), &seams)
+            DiskWatch::as_a_task(limit, Arc::clone(&options.on_fault), &runtime)
         });
         let disk: Arc<dyn Disk> = Arc::new(WatchedDisk { disk, watch: watch.clone() });
         disk.create_folders(folder).map_err(|e| open_error("create", folder, e))?;
         let guard = Arc::new(open_guard(&*disk, folder, &options)?);
         let (writer, mirror) =
-            open_tree_on(&*disk, folder, &guard, open_tree, seams.clock.clone())?;
+            open_tree_on(&*disk, folder, &guard, open_tree, runtime.clock.clone())?;
         let counters = writer.counters();
         let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
         let log_pace = (Arc::clone(&pace), watch);
         let store = opened.assemble(options.on_fault, |on_fault| {
-            Ok(Arc::new(LogTask::start(writer, on_fault, log_pace, &seams)))
+            Ok(Arc::new(LogTask::start(writer, on_fault, log_pace, &runtime)))
         })?;
         Ok(Self { pace: Some(pace), ..store })
     }

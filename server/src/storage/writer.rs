@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::commit_queue::Commit;
 use super::counters::Counters;
@@ -57,7 +57,7 @@ pub(super) struct Writer {
 
 /// A commit that was written, and is not durable yet.
 pub(super) struct Written {
-    begun: Moment,
+    begun: Instant,
     /// What the guard takes over when the commit is durable; after a truncation nothing, because
     /// the guard was updated before.
     news: Option<News>,

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::support::{Node, Setup, cluster_of, eventually, get, leads};
@@ -61,10 +61,10 @@ fn busy(node: &Node) -> Duration {
 
 /// The fraction of one core that an idle node uses.
 async fn share_of_a_core(node: &Node) -> f64 {
-    let seams = Seams::system();
-    let (before, since) = (busy(node), seams.clock.now());
-    seams.sleep(WATCHED).await;
-    let took = seams.clock.now().saturating_since(since);
+    let runtime = Runtime::system();
+    let (before, since) = (busy(node), runtime.clock.now());
+    runtime.sleep(WATCHED).await;
+    let took = runtime.clock.now().saturating_since(since);
     busy(node).saturating_sub(before).as_secs_f64() / took.as_secs_f64()
 }
 

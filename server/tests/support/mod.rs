@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A free port.
 pub fn free_address() -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, holdfast_seams::loopback::free_port().unwrap()).into()
+    (Ipv4Addr::LOCALHOST, holdfast_runtime::loopback::free_port().unwrap()).into()
 }
 
 /// The settings of a node: its own folder and three free ports.

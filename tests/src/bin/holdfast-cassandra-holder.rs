@@ -23,7 +23,7 @@ use holdfast::Client;
 use holdfast_recipes::{
     Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope, WorkQueue, WorkTables,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::fallback;
 use holdfast_tests::history::{ClientId, Recorder};
 use holdfast_tests::recipe::{Recipe, WORK};
@@ -41,7 +41,7 @@ async fn main() {
         panic!("RECIPE CONTACT_POINTS KEYSPACE TTL_S SKEW_S HISTORY CLIENT_ID hold|work NAME…");
     };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let recorder = Recorder::to_file(Seams::system().clock, history.as_ref()).unwrap();
+    let recorder = Recorder::to_file(Runtime::system().clock, history.as_ref()).unwrap();
     let recorder = recorder.of_rate(ClockRate::of_this_process());
     let secs = |text: &String| Duration::from_secs(text.parse().unwrap());
     let limit = Duration::from_secs(20);
@@ -84,7 +84,7 @@ async fn hold(scribe: &RemoteScribe, name: &str) {
     let held = scribe.acquire(name, Patience::AtMost(Duration::from_mins(1))).await.unwrap();
     println!("held");
     while held.note() {
-        Seams::system().sleep(Duration::from_millis(5)).await;
+        Runtime::system().sleep(Duration::from_millis(5)).await;
     }
     println!("lost");
     std::future::pending::<()>().await;
@@ -94,7 +94,7 @@ async fn have(worker: &Worker) {
     let had = worker.next(Patience::AtMost(Duration::from_mins(1))).await.unwrap().unwrap();
     println!("had {}", had.item().id());
     while had.note() {
-        Seams::system().sleep(Duration::from_millis(5)).await;
+        Runtime::system().sleep(Duration::from_millis(5)).await;
     }
     println!("lost");
     std::future::pending::<()>().await;

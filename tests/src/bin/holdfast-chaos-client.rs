@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::chaos::workload::{Work, work};
 use holdfast_tests::history::Recorder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,10 +38,10 @@ struct Arguments {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments = Arguments::parse();
-    let recorder = Recorder::to_file(Seams::system().clock, &arguments.history).unwrap();
+    let recorder = Recorder::to_file(Runtime::system().clock, &arguments.history).unwrap();
     let mut told = signal(SignalKind::terminate()).expect("signals can be heard");
     let (stop, stopped) = watch::channel(false);
-    let listening = Seams::system().spawn("signals", async move {
+    let listening = Runtime::system().spawn("signals", async move {
         told.recv().await;
         stop.send_replace(true);
     });

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use futures_util::FutureExt as _;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::chaos::{Options, Outcome, run};
 use tempfile::TempDir;
 
@@ -58,7 +58,7 @@ fn say(line: &str) {
 
 fn fresh_seed() -> u64 {
     let mut bytes = [0; 8];
-    Seams::system().rng.fill(&mut bytes);
+    Runtime::system().rng.fill(&mut bytes);
     // Few enough digits to be typed again.
     u64::from_le_bytes(bytes) % 1_000_000_000
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Parser;
 use futures_util::{StreamExt, stream};
 use holdfast_recipes::Schema;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::cluster::{Cluster, Setup, binary, end_with_parent};
 use nix::unistd::Pid;
@@ -87,7 +87,7 @@ async fn load(nodes: &Nodes, rows: u64, owners: u64) {
     let insert =
         format!("INSERT INTO {KEYSPACE}.leases (name, owner) VALUES (?, ?) USING TTL {LEASE_S}");
     let insert = session.prepare(insert).await.unwrap();
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let began = clock.now();
     let inserts = stream::iter(0..rows).map(|row| {
         let owner = format!("worker-{}/0123456789abcdef", row % owners);
@@ -113,7 +113,7 @@ struct Measured {
 
 impl Import {
     async fn run(&self, nodes: &Nodes, cluster: &Cluster) -> Measured {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let points = nodes.contact_points().await;
         let mut command = Command::new(binary("holdfast-migrate"));
         command
@@ -123,18 +123,18 @@ impl Import {
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         end_with_parent(&mut command);
-        let began = seams.clock.now();
+        let began = runtime.clock.now();
         let mut child = command.spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         let mut peak = 0;
         while child.try_wait().unwrap().is_none() {
             peak = peak_mb(pid).unwrap_or(0).max(peak);
-            if seams.clock.now().saturating_since(began) > self.give_up {
+            if runtime.clock.now().saturating_since(began) > self.give_up {
                 child.kill().unwrap();
             }
-            seams.sleep(LOOK).await;
+            runtime.sleep(LOOK).await;
         }
-        let took = seams.clock.now().saturating_since(began);
+        let took = runtime.clock.now().saturating_since(began);
         let output = child.wait_with_output().unwrap();
         let sum = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
         Measured { sum, took, peak_mb: peak }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum as _};
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::life::{
     Clocks, Many, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
 };
@@ -202,7 +202,7 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
         looked
     };
     let mut mutants = chosen(arguments);
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let end = arguments.seconds.map(|seconds| clock.now() + Duration::from_secs(seconds));
     if end.is_some() {
         let turn = usize::try_from(fresh_seed()).unwrap_or(0) % mutants.len().max(1);

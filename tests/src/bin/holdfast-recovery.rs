@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::wire::{Ticket, Wire};
 
@@ -63,7 +63,7 @@ async fn main() -> ExitCode {
 
 /// Takes so many locks, each session its share.
 async fn load(address: &str, holds: u64, per_session: u64) -> Vec<Ticket> {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let began = clock.now();
     let mut sessions = Vec::new();
     for first in (0..holds).step_by(usize::try_from(per_session).unwrap()) {
@@ -88,14 +88,14 @@ async fn load(address: &str, holds: u64, per_session: u64) -> Vec<Ticket> {
 /// SIGKILL, a start, and the time from there until somebody is granted a lock.
 async fn kill_and_wait(cluster: &mut Cluster, address: &str) -> Duration {
     cluster.kill(0);
-    let seams = Seams::system();
-    let began = seams.clock.now();
+    let runtime = Runtime::system();
+    let began = runtime.clock.now();
     cluster.start_node(0);
     cluster.leader().await;
     let (mut wire, _) = Wire::open(address, TTL_MS).await;
     wire.acquire(1, "after the kill", false).await;
     let token = wire.granted(1).await;
-    let took = seams.clock.now().saturating_since(began);
+    let took = runtime.clock.now().saturating_since(began);
     wire.release(token).await;
     wire.released(token).await;
     wire.close().await;

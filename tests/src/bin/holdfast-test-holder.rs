@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::history::{ClientId, Recorder};
 use holdfast_tests::traffic::Scribe;
 
@@ -23,8 +23,8 @@ async fn main() {
     let [endpoints, ttl_ms, name, id, history] = arguments.as_slice() else {
         panic!("ENDPOINTS TTL_MS NAME CLIENT_ID HISTORY");
     };
-    let seams = Seams::system();
-    let recorder = Recorder::to_file(seams.clock.clone(), history.as_ref()).unwrap();
+    let runtime = Runtime::system();
+    let recorder = Recorder::to_file(runtime.clock.clone(), history.as_ref()).unwrap();
     let ttl = Duration::from_millis(ttl_ms.parse().unwrap());
     let id = ClientId(id.parse().unwrap());
 
@@ -33,6 +33,6 @@ async fn main() {
     println!("held {}", held.token());
     loop {
         held.note();
-        seams.sleep(Duration::from_millis(5)).await;
+        runtime.sleep(Duration::from_millis(5)).await;
     }
 }

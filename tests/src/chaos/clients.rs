@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -125,18 +125,18 @@ impl Clients {
 
     /// Lets all of them finish their work. Returns those that do not in time, or fail.
     pub async fn finish(&mut self) -> Vec<String> {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         for index in 0..self.places.len() {
             self.signal(index, Signal::SIGTERM);
         }
-        let give_up = seams.clock.now() + FINISHES_WITHIN * 2;
+        let give_up = runtime.clock.now() + FINISHES_WITHIN * 2;
         let mut wrong = Vec::new();
         for place in &mut self.places {
             let log = self.given.folder.join(format!("clients-{}.log", place.first / IDS));
             let status = loop {
                 match place.child.try_wait().unwrap() {
-                    None if seams.clock.now() < give_up => {
-                        seams.sleep(std::time::Duration::from_millis(50)).await;
+                    None if runtime.clock.now() < give_up => {
+                        runtime.sleep(std::time::Duration::from_millis(50)).await;
                     }
                     status => break status,
                 }

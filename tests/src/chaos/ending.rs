@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast_proto::v1::StatusResponse;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::schedule::Schedule;
 use super::stage::Stage;
@@ -43,7 +43,7 @@ pub struct Ending {
 pub async fn end(mut stage: Stage, schedule: &mut Schedule) -> Ending {
     stage.cluster.all_ready().await;
     stage.note_healed();
-    Seams::system().sleep(GOES_ON).await;
+    Runtime::system().sleep(GOES_ON).await;
     stage.watch_processes();
     let mut violations = std::mem::take(&mut stage.wrong);
     violations.extend(stage.clients.finish().await);
@@ -115,8 +115,8 @@ async fn serves_every_lock(stage: &Stage) -> Vec<String> {
 
 /// Why the members do not agree, if they do not in time (I16).
 async fn disagreement(addresses: &[&str]) -> Option<String> {
-    let seams = Seams::system();
-    let give_up = seams.clock.now() + AGREE_WITHIN;
+    let runtime = Runtime::system();
+    let give_up = runtime.clock.now() + AGREE_WITHIN;
     loop {
         let asked = addresses.iter().map(|address| wire::status(address, Duration::from_secs(1)));
         let answers = futures_util::future::join_all(asked).await;
@@ -125,10 +125,10 @@ async fn disagreement(addresses: &[&str]) -> Option<String> {
         if states.as_ref().is_some_and(|states| states.windows(2).all(|two| two[0] == two[1])) {
             return None;
         }
-        if seams.clock.now() > give_up {
+        if runtime.clock.now() > give_up {
             return Some(format!("the members do not agree (I16): {states:?}"));
         }
-        seams.sleep(Duration::from_millis(200)).await;
+        runtime.sleep(Duration::from_millis(200)).await;
     }
 }
 

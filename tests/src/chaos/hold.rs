@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment, Seams};
+use holdfast_runtime::{Clock, Instant, Runtime};
 use nix::errno::Errno;
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -137,7 +137,7 @@ struct Packets {
     draw: Draw,
     clock: Arc<dyn Clock>,
     /// The packets by due time, then in the order of their arrival.
-    held: BTreeMap<(Moment, u64), Vec<u8>>,
+    held: BTreeMap<(Instant, u64), Vec<u8>>,
     count: u64,
     /// The connections that lived when it began.
     before: BTreeSet<Connection>,
@@ -159,7 +159,7 @@ impl Packets {
             receivers,
             lateness: Some(lateness),
             draw,
-            clock: Seams::system().clock,
+            clock: Runtime::system().clock,
             held: BTreeMap::new(),
             count: 0,
             connections: BTreeSet::new(),
@@ -215,7 +215,7 @@ impl Packets {
 
     fn hold(&mut self, packet: &[u8], lateness: Lateness) {
         let due = match lateness {
-            Lateness::UntilTheEnd => Moment::from_origin(Duration::MAX),
+            Lateness::UntilTheEnd => Instant::from_origin(Duration::MAX),
             Lateness::EachUpTo(most) => {
                 let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
                 self.clock.now() + Duration::from_millis(self.draw.below(most))

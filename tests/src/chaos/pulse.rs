@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use holdfast_proto::v1::StatusResponse;
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 
 use crate::history::Recorder;
 use crate::wire::status;
@@ -56,7 +56,7 @@ impl Pulse {
     pub fn feel(addresses: Vec<String>, recorder: Recorder) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let asking = ask(addresses, recorder, seen.clone());
-        Self { seen, _asking: Seams::system().spawn("pulse", asking) }
+        Self { seen, _asking: Runtime::system().spawn("pulse", asking) }
     }
 
     fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> T {
@@ -100,7 +100,7 @@ async fn ask(addresses: Vec<String>, recorder: Recorder, seen: Arc<Mutex<Seen>>)
             seen.note(leader, recorder.now_ns());
             answers.into_iter().flatten().for_each(|status| seen.compare(status));
         }
-        Seams::system().sleep(EVERY).await;
+        Runtime::system().sleep(EVERY).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 
 use super::faults::{self, Broken};
 use super::kind::{Kind, Takes};
@@ -57,37 +57,37 @@ pub struct Observed {
 pub struct Schedule {
     kinds: Vec<Kind>,
     draw: Draw,
-    under_way: Vec<(Kind, Broken, Moment, u64)>,
-    next: Moment,
+    under_way: Vec<(Kind, Broken, Instant, u64)>,
+    next: Instant,
     observed: Observed,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl Schedule {
     /// Faults of these kinds, the first one soon.
     pub fn new(kinds: Vec<Kind>, stage: &mut Stage) -> Self {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let draw = Draw::new(stage.draw.below(u64::MAX));
-        let next = seams.clock.now() + Duration::from_secs(2);
+        let next = runtime.clock.now() + Duration::from_secs(2);
         let observed = Observed { chaos: (stage.recorder.now_ns(), 0), ..Observed::default() };
-        Self { kinds, draw, under_way: Vec::new(), next, observed, seams }
+        Self { kinds, draw, under_way: Vec::new(), next, observed, runtime }
     }
 
     /// Lets faults come and go until `ends`, then undoes the remaining ones.
-    pub async fn work(&mut self, stage: &mut Stage, ends: Moment, say: &dyn Fn(&str)) {
+    pub async fn work(&mut self, stage: &mut Stage, ends: Instant, say: &dyn Fn(&str)) {
         let mut progress = Progress::default();
-        let mut next_line = self.seams.clock.now() + PROGRESS_EVERY;
-        while self.seams.clock.now() < ends {
+        let mut next_line = self.runtime.clock.now() + PROGRESS_EVERY;
+        while self.runtime.clock.now() < ends {
             self.undo_what_is_due(stage);
             stage.watch_processes();
-            if self.seams.clock.now() >= self.next {
+            if self.runtime.clock.now() >= self.next {
                 self.begin_one(stage).await;
             }
-            if self.seams.clock.now() >= next_line {
+            if self.runtime.clock.now() >= next_line {
                 next_line = next_line + PROGRESS_EVERY;
                 say(&progress.line(stage, self.observed.faults.len() + self.under_way.len()));
             }
-            self.seams.sleep(TICK).await;
+            self.runtime.sleep(TICK).await;
         }
         self.undo_all(stage).await;
         self.observed.chaos.1 = stage.recorder.now_ns();
@@ -103,10 +103,10 @@ impl Schedule {
         let from_ns = stage.recorder.now_ns();
         if let Some(broken) = faults::begin(stage, kind).await {
             stage.note(&format!("{}: {}", kind.name(), broken.note));
-            let until = self.seams.clock.now() + broken.lasts;
+            let until = self.runtime.clock.now() + broken.lasts;
             self.under_way.push((kind, broken, until, from_ns));
             let pause = Duration::from_millis(self.draw.between(500, 4_000));
-            self.next = self.seams.clock.now() + pause;
+            self.next = self.runtime.clock.now() + pause;
         }
     }
 
@@ -141,7 +141,7 @@ impl Schedule {
     }
 
     fn undo_what_is_due(&mut self, stage: &mut Stage) {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         for fault in
             self.under_way.extract_if(.., |(.., until, _)| *until <= now).collect::<Vec<_>>()
         {
@@ -151,23 +151,23 @@ impl Schedule {
 
     async fn undo_all(&mut self, stage: &mut Stage) {
         stage.is_ending = true;
-        let give_up = self.seams.clock.now() + UNDONE_WITHIN;
+        let give_up = self.runtime.clock.now() + UNDONE_WITHIN;
         for fault in std::mem::take(&mut self.under_way) {
             self.undo(stage, fault);
         }
         while !self.under_way.is_empty() {
             let left: Vec<&Broken> = self.under_way.iter().map(|(_, broken, ..)| broken).collect();
-            assert!(self.seams.clock.now() < give_up, "never undone: {left:?}");
+            assert!(self.runtime.clock.now() < give_up, "never undone: {left:?}");
             self.undo_what_is_due(stage);
-            self.seams.sleep(TICK).await;
+            self.runtime.sleep(TICK).await;
         }
     }
 
-    fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Moment, u64)) {
+    fn undo(&mut self, stage: &mut Stage, fault: (Kind, Broken, Instant, u64)) {
         let (kind, broken, _, from_ns) = fault;
         let note = broken.note.clone();
         if let Some(broken) = faults::undo(stage, broken) {
-            let again = self.seams.clock.now() + broken.lasts;
+            let again = self.runtime.clock.now() + broken.lasts;
             self.under_way.push((kind, broken, again, from_ns));
             return;
         }

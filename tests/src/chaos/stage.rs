@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::{Admin, Client};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::Options;
 use super::clients::{Clients, Given};
@@ -127,7 +127,7 @@ impl Stage {
         }
         let leader = cluster.leader().await;
         let recorder =
-            Recorder::to_file(Seams::system().clock, &folder.join("harness.jsonl")).unwrap();
+            Recorder::to_file(Runtime::system().clock, &folder.join("harness.jsonl")).unwrap();
         let leader = &cluster.nodes()[leader].listen;
         let witness = Witness::take_for(WITNESS_TTL, leader, &recorder, WITNESS, WITNESSED).await;
         let own_address =

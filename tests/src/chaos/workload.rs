@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast::{ChangeKind, Client, WatchEvent};
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tokio::sync::watch;
 
 use crate::draw::Draw;
@@ -161,14 +161,14 @@ impl Holder {
 
     async fn pause(&mut self, longest_ms: u64) {
         let length = Duration::from_millis(1 + self.draw.below(longest_ms));
-        Seams::system().sleep(length).await;
+        Runtime::system().sleep(length).await;
     }
 }
 
 /// Watches every lock, for as long as the handle lives. A panic in it ends the process.
 fn watch_everything(endpoints: &str) -> Task {
     let endpoints = endpoints.to_owned();
-    Seams::system().spawn("watcher", async move {
+    Runtime::system().spawn("watcher", async move {
         loop {
             let reader = Client::builder().endpoints(endpoints.split(',')).reader().unwrap();
             let mut watch = reader.watch("");
@@ -180,7 +180,7 @@ fn watch_everything(endpoints: &str) -> Task {
                 }
             }
             // No node served it: try again.
-            Seams::system().sleep(Duration::from_millis(200)).await;
+            Runtime::system().sleep(Duration::from_millis(200)).await;
         }
     })
 }

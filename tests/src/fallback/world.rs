@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::{Admin, Client, Error, ScopeStatus};
 use holdfast_recipes::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 
 use super::{SCOPE, TABLES, V, W, locker, settings};
 use crate::cassandra::Stage as Nodes;
@@ -124,7 +124,7 @@ impl World {
                 sleep(Duration::from_millis(100)).await;
             }
         };
-        let within = Seams::system().timeout(SWITCHED_WITHIN, coming).await;
+        let within = Runtime::system().timeout(SWITCHED_WITHIN, coming).await;
         assert!(within.is_ok(), "the scope is not {what}: {:?}", self.scope().await);
     }
 
@@ -221,8 +221,8 @@ fn watch_the_machine(nodes: &Nodes) -> (Arc<AtomicU64>, Task) {
     let stood_still = Arc::new(AtomicU64::new(0));
     let (session, counted) = (nodes.session().clone(), stood_still.clone());
     let text = format!("SELECT beat FROM \"{}\".authority WHERE scope = ?", nodes.keyspace());
-    let watching = Seams::system().spawn("watches-the-machine", async move {
-        let clock = Seams::system().clock;
+    let watching = Runtime::system().spawn("watches-the-machine", async move {
+        let clock = Runtime::system().clock;
         loop {
             let looked = clock.now();
             sleep(LOOKS_EVERY).await;
@@ -264,5 +264,5 @@ const fn secs(seconds: u64) -> Duration {
 }
 
 async fn sleep(length: Duration) {
-    Seams::system().sleep(length).await;
+    Runtime::system().sleep(length).await;
 }

@@ -23,7 +23,7 @@ use holdfast_proto::v1::{
     Acquire, AcquireRequest, Cancel, CancelRequest, Granted, Item, Mode, Release, ReleaseRequest,
     SetValue, SetValueRequest,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
@@ -46,7 +46,7 @@ pub(super) struct Caller {
     pub(super) label: String,
     pub(super) id: ClientId,
     pub(super) recorder: Recorder,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) traffic: traffic::Plan,
     pub(super) draw: Draw,
     pub(super) grants: Arc<AtomicU64>,
@@ -76,7 +76,9 @@ impl Caller {
             while session.is_safe() && !*self.stopped.borrow() {
                 match self.ask(&session).await {
                     Some(holding) => self.hold(&session, holding).await,
-                    None => self.seams.sleep(Duration::from_millis(1 + self.draw.below(20))).await,
+                    None => {
+                        self.runtime.sleep(Duration::from_millis(1 + self.draw.below(20))).await;
+                    }
                 }
             }
             self.leave(session).await;
@@ -87,11 +89,11 @@ impl Caller {
     async fn next_session(&self) -> Option<Session> {
         while !*self.stopped.borrow() {
             let asked = (self.traffic.ttl, self.label.as_str());
-            if let Some(session) = Session::open(&self.line, &self.seams, asked).await {
+            if let Some(session) = Session::open(&self.line, &self.runtime, asked).await {
                 self.write(What::Opened { ttl_ms: session.ttl_ms() });
                 return Some(session);
             }
-            self.seams.sleep(AGAIN).await;
+            self.runtime.sleep(AGAIN).await;
         }
         None
     }
@@ -136,9 +138,9 @@ impl Caller {
     /// Asks until there is an answer, the request's own limit has passed, or its session may be
     /// over.
     async fn get(&mut self, session: &Session, request: u64, wish: Wish) -> Option<Holding> {
-        let until = self.seams.clock.now() + self.traffic.within;
+        let until = self.runtime.clock.now() + self.traffic.within;
         while session.is_safe() {
-            let left = until.saturating_since(self.seams.clock.now());
+            let left = until.saturating_since(self.runtime.clock.now());
             if left.is_zero() {
                 self.give_up(session, request).await;
                 return None;
@@ -147,7 +149,7 @@ impl Caller {
                 Ok(granted) => return Some(self.granted(session, request, wish.items, &granted)),
                 Err(status) => match after(&status, request, wish.wait) {
                     // An earlier call of this request had a shorter limit.
-                    Some(What::Denied { .. }) if wish.wait && self.seams.clock.now() < until => {
+                    Some(What::Denied { .. }) if wish.wait && self.runtime.clock.now() < until => {
                         self.write(What::Unknown { request });
                         return None;
                     }
@@ -155,7 +157,7 @@ impl Caller {
                         self.write(what);
                         return None;
                     }
-                    None => self.seams.sleep(AGAIN).await,
+                    None => self.runtime.sleep(AGAIN).await,
                 },
             }
         }
@@ -208,7 +210,7 @@ impl Caller {
                 calls.cancel(&node, asked).await
             });
             match call.await {
-                Err(status) if may_be_asked_again(&status) => self.seams.sleep(AGAIN).await,
+                Err(status) if may_be_asked_again(&status) => self.runtime.sleep(AGAIN).await,
                 _ => return,
             }
         }
@@ -257,13 +259,13 @@ impl Caller {
         let length = Duration::from_millis(self.draw.below(longest_ms + 1));
         let writes = self.writes_of(&holding);
         writes.iter().for_each(Write::now);
-        let until = self.seams.clock.now() + length;
+        let until = self.runtime.clock.now() + length;
         while self.note(session, &holding) {
-            let left = until.saturating_since(self.seams.clock.now());
+            let left = until.saturating_since(self.runtime.clock.now());
             if left.is_zero() {
                 break;
             }
-            self.seams.sleep(left.min(LOOK_EVERY)).await;
+            self.runtime.sleep(left.min(LOOK_EVERY)).await;
         }
         // Safe or not: the resource decides.
         writes.iter().for_each(Write::now);
@@ -276,7 +278,7 @@ impl Caller {
     fn writes_of(&self, holding: &Holding) -> Vec<Write> {
         let alone = holding.items.iter().filter(|item| !item.shared);
         let names = alone.map(|item| item.name.clone()).collect();
-        Write::all(&self.traffic, &self.seams, (self.id, holding.token), names)
+        Write::all(&self.traffic, &self.runtime, (self.id, holding.token), names)
     }
 
     async fn set_values(&mut self, session: &Session, holding: &Holding) {
@@ -314,7 +316,7 @@ impl Caller {
                 Ok(_) => return What::ValueSet { request },
                 Err(status) if may_be_asked_again(&status) => {
                     unanswered = true;
-                    self.seams.sleep(AGAIN).await;
+                    self.runtime.sleep(AGAIN).await;
                 }
                 Err(status) if unanswered && is_of_one_copy(&status) => break,
                 Err(status) if status.code() == Code::NotFound => break,
@@ -341,7 +343,7 @@ impl Caller {
                     What::NotHolder { token }
                 }
                 Err(status) if may_be_asked_again(&status) && session.is_safe() => {
-                    self.seams.sleep(AGAIN).await;
+                    self.runtime.sleep(AGAIN).await;
                     continue;
                 }
                 Err(_) => What::ReleaseUnknown { token },

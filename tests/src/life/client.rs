@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::{Builder, Client, RefusalReason};
-use holdfast_seams::Seams;
-use holdfast_seams::simulated::Process;
+use holdfast_runtime::Runtime;
+use holdfast_runtime::simulated::Process;
 use tokio::sync::watch;
 
 use super::caller::{Board, Caller, Line};
@@ -66,13 +66,13 @@ pub(super) fn begin_caller(
     (recorder, grants): (&Recorder, &Arc<AtomicU64>),
     ends: &Ends,
 ) -> Actor {
-    let (id, seams) = (ClientId(traffic.first), process.seams());
+    let (id, runtime) = (ClientId(traffic.first), process.runtime());
     let caller = Caller {
-        line: Line::new(ways, seams.clone()),
+        line: Line::new(ways, runtime.clone()),
         label: label_of(id),
         id,
         recorder: recorder.of(process.clone()),
-        seams: seams.clone(),
+        runtime: runtime.clone(),
         traffic: traffic.clone(),
         draw: Draw::new(traffic.seed),
         grants: Arc::clone(grants),
@@ -119,7 +119,7 @@ pub(super) fn begin_client(
         builder: builder.clone().ttl(traffic.ttl),
         id,
         recorder: recorder.of(process.clone()),
-        seams: process.seams(),
+        runtime: process.runtime(),
         traffic: traffic.clone(),
         workers: plan.workers,
         watches: plan.watches.then(|| watched_prefix(traffic.first)),
@@ -144,7 +144,7 @@ pub(super) fn begin(
         work.await;
         done.store(true, Ordering::Relaxed);
     };
-    process.seams().spawn("client", end).detach();
+    process.runtime().spawn("client", end).detach();
     actor
 }
 
@@ -152,7 +152,7 @@ struct Work {
     builder: Builder,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     traffic: traffic::Plan,
     workers: u64,
     watches: Option<String>,
@@ -165,12 +165,12 @@ struct Work {
 impl Work {
     async fn all(self) {
         let Some(client) = self.connected().await else { return };
-        let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.seams.clone());
+        let scribe = Scribe::of(client, self.id, self.recorder.clone(), self.runtime.clone());
         scribe.opened(self.traffic.ttl);
         if let Some(prefix) = self.watches {
             let (scribe, at_rest) = (scribe.clone(), self.at_rest);
             let watching = async move { scribe.watch(&prefix, at_rest).await };
-            self.seams.spawn("watching", watching).detach();
+            self.runtime.spawn("watching", watching).detach();
         }
         let working: Vec<_> = (0..self.workers)
             .map(|number| {
@@ -182,7 +182,7 @@ impl Work {
                     worker.work().await;
                     let _ = tell.send(());
                 };
-                self.seams.spawn("worker", work).detach();
+                self.runtime.spawn("worker", work).detach();
                 told
             })
             .collect();
@@ -201,23 +201,23 @@ impl Work {
             if *self.stopped.borrow() {
                 return None;
             }
-            self.seams.sleep(AGAIN).await;
+            self.runtime.sleep(AGAIN).await;
         }
     }
 }
 
 /// Repeats a call that was refused for a limit that other clients may make room in.
-async fn patiently<T, F>(seams: &Seams, ask: impl Fn() -> F) -> holdfast::Result<T>
+async fn patiently<T, F>(runtime: &Runtime, ask: impl Fn() -> F) -> holdfast::Result<T>
 where
     F: Future<Output = holdfast::Result<T>>,
 {
-    let give_up = seams.clock.now() + VISIT;
+    let give_up = runtime.clock.now() + VISIT;
     loop {
         match ask().await {
             Err(holdfast::Error::Refused { reason: RefusalReason::Limit, .. })
-                if seams.clock.now() < give_up =>
+                if runtime.clock.now() < give_up =>
             {
-                seams.sleep(AGAIN).await;
+                runtime.sleep(AGAIN).await;
             }
             outcome => return outcome,
         }
@@ -237,17 +237,18 @@ pub(super) async fn visit(
     id: ClientId,
     names: Vec<String>,
 ) -> Result<(), String> {
-    let seams = process.seams();
-    let client_seams = seams.clone();
-    let client = patiently(&seams, || builder.clone().ttl(Duration::from_secs(10)).connect()).await;
+    let runtime = process.runtime();
+    let client_runtime = runtime.clone();
+    let client =
+        patiently(&runtime, || builder.clone().ttl(Duration::from_secs(10)).connect()).await;
     let client = client.map_err(|error| format!("nobody can connect: {error}"))?;
-    let scribe = Scribe::of(client, id, recorder.of(process), seams);
+    let scribe = Scribe::of(client, id, recorder.of(process), runtime);
     for name in names {
         let failed = |error: holdfast::Error| format!("{name} cannot be used: {error}");
         scribe.inspect(&name).await.map_err(failed)?;
         let wish = Wish::exclusive(&name);
         let held =
-            patiently(&client_seams, || scribe.acquire(&wish, VISIT)).await.map_err(failed)?;
+            patiently(&client_runtime, || scribe.acquire(&wish, VISIT)).await.map_err(failed)?;
         held.note();
         scribe.inspect(&name).await.map_err(failed)?;
         held.release().await.map_err(failed)?;

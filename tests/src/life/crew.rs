@@ -51,7 +51,7 @@ impl Stage<'_> {
         };
         // An older copy may equal the file: then the next file.
         let damaged = files.iter().any(|file| disk.damage(file, damage));
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         match self.bring_back(id).await {
             Err(Ended::Refused(_)) => {
                 self.counts().refused_stores += 1;
@@ -73,7 +73,7 @@ impl Stage<'_> {
         let cuts = || disk.injected().power_lost;
         let before = cuts();
         disk.copy_files();
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         (cuts() == before).then_some(())
     }
 
@@ -99,7 +99,7 @@ impl Stage<'_> {
         lock(&self.lost).insert(id);
         self.world.wipe(id);
         self.world.begin_node(id);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         if self.world.is_running(id) {
             // It reaches no member that could tell it to end.
             self.world.crash(id, Crash::Process);
@@ -115,7 +115,7 @@ impl Stage<'_> {
             return None;
         }
         let id = self.join().await?;
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         // It may not have caught up before the end: then it stays a learner.
         self.change(Change::Promote(id)).await;
         Some(())
@@ -134,11 +134,11 @@ impl Stage<'_> {
         self.change(Change::Remove(id)).await.then_some(())?;
         let learns = async {
             while self.world.is_running(id) {
-                self.seams.sleep(ASK_AGAIN).await;
+                self.runtime.sleep(ASK_AGAIN).await;
             }
         };
         // If it is cut off it cannot learn of its removal.
-        let _ = self.seams.timeout(LEARNS_WITHIN, learns).await;
+        let _ = self.runtime.timeout(LEARNS_WITHIN, learns).await;
         self.world.remove_node(id);
         Some(())
     }
@@ -147,7 +147,7 @@ impl Stage<'_> {
     pub(super) async fn transfer(&self) -> Option<()> {
         let asked =
             self.world.ask_leader(|leader| async move { leader.transfer_leader(None).await });
-        let patience = self.seams.timeout(CHANGE_WITHIN, asked);
+        let patience = self.runtime.timeout(CHANGE_WITHIN, asked);
         patience.await.ok()??.ok()
     }
 
@@ -233,7 +233,7 @@ impl Stage<'_> {
 /// Asks the leader of `world` until the change is made, or cannot be, or the time is over: any
 /// message may be lost.
 pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
-    let seams = world.seams();
+    let runtime = world.runtime();
     let asks = async {
         loop {
             match ask(world, change).await {
@@ -241,11 +241,11 @@ pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
                 Some(Err(MembershipError::Refused(refusal))) if is_final(change, &refusal) => {
                     return matches!(change, Change::Remove(_));
                 }
-                _ => seams.sleep(ASK_AGAIN).await,
+                _ => runtime.sleep(ASK_AGAIN).await,
             }
         }
     };
-    seams.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false)
+    runtime.timeout(CHANGE_WITHIN, asks).await.unwrap_or(false)
 }
 
 /// Asks the leader of `world` once.

@@ -35,7 +35,7 @@ impl Stage<'_> {
         let pace = self.plan.disk;
         let slow = |us: u64| Duration::from_micros(us) * factor;
         self.world.disk(id).set_pace(slow(pace.sync_min_us), slow(pace.sync_max_us));
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.usual_pace(id);
         Some(())
     }
@@ -46,7 +46,7 @@ impl Stage<'_> {
         let id = self.pick(who)?;
         let disk = self.world.disk(id);
         disk.hang(true);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.look_for_ends();
         disk.hang(false);
         self.returns(id).await;
@@ -57,12 +57,12 @@ impl Stage<'_> {
     async fn slow_node(&self, who: Who, factor: u32, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         let runs = TURN / factor.max(1);
-        let until = self.seams.clock.now() + lasts;
-        while self.seams.clock.now() < until {
+        let until = self.runtime.clock.now() + lasts;
+        while self.runtime.clock.now() < until {
             self.world.pause(id);
-            self.seams.sleep(TURN.saturating_sub(runs)).await;
+            self.runtime.sleep(TURN.saturating_sub(runs)).await;
             self.world.resume(id);
-            self.seams.sleep(runs).await;
+            self.runtime.sleep(runs).await;
         }
         Some(())
     }
@@ -74,9 +74,9 @@ impl Stage<'_> {
         let before = network.slowed_chunks();
         network.set_snapshot_rate(Some(bytes));
         self.world.crash(id, Crash::Process);
-        self.seams.sleep(lasts / 3).await;
+        self.runtime.sleep(lasts / 3).await;
         self.returns(id).await;
-        self.seams.sleep(lasts * 2 / 3).await;
+        self.runtime.sleep(lasts * 2 / 3).await;
         network.set_snapshot_rate(None);
         (network.slowed_chunks() > before).then_some(())
     }
@@ -89,7 +89,7 @@ impl Stage<'_> {
         lock(&self.closed).insert(id);
         disk.refuse_files(true);
         self.world.network().refuse_connections(host, true);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         disk.refuse_files(false);
         self.world.network().refuse_connections(host, false);
         self.look_for_ends();
@@ -107,7 +107,7 @@ impl Stage<'_> {
         // A new stream sends the whole state at once.
         network.break_connections(host);
         self.begins_to_fail(number);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.fails_no_longer(number);
         network.set_decode_limit(host, None);
         (network.too_long() > before).then_some(())
@@ -118,7 +118,7 @@ impl Stage<'_> {
         self.living(number)?;
         let (network, host) = (self.world.network(), Host::Client(number));
         network.set_unread(host, true);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         network.set_unread(host, false);
         Some(())
     }
@@ -126,7 +126,7 @@ impl Stage<'_> {
     async fn long_pause_client(&self, number: u64, lasts: Duration) -> Option<()> {
         self.living(number)?;
         self.world.pause_client(number);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         if self.living(number).is_some() {
             self.world.resume_client(number);
         }

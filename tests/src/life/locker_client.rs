@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::{Builder, Client};
-use holdfast_cassandra::database::Database;
+use holdfast_keyspace::database::Database;
 use holdfast_recipes::{Cassandra, LockerOptions, Patience};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 
 use super::stage::{Stage, in_history};
@@ -33,7 +33,7 @@ pub(super) struct LockerClient {
     tables: Arc<dyn Database>,
     pub(super) id: ClientId,
     pub(super) recorder: Recorder,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) seed: u64,
     grants: Arc<AtomicU64>,
     stopped: watch::Receiver<bool>,
@@ -52,7 +52,7 @@ impl LockerClient {
 
     /// Cassandra, as this client reaches it.
     pub(super) fn cassandra(&self) -> Cassandra {
-        Cassandra::on(Arc::clone(&self.tables), self.seams.clone())
+        Cassandra::on(Arc::clone(&self.tables), self.runtime.clone())
     }
 
     /// A session with the store; `None` once the run asks its clients to finish.
@@ -61,7 +61,7 @@ impl LockerClient {
             if let Ok(client) = self.builder.clone().connect().await {
                 return Some(client);
             }
-            self.seams.sleep(AGAIN).await;
+            self.runtime.sleep(AGAIN).await;
         }
         None
     }
@@ -95,7 +95,7 @@ impl LockerClient {
 impl Stage<'_> {
     /// Cassandra, as the process of that number reaches it.
     pub(super) fn cassandra_of(&self, number: u64) -> Cassandra {
-        Cassandra::on(self.tables_of(number), self.world.client_process(number).seams())
+        Cassandra::on(self.tables_of(number), self.world.client_process(number).runtime())
     }
 
     fn tables_of(&self, number: u64) -> Arc<dyn Database> {
@@ -111,7 +111,7 @@ impl Stage<'_> {
             tables: self.tables_of(number),
             id: in_history(number),
             recorder: self.recorder.of(process.clone()),
-            seams: process.seams(),
+            runtime: process.runtime(),
             seed: self.plan.seed ^ number,
             grants: self.grants.clone(),
             stopped: self.ends.stop.subscribe(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdfast_core::SessionId;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use holdfast_server::consensus::Consensus as _;
 
 use super::limits::DISK_STALL;
@@ -35,7 +35,7 @@ pub(super) struct Looks {
     /// Nodes that ended while a fault explained it, and why they did. The fault may be over while another one keeps the node down.
     explained_ends: BTreeMap<u64, String>,
     /// Nodes whose disk finishes nothing, and since when they run with such a disk.
-    hung: BTreeMap<u64, Moment>,
+    hung: BTreeMap<u64, Instant>,
     /// Clients whose decoder fails on long messages.
     deaf: BTreeMap<u64, Deaf>,
 }
@@ -45,9 +45,9 @@ struct Deaf {
     /// The number of messages that it had failed on before.
     failed_before: u64,
     /// The number of messages that it has failed on by now, and when it failed last.
-    failed: (u64, Moment),
+    failed: (u64, Instant),
     /// Since when nothing else can keep its session, and the leader since then.
-    calm: Option<(Moment, Leader)>,
+    calm: Option<(Instant, Leader)>,
 }
 
 /// A node and the term that it leads.
@@ -104,7 +104,7 @@ impl Stage<'_> {
     fn look_for_hung_disks(&self) {
         let Some(limit_ms) = self.plan.limits.get(DISK_STALL).copied() else { return };
         let within = Duration::from_millis(limit_ms) * 5 / 4 + STALL_FOUND_WITHIN;
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         let mut looks = lock(&self.looks);
         let mut found = None;
         for id in self.world.nodes() {
@@ -129,7 +129,7 @@ impl Stage<'_> {
     /// The decoder of client `number` fails on long messages from now on.
     pub(super) fn begins_to_fail(&self, number: u64) {
         let failed_before = self.world.network().too_long_for(Host::Client(number));
-        let failed = (failed_before, self.seams.clock.now());
+        let failed = (failed_before, self.runtime.clock.now());
         lock(&self.looks).deaf.insert(number, Deaf { failed_before, failed, calm: None });
     }
 
@@ -144,7 +144,7 @@ impl Stage<'_> {
         let numbers: Vec<u64> = lock(&self.looks).deaf.keys().copied().collect();
         for number in numbers {
             let failed = self.world.network().too_long_for(Host::Client(number));
-            let now = self.seams.clock.now();
+            let now = self.runtime.clock.now();
             let mut looks = lock(&self.looks);
             let Some(deaf) = looks.deaf.get_mut(&number) else { continue };
             if deaf.failed.0 != failed {
@@ -164,7 +164,7 @@ impl Stage<'_> {
         }
     }
 
-    fn look_for_deaf(&self, number: u64, leader: u64, since: Moment, now: Moment) {
+    fn look_for_deaf(&self, number: u64, leader: u64, since: Instant, now: Instant) {
         let Some(right) = self.world.last_right(number) else { return };
         let Some(signed) = self.world.last_sign_of(number) else { return };
         let place = usize::try_from(number).unwrap_or(0) % self.plan.clients.len();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use clap::ValueEnum as _;
-use holdfast_seams::{Clock, Moment, Seams};
+use holdfast_runtime::{Clock, Instant, Runtime};
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
@@ -103,7 +103,7 @@ pub fn live_many(
     prepare: impl Fn() + Sync,
     lived: impl Fn(&Life, &Outcome) + Sync,
 ) -> Outcome {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let begun = clock.now();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let outcome = Mutex::new(Outcome::default());
@@ -151,7 +151,7 @@ pub fn live_many(
 /// Lives that are being lived, with the instant at which each began.
 struct Living {
     clock: Arc<dyn Clock>,
-    seeds: Mutex<BTreeMap<u64, Moment>>,
+    seeds: Mutex<BTreeMap<u64, Instant>>,
 }
 
 /// A life that is being lived.
@@ -159,7 +159,7 @@ struct Begun<'a>(&'a Living, u64);
 
 impl Default for Living {
     fn default() -> Self {
-        Self { clock: Seams::system().clock, seeds: Mutex::default() }
+        Self { clock: Runtime::system().clock, seeds: Mutex::default() }
     }
 }
 
@@ -173,7 +173,7 @@ impl Living {
     /// is, with the seed.
     fn give_up_the_endless(&self, many: &Many) {
         let now = self.clock.now();
-        let endless = |begun: &Moment| now.saturating_since(*begun) > ENDS_WITHIN;
+        let endless = |begun: &Instant| now.saturating_since(*begun) > ENDS_WITHIN;
         let found = self.lock().iter().find(|(_, begun)| endless(begun)).map(|(seed, _)| *seed);
         if let Some(seed) = found {
             println!("I32: the life of seed {seed} does not end; repeat: {}", many.repeat(seed));
@@ -181,7 +181,7 @@ impl Living {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Moment>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.seeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

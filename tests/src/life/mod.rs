@@ -35,8 +35,8 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::Runtime;
+use holdfast_runtime::simulated::Machine;
 
 pub use counts::Counts;
 pub use fault::{CutOff, Damage, Fault, Kind, Shape, Way, Who};
@@ -107,7 +107,7 @@ pub fn live_traced(plan: &Plan, keep: bool) -> Life {
 /// A random seed, so most likely a new one.
 pub fn fresh_seed() -> u64 {
     // Short enough to be typed.
-    Seams::system().rng.next_u64() % 1_000_000_000_000
+    Runtime::system().rng.next_u64() % 1_000_000_000_000
 }
 
 thread_local! {
@@ -120,7 +120,7 @@ pub fn quiet_panics() {
     INSTALLED.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if holdfast_seams::simulated::current().is_none() {
+            if holdfast_runtime::simulated::current().is_none() {
                 usual(info);
             }
             LAST_PANIC.set(Some(info.to_string()));

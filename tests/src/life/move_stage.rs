@@ -71,7 +71,7 @@ impl Stage<'_> {
     /// A housekeeper in the process of that number.
     fn begin_housekeeper(&self, number: u64) {
         let process = self.world.client_process(number);
-        let (seams, cassandra) = (process.seams(), self.cassandra_of(number));
+        let (runtime, cassandra) = (process.runtime(), self.cassandra_of(number));
         let Ok(mut housekeeper) = Housekeeper::new(&cassandra, TokenTables::default(), TTL) else {
             return self.wrong("the housekeeper of the tokens does not start".to_owned());
         };
@@ -79,10 +79,10 @@ impl Stage<'_> {
             loop {
                 // What was not answered is swept the next time.
                 let _ = housekeeper.sweep().await;
-                seams.sleep(AGAIN).await;
+                runtime.sleep(AGAIN).await;
             }
         };
-        process.seams().spawn("housekeeper", sweeping).detach();
+        process.runtime().spawn("housekeeper", sweeping).detach();
     }
 
     /// Starts a client of the scope that moves: the first, or one in the place of another.
@@ -114,20 +114,20 @@ impl Stage<'_> {
     pub(super) async fn operate_moves(&self) {
         let Some(plan) = self.moves_plan().filter(|plan| !plan.stays) else { return };
         let mut draw = Draw::new(self.plan.seed ^ OPERATOR);
-        let end = self.seams.clock.now() + self.plan.length();
+        let end = self.runtime.clock.now() + self.plan.length();
         let Ok(scope) =
             ScopeModes::new(&self.cassandra_of(OPERATOR), MOVING, ModesTable::default())
         else {
             return self.wrong("no scope can be called as the moving one is".to_owned());
         };
-        while self.seams.clock.now() < end {
-            self.seams.sleep(Duration::from_millis(draw.below(plan.every_ms))).await;
+        while self.runtime.clock.now() < end {
+            self.runtime.sleep(Duration::from_millis(draw.below(plan.every_ms))).await;
             if draw.below(TURNS_ONE_IN) == 0 {
                 self.moving.onward.fetch_xor(true, Ordering::Relaxed);
             }
-            let left = end.saturating_since(self.seams.clock.now());
+            let left = end.saturating_since(self.runtime.clock.now());
             // Whether a move that was given up was made is seen by the next one.
-            let _ = self.seams.timeout(left, self.move_scope(&scope, draw.below(STAYS))).await;
+            let _ = self.runtime.timeout(left, self.move_scope(&scope, draw.below(STAYS))).await;
         }
     }
 
@@ -179,13 +179,13 @@ impl Stage<'_> {
             living.filter(|number| (FIRST..END).contains(number)).filter(is_old).collect();
         for number in old {
             self.replace_mover(number);
-            *lock(&self.moving.old_ended) = Some(self.seams.clock.now());
+            *lock(&self.moving.old_ended) = Some(self.runtime.clock.now());
         }
     }
 
     /// What an old client was promised stands for a TTL after its end.
     fn old_clients_hold(&self) -> bool {
-        lock(&self.moving.old_ended).is_some_and(|ended| self.seams.clock.now() < ended + TTL)
+        lock(&self.moving.old_ended).is_some_and(|ended| self.runtime.clock.now() < ended + TTL)
     }
 
     fn replace_mover(&self, number: u64) {
@@ -215,7 +215,7 @@ impl Stage<'_> {
         let Some(recipe) = self.moves_plan().map(|plan| plan.recipe) else { return };
         let process = self.world.client_process(VISITOR);
         let builder = self.world.client_builder(VISITOR).ttl(Duration::from_secs(10));
-        let (cassandra, seams) = (self.cassandra_of(VISITOR), process.seams());
+        let (cassandra, runtime) = (self.cassandra_of(VISITOR), process.runtime());
         let visit = async move {
             let client = builder.connect().await.map_err(|error| format!("connect: {error}"))?;
             let scope = ScopeModes::new(&cassandra, MOVING, ModesTable::default());
@@ -224,10 +224,10 @@ impl Stage<'_> {
                 // Rows of processes that were killed stand for a time.
                 while scope.view().await.is_ok_and(|view| view.stage == MoveStage::Fallback) {
                     let _ = scope.go_back().await;
-                    seams.sleep(AGAIN).await;
+                    runtime.sleep(AGAIN).await;
                 }
             };
-            if seams.timeout(SERVED_WITHIN, back).await.is_err() {
+            if runtime.timeout(SERVED_WITHIN, back).await.is_err() {
                 return Err("it does not come back from its last stage".to_owned());
             }
             let by = (recipe, in_history(VISITOR));

@@ -8,7 +8,7 @@ use holdfast::Client;
 use holdfast_recipes::{
     Cassandra, FallbackOptions, Locker, LockerMode, ModesTable, RemoteLocker, ScopeModes,
 };
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use tokio::sync::oneshot;
 
 use super::locker_client::{AGAIN, LockerClient, options};
@@ -38,7 +38,7 @@ pub(super) struct Moving {
     /// The newest token that a guard had that was safe when it was handed out.
     newest: Mutex<Option<u64>>,
     /// When the last old client was ended.
-    pub(super) old_ended: Mutex<Option<Moment>>,
+    pub(super) old_ended: Mutex<Option<Instant>>,
     /// Grants to old clients, and to ours.
     pub(super) old_grants: AtomicU64,
     pub(super) our_grants: AtomicU64,
@@ -105,7 +105,7 @@ impl Mover {
             if self.base.is_stopped() {
                 return;
             }
-            self.base.seams.sleep(AGAIN).await;
+            self.base.runtime.sleep(AGAIN).await;
         }
         let locker = self.recipe.locker(cassandra, &options("moving", self.base.id));
         self.lock_by(locker, &self.moving.old_grants).await;
@@ -116,7 +116,7 @@ impl Mover {
         if let Some(locker) = self.entered(&client, cassandra).await {
             let (tell, told) = oneshot::channel();
             let changing = self.clone().change_modes(locker.clone(), tell);
-            self.base.seams.spawn("modes", changing).detach();
+            self.base.runtime.spawn("modes", changing).detach();
             self.lock_by(Arc::new(locker), &self.moving.our_grants).await;
             let _ = told.await;
         }
@@ -136,7 +136,7 @@ impl Mover {
             let mode = MODES[usize::try_from(draw.below(MODES.len() as u64)).unwrap_or(0)];
             match start(cassandra, client.clone(), (self.recipe, self.base.id), mode).await {
                 Ok(locker) => return Some(locker),
-                Err(_) => self.base.seams.sleep(AGAIN).await,
+                Err(_) => self.base.runtime.sleep(AGAIN).await,
             }
         }
         None
@@ -147,7 +147,7 @@ impl Mover {
         let Ok(scope) = ScopeModes::new(cassandra, MOVING, ModesTable::default()) else { return };
         while !self.base.is_stopped() && !scope.view().await.is_ok_and(|view| view.recipe.is_some())
         {
-            self.base.seams.sleep(AGAIN).await;
+            self.base.runtime.sleep(AGAIN).await;
         }
     }
 
@@ -155,7 +155,7 @@ impl Mover {
     async fn change_modes(self, locker: Locker, tell: oneshot::Sender<()>) {
         let mut draw = Draw::new(!self.base.seed);
         while !self.base.is_stopped() {
-            self.base.seams.sleep(Duration::from_millis(draw.below(MODE_MS))).await;
+            self.base.runtime.sleep(Duration::from_millis(draw.below(MODE_MS))).await;
             let onward = self.moving.onward.load(Ordering::Relaxed);
             let mode = match (draw.below(6), onward) {
                 (0, _) => LockerMode::Both,
@@ -164,7 +164,7 @@ impl Mover {
                 (3, false) | (4.., true) => LockerMode::Fallback,
             };
             let limit = Duration::from_millis(draw.below(CHANGED_MS));
-            if let Ok(Ok(())) = self.base.seams.timeout(limit, locker.set_mode(mode)).await {
+            if let Ok(Ok(())) = self.base.runtime.timeout(limit, locker.set_mode(mode)).await {
                 self.moving.changes.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -176,7 +176,7 @@ impl Mover {
         let (base, plan) = (&self.base, &self.plan);
         let mut draw = Draw::new(base.seed.rotate_left(7));
         let scribe = RemoteScribe::of(locker, base.id, base.recorder.clone());
-        let scribe = scribe.on(base.seams.clone());
+        let scribe = scribe.on(base.runtime.clone());
         while !base.is_stopped() {
             let granted = |held: &RemoteHeld| {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl Mover {
             };
             let times_ms = (plan.within_ms, plan.hold_ms);
             base.lock_once(&scribe, MOVED, times_ms, &mut draw, granted).await;
-            base.seams.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
+            base.runtime.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
         }
     }
 }

@@ -17,7 +17,7 @@ use holdfast_proto::v1::{
     Acquire, Cancel, ClientFrame, ClientFrames, Item, KeepAlive, Mode, Open, Release, ServerFrames,
     SetValue,
 };
-use holdfast_seams::{Moment, Pipe, Seams, Transport};
+use holdfast_runtime::{Instant, Pipe, Runtime, Transport};
 use tokio::sync::{mpsc, watch};
 
 use super::stage::lock;
@@ -48,7 +48,7 @@ const GUESSES: u64 = 12;
 pub(super) struct Rogue {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) endpoints: Vec<String>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) draw: Draw,
     /// Its label.
     pub(super) label: String,
@@ -69,7 +69,7 @@ struct Known {
     next_request: u64,
     seq: u64,
     /// When it last sent its Open or a keepalive.
-    renewed: Option<Moment>,
+    renewed: Option<Instant>,
     newest_token: u64,
     tokens: BTreeMap<u64, u64>,
     places: BTreeMap<u64, u64>,
@@ -86,19 +86,20 @@ impl Rogue {
             let node = self.draw.below(self.endpoints.len() as u64);
             let endpoint = usize::try_from(node).ok().and_then(|node| self.endpoints.get(node));
             let Some(endpoint) = endpoint else { return };
-            let opened = self.seams.timeout(Duration::from_secs(5), self.transport.open(endpoint));
+            let opened =
+                self.runtime.timeout(Duration::from_secs(5), self.transport.open(endpoint));
             if let Ok(Ok(line)) = opened.await {
                 self.session(line).await;
             }
             let pause = self.draw.below(1_000);
-            self.seams.sleep(Duration::from_millis(pause)).await;
+            self.runtime.sleep(Duration::from_millis(pause)).await;
         }
     }
 
     async fn session(&mut self, mut line: Line) {
         let mut known = Known { next_request: 1, ..Known::default() };
         let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), resume: None };
-        known.renewed = Some(self.seams.clock.now());
+        known.renewed = Some(self.runtime.clock.now());
         if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
             return;
         }
@@ -141,12 +142,12 @@ impl Rogue {
     fn until_too_late(&mut self, known: &Known) -> Duration {
         let late = Duration::from_millis(TTL_MS + self.draw.below(TOO_LATE_MS));
         let over = known.renewed.map(|renewed| renewed + late);
-        over.map_or(late, |over| over.saturating_since(self.seams.clock.now()))
+        over.map_or(late, |over| over.saturating_since(self.runtime.clock.now()))
     }
 
     fn renew(&self, known: &mut Known) -> Ask {
         known.seq += 1;
-        known.renewed = Some(self.seams.clock.now());
+        known.renewed = Some(self.runtime.clock.now());
         Ask::KeepAlive(KeepAlive { seq: known.seq })
     }
 
@@ -209,10 +210,10 @@ impl Rogue {
 
     /// Takes answers for a while; returns whether the stream is still open.
     async fn listen(&self, line: &mut Line, pause: Duration, known: &mut Known) -> bool {
-        let until = self.seams.clock.now() + pause;
+        let until = self.runtime.clock.now() + pause;
         loop {
-            let left = until.saturating_since(self.seams.clock.now());
-            match self.seams.timeout(left, line.incoming.next()).await {
+            let left = until.saturating_since(self.runtime.clock.now());
+            match self.runtime.timeout(left, line.incoming.next()).await {
                 Ok(Some(Ok(frames))) => {
                     for told in frames.frames.into_iter().filter_map(|frame| frame.body) {
                         self.hears(told, known);

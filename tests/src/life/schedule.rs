@@ -143,9 +143,9 @@ impl<'a> Stage<'a> {
 
     /// Makes the plan's schedule happen for its whole time.
     pub(super) async fn act_schedule(&self, earlier: Option<&World<'a>>) {
-        let until = self.seams.clock.now() + Duration::from_millis(LENGTH_MS);
+        let until = self.runtime.clock.now() + Duration::from_millis(LENGTH_MS);
         let Some(schedule) = self.plan.schedule else { return };
-        while self.seams.clock.now() < until {
+        while self.runtime.clock.now() < until {
             match schedule {
                 Schedule::UnevenAcks => self.change_paces().await,
                 Schedule::StaleMembers => self.leave_members_behind().await,
@@ -191,12 +191,12 @@ impl<'a> Stage<'a> {
                 self.world.network().break_connections(Host::Node(lost));
             }
             let pause = 50 + self.draw().below(150);
-            self.seams.sleep(Duration::from_millis(pause)).await;
+            self.runtime.sleep(Duration::from_millis(pause)).await;
         }
     }
 
     async fn look_again(&self) {
-        self.seams.sleep(Duration::from_millis(20)).await;
+        self.runtime.sleep(Duration::from_millis(20)).await;
     }
 
     // --- openraft #1808
@@ -246,15 +246,15 @@ impl<'a> Stage<'a> {
         };
         let in_force = async {
             while votes_here().is_none() {
-                self.seams.sleep(LOOK_EVERY).await;
+                self.runtime.sleep(LOOK_EVERY).await;
             }
         };
         let asked =
             self.world.ask_leader(move |leader| async move { leader.promote(joined).await });
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             () = in_force => replica.status().last_log,
             _ = asked => None,
-            () = self.seams.sleep(Duration::from_secs(3)) => None,
+            () = self.runtime.sleep(Duration::from_secs(3)) => None,
         }
     }
 
@@ -275,7 +275,7 @@ impl<'a> Stage<'a> {
                 self.look_again().await;
             }
         };
-        self.seams.timeout(PASSED_WITHIN, past).await.is_ok()
+        self.runtime.timeout(PASSED_WITHIN, past).await.is_ok()
     }
 
     /// Whether the leader knows no such member.
@@ -293,7 +293,7 @@ impl<'a> Stage<'a> {
                 self.look_again().await;
             }
         };
-        self.seams.timeout(PASSED_WITHIN, caught_up).await.is_ok()
+        self.runtime.timeout(PASSED_WITHIN, caught_up).await.is_ok()
     }
 
     /// Whether a node has applied everything in the leader's snapshot.
@@ -316,7 +316,7 @@ impl<'a> Stage<'a> {
                 self.look_again().await;
             }
         };
-        if self.seams.timeout(PASSED_WITHIN, agree).await.is_err() {
+        if self.runtime.timeout(PASSED_WITHIN, agree).await.is_err() {
             self.wrong(format!("I8: node {id} goes on with members nobody agreed on"));
         }
     }
@@ -373,10 +373,10 @@ impl<'a> Stage<'a> {
         let cuts = apart(&[Host::Node(1)], &self.every_client());
         self.world.network().cut(cuts.clone());
         earlier.begin_node(1);
-        self.seams.sleep(STRANGER_STAYS).await;
+        self.runtime.sleep(STRANGER_STAYS).await;
         earlier.crash(1, Crash::Process);
         self.world.network().mend(&cuts);
         self.returns(1).await;
-        self.seams.sleep(STRANGER_STAYS / 2).await;
+        self.runtime.sleep(STRANGER_STAYS / 2).await;
     }
 }

@@ -51,7 +51,7 @@ impl ScopeClient {
         let cassandra = base.cassandra();
         // One client of the history, whichever store and scope it locks in.
         let scribe = RemoteScribe::of(Arc::new(client.clone()), base.id, base.recorder.clone());
-        let scribe = scribe.on(base.seams.clone()).fenced(judged);
+        let scribe = scribe.on(base.runtime.clone()).fenced(judged);
         let begin = |scope: &&'static str| self.begin(scope, &client, &cassandra, &scribe);
         let working: Vec<_> = SCOPES.iter().map(begin).collect();
         drop(scribe);
@@ -79,7 +79,7 @@ impl ScopeClient {
             }
             let _ = tell.send(());
         };
-        self.base.seams.spawn("scope", work).detach();
+        self.base.runtime.spawn("scope", work).detach();
         told
     }
 
@@ -104,7 +104,7 @@ impl ScopeClient {
                 .await;
             match started {
                 Ok(locker) => return Some(Arc::new(locker)),
-                Err(_) => self.base.seams.sleep(AGAIN).await,
+                Err(_) => self.base.runtime.sleep(AGAIN).await,
             }
         }
         None
@@ -118,7 +118,7 @@ impl ScopeClient {
         while !base.is_stopped() {
             let name = names[usize::try_from(draw.below(names.len() as u64)).unwrap_or(0)];
             base.lock_once(&scribe, name, (plan.within_ms, plan.hold_ms), &mut draw, |_| ()).await;
-            base.seams.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
+            base.runtime.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdfast_cassandra::authority::Durations;
+use holdfast_keyspace::authority::Durations;
 use holdfast_server::authority::Terms;
 use serde::{Deserialize, Serialize};
 

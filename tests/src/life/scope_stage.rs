@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_cassandra::model::Odds;
 use holdfast_core::{Command, ScopePrefix};
+use holdfast_keyspace::model::Odds;
 use holdfast_recipes::{ModesTable, Patience, ScopeModes, Stage as MoveStage};
 use holdfast_server::consensus::{Consensus as _, propose};
 
@@ -64,7 +64,7 @@ impl Stage<'_> {
     fn begin_opening(&self) {
         let process = self.world.client_process(OPERATOR);
         let cassandra = self.cassandra_of(OPERATOR);
-        let (seams, stopped) = (process.seams(), self.ends.stop.subscribe());
+        let (runtime, stopped) = (process.runtime(), self.ends.stop.subscribe());
         let opening = async move {
             for scope in SCOPES {
                 let Ok(modes) = ScopeModes::new(&cassandra, scope, ModesTable::default()) else {
@@ -74,11 +74,11 @@ impl Stage<'_> {
                     && !modes.view().await.is_ok_and(|view| view.stage == MoveStage::Fallback)
                 {
                     let _ = modes.advance().await;
-                    seams.sleep(AGAIN).await;
+                    runtime.sleep(AGAIN).await;
                 }
             }
         };
-        process.seams().spawn("operator", opening).detach();
+        process.runtime().spawn("operator", opening).detach();
     }
 
     /// The scopes are set in the table, by whoever leads.
@@ -105,8 +105,8 @@ impl Stage<'_> {
                     // Whether it was is looked at.
                     let _ = propose(&*replica, command).await;
                 });
-                let _ = self.seams.timeout(Duration::from_secs(10), asked).await;
-                self.seams.sleep(AGAIN).await;
+                let _ = self.runtime.timeout(Duration::from_secs(10), asked).await;
+                self.runtime.sleep(AGAIN).await;
             }
         }
     }
@@ -193,17 +193,17 @@ impl Stage<'_> {
             Fault::TablesAway(who) => {
                 let hosts = self.hosts_of(who)?;
                 keyspace.cut_off(&hosts);
-                self.seams.sleep(lasts).await;
+                self.runtime.sleep(lasts).await;
                 keyspace.mend(&hosts);
             }
             Fault::TablesUnsure { answer_lost, request_lost, late, unavailable } => {
                 keyspace.model().set_odds(Odds { answer_lost, request_lost, late, unavailable });
-                self.seams.sleep(lasts).await;
+                self.runtime.sleep(lasts).await;
                 keyspace.model().set_odds(Odds::default());
             }
             Fault::SlowTables(per_mille) => {
                 keyspace.model().set_slow(per_mille);
-                self.seams.sleep(lasts).await;
+                self.runtime.sleep(lasts).await;
                 keyspace.model().set_slow(0);
             }
             Fault::TablesClock(coordinator, ahead_ms) => {
@@ -213,7 +213,7 @@ impl Stage<'_> {
             Fault::PauseScopeClient(place) => {
                 let number = self.scope_client(place)?;
                 self.world.pause_client(number);
-                self.seams.sleep(lasts).await;
+                self.runtime.sleep(lasts).await;
                 self.living(number)?;
                 self.world.resume_client(number);
             }
@@ -227,13 +227,13 @@ impl Stage<'_> {
     async fn outage(&self, lasts: Duration) {
         let nodes: Vec<u64> =
             self.world.nodes().into_iter().filter(|id| !self.has_left(*id)).collect();
-        let until = self.seams.clock.now() + lasts;
+        let until = self.runtime.clock.now() + lasts;
         // Another fault may bring one of them back meanwhile.
-        while self.seams.clock.now() < until {
+        while self.runtime.clock.now() < until {
             for id in &nodes {
                 self.world.crash(*id, Crash::Process);
             }
-            self.seams.sleep(AGAIN).await;
+            self.runtime.sleep(AGAIN).await;
         }
         join_all(nodes.iter().map(|id| self.returns(*id))).await;
     }
@@ -255,7 +255,7 @@ impl Stage<'_> {
         let number = self.scope_client(place)?;
         lock(&self.actors).get(&number)?.dies();
         self.world.kill_client(number);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         if number < MOVERS {
             self.begin_scope_client(self.successor(number, FIRST..MOVERS, clients));
         } else if number < MOVERS_END {
@@ -281,12 +281,12 @@ impl Stage<'_> {
         }
         let process = self.world.client_process(VISITOR);
         let builder = self.world.client_builder(VISITOR).ttl(Duration::from_secs(10));
-        let (recorder, seams) = (self.recorder.of(process.clone()), process.seams());
+        let (recorder, runtime) = (self.recorder.of(process.clone()), process.runtime());
         let visit = async move {
             let client = builder.connect().await.map_err(|error| format!("connect: {error}"))?;
             let locker = std::sync::Arc::new(client.clone());
             let scribe =
-                RemoteScribe::of(locker, in_history(VISITOR), recorder).on(seams).fenced(judged);
+                RemoteScribe::of(locker, in_history(VISITOR), recorder).on(runtime).fenced(judged);
             for name in NAMES {
                 let held = scribe.acquire(name, Patience::AtMost(SERVED_WITHIN)).await;
                 let held = held.map_err(|error| format!("{name}: {error}"))?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use holdfast_core::SessionView;
-use holdfast_seams::simulated::Machine;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::simulated::Machine;
+use holdfast_runtime::{Instant, Runtime};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
@@ -72,7 +72,7 @@ pub(super) struct Lived {
 pub(super) struct Stage<'a> {
     pub(super) plan: &'a Plan,
     pub(super) world: World<'a>,
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) recorder: Recorder,
     /// The resources that holders write to.
     resources: Resources,
@@ -108,8 +108,8 @@ impl<'a> Stage<'a> {
     fn set(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Self {
         let world = World::new(machine, settings(plan, trace));
         world.network().set_usual(usual(&plan.air));
-        let seams = world.seams();
-        let recorder = Recorder::in_memory(seams.clock.clone());
+        let runtime = world.runtime();
+        let recorder = Recorder::in_memory(runtime.clock.clone());
         Self {
             plan,
             world,
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
             moving: Arc::default(),
             items: Arc::default(),
             hoarders: Mutex::default(),
-            seams,
+            runtime,
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Stage<'a> {
             self.furnish(id);
             self.world.begin_node(id);
             let pause = self.draw().below(400);
-            self.seams.sleep(Duration::from_millis(pause)).await;
+            self.runtime.sleep(Duration::from_millis(pause)).await;
         }
         let led = self.world.until_led(2 * LEADER_WITHIN).await.is_some();
         if !led {
@@ -184,7 +184,7 @@ impl<'a> Stage<'a> {
 
     /// The clients work while the run injects every fault of the plan.
     async fn act(&self, earlier: Option<&World<'a>>) {
-        let begun = self.seams.clock.now();
+        let begun = self.runtime.clock.now();
         self.begin_table();
         if limits::tells_slowly(&self.plan.limits) {
             self.world.network().set_watch_window(1);
@@ -205,20 +205,20 @@ impl<'a> Stage<'a> {
         self.begin_scopes();
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
-        let end = self.seams.sleep(self.plan.length()).boxed_local();
+        let end = self.runtime.sleep(self.plan.length()).boxed_local();
         let schedule = self.act_schedule(earlier).boxed_local();
         let scopes = self.set_scopes().boxed_local();
         let moves = self.operate_moves().boxed_local();
         let acts: Vec<LocalBoxFuture<'_, ()>> =
             strikes.chain([end, schedule, scopes, moves]).collect();
         self.watched(join_all(acts)).await;
-        let lived = self.seams.clock.now().saturating_since(begun);
+        let lived = self.runtime.clock.now().saturating_since(begun);
         self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
     }
 
     /// Looks at every node again and again while a future runs.
     pub(super) async fn watched<T>(&self, something: impl Future<Output = T>) -> T {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             done = something => done,
             () = self.look_on() => unreachable!("looking on never ends"),
         }
@@ -227,7 +227,7 @@ impl<'a> Stage<'a> {
     async fn look_on(&self) {
         loop {
             self.look();
-            self.seams.sleep(LOOK_EVERY).await;
+            self.runtime.sleep(LOOK_EVERY).await;
         }
     }
 
@@ -289,7 +289,7 @@ impl<'a> Stage<'a> {
         let rogue = Rogue {
             transport,
             endpoints,
-            seams: process.seams(),
+            runtime: process.runtime(),
             draw: Draw::new(self.plan.seed ^ ROGUE),
             label: label_of(ROGUE),
             names: self.plan.names,
@@ -298,7 +298,7 @@ impl<'a> Stage<'a> {
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };
-        process.seams().spawn("rogue", rogue.work()).detach();
+        process.runtime().spawn("rogue", rogue.work()).detach();
     }
 
     /// Starts a node that should run; returns why it does not.
@@ -307,7 +307,7 @@ impl<'a> Stage<'a> {
             return Ok(());
         }
         self.begins_anew(id);
-        let started = self.seams.timeout(START_WITHIN, self.world.start_node(id)).await;
+        let started = self.runtime.timeout(START_WITHIN, self.world.start_node(id)).await;
         match started {
             Ok(result) => result,
             // Another fault holds it up: it is checked again when all is healed.
@@ -357,7 +357,7 @@ impl<'a> Stage<'a> {
                 self.full_leader_hands_over().await;
             }
             // Long enough for waits to be granted and keepalives answered.
-            self.seams.sleep(Duration::from_secs(5)).await;
+            self.runtime.sleep(Duration::from_secs(5)).await;
             self.nothing_is_stuck();
             self.ends.stop.send_replace(true);
             self.everybody_finishes().await;
@@ -387,10 +387,10 @@ impl<'a> Stage<'a> {
         disk.set_free_space(Some(RESERVE_BYTES * 3 / 4));
         let another_leads = async {
             while self.world.leader().is_none_or(|leader| leader == full) {
-                self.seams.sleep(LOOK_EVERY).await;
+                self.runtime.sleep(LOOK_EVERY).await;
             }
         };
-        if self.seams.timeout(HANDED_OVER_WITHIN, another_leads).await.is_err() {
+        if self.runtime.timeout(HANDED_OVER_WITHIN, another_leads).await.is_err() {
             self.wrong(format!(
                 "I31: node {full} still leads, {HANDED_OVER_WITHIN:?} after its disk went below its \
                  reserve, with {voters} voters"
@@ -407,7 +407,7 @@ impl<'a> Stage<'a> {
     fn nothing_is_stuck(&self) {
         let leader = self.world.leader().and_then(|leader| self.world.replica(leader));
         let Some(leader) = leader else { return };
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         leader.read(&mut |table, _| {
             let locks = table.locks_after("traffic/", None, usize::MAX);
             for (name, holder) in
@@ -443,10 +443,10 @@ impl<'a> Stage<'a> {
         };
         let all = async {
             while !unfinished().is_empty() {
-                self.seams.sleep(LOOK_EVERY).await;
+                self.runtime.sleep(LOOK_EVERY).await;
             }
         };
-        if self.seams.timeout(within, all).await.is_err() {
+        if self.runtime.timeout(within, all).await.is_err() {
             self.wrong(format!("I32: clients {:?} never finish", unfinished()));
         }
     }
@@ -459,7 +459,8 @@ impl<'a> Stage<'a> {
         let process = self.world.client_process(number);
         let builder = self.world.client_builder(number);
         let work = super::client::visit(builder, process, recorder, in_history(number), names);
-        match self.seams.timeout(Duration::from_mins(2), self.world.as_client(number, work)).await {
+        match self.runtime.timeout(Duration::from_mins(2), self.world.as_client(number, work)).await
+        {
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(wrong))) => self.wrong(format!("I31: after healing {wrong}")),
             Ok(None) | Err(_) => self.wrong("I32: the last visitor's calls never end".to_owned()),
@@ -469,19 +470,21 @@ impl<'a> Stage<'a> {
     /// All sessions end, and every node shows the same state, with nothing left behind (I16, I33).
     async fn comes_to_rest(&self) {
         let within = Duration::from_mins(1);
-        let give_up = self.seams.clock.now() + within;
+        let give_up = self.runtime.clock.now() + within;
         // The leader's clock may be slow by a tenth.
         let lost_end = give_up + table::TTL * 5 / 4;
         loop {
             match self.unrest() {
                 None => return,
-                Some(_) if self.seams.clock.now() <= lost_end && self.waits_for_lost_openings() => {
-                    self.seams.sleep(LOOK_EVERY).await;
+                Some(_)
+                    if self.runtime.clock.now() <= lost_end && self.waits_for_lost_openings() =>
+                {
+                    self.runtime.sleep(LOOK_EVERY).await;
                 }
-                Some(why) if self.seams.clock.now() > give_up => {
+                Some(why) if self.runtime.clock.now() > give_up => {
                     return self.wrong(format!("{why}, {within:?} after the last client left"));
                 }
-                Some(_) => self.seams.sleep(LOOK_EVERY).await,
+                Some(_) => self.runtime.sleep(LOOK_EVERY).await,
             }
         }
     }
@@ -493,9 +496,9 @@ impl<'a> Stage<'a> {
             limits::sized(&self.plan.limits, place, *plan).watches
         };
         if clients.into_iter().any(watches) {
-            self.seams.sleep(WATCHERS_LEARN_WITHIN).await;
+            self.runtime.sleep(WATCHERS_LEARN_WITHIN).await;
             self.ends.at_rest.send_replace(true);
-            self.seams.sleep(LOOK_EVERY).await;
+            self.runtime.sleep(LOOK_EVERY).await;
         }
     }
 
@@ -638,7 +641,7 @@ pub(super) fn in_history(number: u64) -> ClientId {
     ClientId(number + 1)
 }
 
-fn nanos(at: Moment) -> u64 {
+fn nanos(at: Instant) -> u64 {
     u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 

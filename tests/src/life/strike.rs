@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::client::Actor;
 use super::fault::{Fault, Shape, Way, Who};
@@ -24,9 +24,9 @@ const RATE_WITHIN: u64 = 47_000;
 
 impl Stage<'_> {
     /// Waits for its time, injects the fault, and mends what can be mended.
-    pub(super) async fn strike(&self, begun: Moment, strike: &Strike) {
+    pub(super) async fn strike(&self, begun: Instant, strike: &Strike) {
         let at = begun + Duration::from_millis(strike.at_ms);
-        self.seams.clock.sleep_until(at).await;
+        self.runtime.clock.sleep_until(at).await;
         let lasts = Duration::from_millis(strike.lasts_ms);
         self.note(&format!("{:?} for {lasts:?}", strike.fault));
         if self.strikes(strike.fault, lasts).await.is_some() {
@@ -144,7 +144,7 @@ impl Stage<'_> {
     async fn down(&self, who: Who, crash: Crash, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         self.world.crash(id, crash);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.returns(id).await;
         Some(())
     }
@@ -169,7 +169,7 @@ impl Stage<'_> {
         let id = self.pick(who)?;
         self.until_something_unsynced(&self.world.disk(id)).await;
         self.cut_power(id);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.returns(id).await;
         Some(())
     }
@@ -184,10 +184,10 @@ impl Stage<'_> {
         };
         let waits = async {
             while !has_come() {
-                self.seams.sleep(Duration::from_micros(200)).await;
+                self.runtime.sleep(Duration::from_micros(200)).await;
             }
         };
-        let _ = self.seams.timeout(within, waits).await;
+        let _ = self.runtime.timeout(within, waits).await;
     }
 
     /// Cuts a node's power, and counts whether that lost a write.
@@ -204,7 +204,7 @@ impl Stage<'_> {
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             self.cut_power(id);
         }
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         for id in self.world.nodes() {
             self.returns(id).await;
         }
@@ -215,10 +215,10 @@ impl Stage<'_> {
         let id = self.pick(who)?;
         // A stop ends within its own deadline (I32), unless the process is held up.
         let limit = Duration::from_secs(30);
-        if self.seams.timeout(limit, self.world.stop(id)).await.is_err() {
+        if self.runtime.timeout(limit, self.world.stop(id)).await.is_err() {
             self.world.crash(id, Crash::Process);
         }
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.returns(id).await;
         Some(())
     }
@@ -226,7 +226,7 @@ impl Stage<'_> {
     pub(super) async fn pause(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         self.world.pause(id);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.world.resume(id);
         Some(())
     }
@@ -255,8 +255,8 @@ impl Stage<'_> {
         };
         let deadline = self.world.certain_until(number).filter(|_| until_late);
         match deadline {
-            Some(deadline) => self.seams.clock.sleep_until(deadline + late).await,
-            None => self.seams.sleep(lasts).await,
+            Some(deadline) => self.runtime.clock.sleep_until(deadline + late).await,
+            None => self.runtime.sleep(lasts).await,
         }
         if self.living(number).is_some() {
             self.world.resume_client(number);
@@ -275,7 +275,7 @@ impl Stage<'_> {
             actor.dies();
         }
         self.world.kill_client(number);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         let clients = self.plan.clients.len() as u64;
         let below = |actors: &BTreeMap<u64, Actor>| {
             actors.range(..FIRST_OF_SCOPES).next_back().map(|(number, _)| *number)
@@ -322,7 +322,7 @@ impl Stage<'_> {
 
     pub(super) async fn cut(&self, cuts: Cuts, lasts: Duration) -> Option<()> {
         self.world.network().cut(cuts.clone());
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.world.network().mend(&cuts);
         Some(())
     }
@@ -360,7 +360,7 @@ impl Stage<'_> {
 
     async fn hold(&self, ways: &Cuts, hold: Hold, lasts: Duration) {
         self.world.network().hold(ways, Part::ALL, hold);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.world.network().release(ways, Part::ALL);
     }
 
@@ -375,12 +375,12 @@ impl Stage<'_> {
         let (back, there) = (one_way(others, &[host]), one_way(&[host], others));
         let network = self.world.network();
         network.hold(&back, &[Part::Answered], Hold::Kept);
-        self.seams.sleep(before).await;
+        self.runtime.sleep(before).await;
         network.hold(&back, &[Part::Asked], Hold::Kept);
         network.hold(&there, Part::ALL, Hold::Kept);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         network.release(&back, &[Part::Answered]);
-        self.seams.sleep(after).await;
+        self.runtime.sleep(after).await;
         network.release(&back, &[Part::Asked]);
         network.release(&there, Part::ALL);
     }
@@ -412,7 +412,7 @@ impl Stage<'_> {
         let mut link = usual(&self.plan.air);
         change(&mut link);
         self.world.network().set_usual(link);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.world.network().set_usual(usual(&self.plan.air));
         Some(())
     }
@@ -436,7 +436,7 @@ impl Stage<'_> {
         let id = self.pick(who)?;
         let slowest = Duration::from_millis(50 + u64::from(self.below(2_000)));
         self.world.disk(id).set_pace(Duration::from_millis(10), slowest);
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.usual_pace(id);
         Some(())
     }
@@ -444,14 +444,14 @@ impl Stage<'_> {
     async fn stuck_disk(&self, who: Who, lasts: Duration) -> Option<()> {
         let id = self.pick(who)?;
         self.world.disk(id).stick();
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         // A task that waits for such a disk ends only with the power, or with the process.
         if self.draw().below(2) == 0 {
             self.cut_power(id);
         } else {
             self.world.crash(id, Crash::Process);
         }
-        self.seams.sleep(lasts / 2).await;
+        self.runtime.sleep(lasts / 2).await;
         self.returns(id).await;
         Some(())
     }
@@ -461,7 +461,7 @@ impl Stage<'_> {
         let left = u64::from(self.below(200_000));
         lock(&self.starved).insert(id);
         self.world.disk(id).set_free_space(Some(left));
-        self.seams.sleep(lasts).await;
+        self.runtime.sleep(lasts).await;
         self.world.disk(id).set_free_space(None);
         self.look_for_ends();
         lock(&self.starved).remove(&id);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast::Builder;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 
 use super::stage::{Stage, in_history, lock};
@@ -44,7 +44,7 @@ struct Hoarding {
     builder: Builder,
     id: ClientId,
     recorder: Recorder,
-    seams: Seams,
+    runtime: Runtime,
     names: Vec<String>,
     stopped: watch::Receiver<bool>,
 }
@@ -64,7 +64,7 @@ impl Stage<'_> {
                 builder: self.world.client_builder(number).ttl(TTL),
                 id: in_history(number),
                 recorder: self.recorder.of(process.clone()),
-                seams: process.seams(),
+                runtime: process.runtime(),
                 names: names.to_vec(),
                 stopped: self.ends.stop.subscribe(),
             };
@@ -74,7 +74,7 @@ impl Stage<'_> {
                 hoarding.all().await;
                 done.store(true, Ordering::Relaxed);
             };
-            process.seams().spawn("hoarder", work).detach();
+            process.runtime().spawn("hoarder", work).detach();
         }
     }
 
@@ -83,10 +83,10 @@ impl Stage<'_> {
         let is_back = || lock(&self.hoarders).all.iter().all(|done| done.load(Ordering::Relaxed));
         let back = async {
             while !is_back() {
-                self.seams.sleep(AGAIN).await;
+                self.runtime.sleep(AGAIN).await;
             }
         };
-        if self.seams.timeout(CLOSED_WITHIN, back).await.is_err() {
+        if self.runtime.timeout(CLOSED_WITHIN, back).await.is_err() {
             self.wrong("I32: the holders of the large table never give it back".to_owned());
         }
     }
@@ -117,10 +117,10 @@ impl Hoarding {
                     client,
                     self.id,
                     self.recorder.clone(),
-                    self.seams.clone(),
+                    self.runtime.clone(),
                 ));
             }
-            self.seams.sleep(AGAIN).await;
+            self.runtime.sleep(AGAIN).await;
         }
         None
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdfast::Error;
 use holdfast_recipes::{ItemId, Patience, WorkQueue, WorkTables};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -101,7 +101,7 @@ impl Items {
 struct Laborer {
     queue: WorkQueue,
     worker: Worker,
-    seams: Seams,
+    runtime: Runtime,
     draw: Draw,
     items: Arc<Items>,
     wrong: Arc<Mutex<Vec<String>>>,
@@ -126,7 +126,7 @@ impl Laborer {
                 let length = Duration::from_millis(self.draw.below(longest_ms));
                 self.work_on(had, length).await;
             }
-            self.seams.sleep(Duration::from_millis(self.draw.below(2_000))).await;
+            self.runtime.sleep(Duration::from_millis(self.draw.below(2_000))).await;
         }
     }
 
@@ -189,7 +189,7 @@ impl Stage<'_> {
 
     fn laborer(&self, number: u64) -> Option<Laborer> {
         let (process, id) = (self.world.client_process(number), in_history(number));
-        let (seams, recorder) = (process.seams(), self.recorder.of(process.clone()));
+        let (runtime, recorder) = (process.runtime(), self.recorder.of(process.clone()));
         let (cassandra, options) = (self.cassandra_of(number), options("worker", id));
         let queue = match WorkQueue::new(&cassandra, &options, WorkTables::default(), "jobs") {
             Ok(queue) => queue,
@@ -199,9 +199,9 @@ impl Stage<'_> {
             }
         };
         Some(Laborer {
-            worker: Worker::of(queue.clone(), id, recorder).on(seams.clone()),
+            worker: Worker::of(queue.clone(), id, recorder).on(runtime.clone()),
             queue,
-            seams,
+            runtime,
             draw: Draw::new(self.plan.seed ^ number),
             items: self.items.clone(),
             wrong: self.wrong.clone(),
@@ -235,7 +235,7 @@ impl Stage<'_> {
             }
         };
         let done = self.world.as_client(VISITOR, working);
-        if self.seams.timeout(DONE_WITHIN, done).await.is_err() {
+        if self.runtime.timeout(DONE_WITHIN, done).await.is_err() {
             self.wrong(format!("work: lost: {:?}", self.items.left()));
         }
     }

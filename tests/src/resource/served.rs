@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -39,7 +39,7 @@ impl Served {
         let listener = TcpListener::bind((address, 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let resources = Resources::new(recorder);
-        let task = Seams::system().spawn("resource", accept(listener, resources));
+        let task = Runtime::system().spawn("resource", accept(listener, resources));
         Self { address, _accepting: task }
     }
 
@@ -51,7 +51,7 @@ impl Served {
 
 async fn accept(listener: TcpListener, resources: Resources) {
     while let Ok((stream, _)) = listener.accept().await {
-        Seams::system().spawn("resource-writer", answer(stream, resources.clone())).detach();
+        Runtime::system().spawn("resource-writer", answer(stream, resources.clone())).detach();
     }
 }
 
@@ -84,7 +84,7 @@ pub async fn write_to(address: &str, name: &str, token: u64, client: ClientId) -
         stream.write_all(format!("{name} {token} {client}\n").as_bytes()).await.ok()?;
         BufReader::new(stream).lines().next_line().await.ok()?
     };
-    let answer = Seams::system().timeout(PATIENCE, exchange).await.ok().flatten();
+    let answer = Runtime::system().timeout(PATIENCE, exchange).await.ok().flatten();
     match answer.as_deref().map(|answer| answer.split_once(' ')) {
         Some(Some((_, newest))) => newest.parse().map_or(Written::Unknown, Written::Refused),
         Some(None) => Written::Taken,
@@ -98,7 +98,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_of_another_process_is_told_what_was_decided() {
-        let recorder = Recorder::in_memory(Seams::system().clock);
+        let recorder = Recorder::in_memory(Runtime::system().clock);
         let served = Served::open("127.0.0.1", recorder).await;
         let write = async |name, token| write_to(served.address(), name, token, ClientId(3)).await;
 

@@ -19,13 +19,13 @@ impl Scribe {
             let number = self.next_request();
             self.write(What::Watch { watch: number, prefix: prefix.to_owned() });
             let telling = self.client.reader().watch(prefix);
-            let stopped = holdfast_seams::select! {
+            let stopped = holdfast_runtime::select! {
                 () = self.write_news(number, telling) => false,
                 _ = over.wait_for(|over| *over) => true,
             };
             self.write(What::WatchOver { watch: number, failed: !stopped });
             if !stopped {
-                self.seams.sleep(AGAIN).await;
+                self.runtime.sleep(AGAIN).await;
             }
         }
     }

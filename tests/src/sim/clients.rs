@@ -15,8 +15,8 @@ use holdfast_proto::v1::{
     ReleaseResponse, ServerFrames, SetValueRequest, SetValueResponse, StatusRequest,
     StatusResponse, WatchRequest, WatchResponse,
 };
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Pipe, Transport, TransportError, Watched};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Pipe, Transport, TransportError, Watched};
 use holdfast_server::rpc::LockCalls;
 use holdfast_server::rpc::status::of_stream_error;
 use holdfast_server::session::StreamError;
@@ -328,7 +328,7 @@ async fn serve_session(
         // A failure here means that the client is gone.
         let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
     };
-    port.seams.spawn("session-stream", serve).detach();
+    port.runtime.spawn("session-stream", serve).detach();
     pump(ReceiverStream::new(said).map(Ok).boxed(), &answers).await;
     if let Ok(Err(error)) = end.await {
         if let StreamError::Limit { limit, .. } = error {

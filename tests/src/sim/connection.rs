@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt as _};
-use holdfast_seams::{Moment, select};
+use holdfast_runtime::{Instant, select};
 use tokio::sync::{mpsc, watch};
 
 use super::link::{Host, Part};
@@ -55,9 +55,9 @@ struct Ends {
     caller_told: bool,
     server_told: bool,
     /// Frames to the server arrive until then, and no later ones.
-    up_until: Option<Moment>,
+    up_until: Option<Instant>,
     /// Frames to the caller arrive until then, and no later ones.
-    down_until: Option<Moment>,
+    down_until: Option<Instant>,
 }
 
 impl Connection {
@@ -158,7 +158,7 @@ impl Network {
             Some(D::broken()),
         );
         self.spawn("connection", self.clone().keep(connection, up.boxed(), down.boxed()));
-        port.seams.spawn(kind, serve(port.clone(), requests, responses)).detach();
+        port.runtime.spawn(kind, serve(port.clone(), requests, responses)).detach();
         self.answered(caller, server).await;
         Some((outgoing, incoming))
     }
@@ -223,7 +223,7 @@ struct Way<T> {
     from: Host,
     to: Host,
     kind: &'static str,
-    flying: VecDeque<(Moment, T)>,
+    flying: VecDeque<(Instant, T)>,
     /// How many frames are under way at most.
     window: usize,
     /// The sender has sent its last frame.
@@ -239,7 +239,7 @@ enum Next<T> {
     /// The first frame under way has arrived.
     Arrived,
     /// The first frame is sent again, and arrives then.
-    Again(Moment),
+    Again(Instant),
     /// The receiver wants no more frames.
     Unwanted,
 }
@@ -303,7 +303,7 @@ impl<T: Frame> Way<T> {
         ends: &mut watch::Receiver<Ends>,
         sent: &mut mpsc::Receiver<T>,
         deliver: Option<&mpsc::Sender<T>>,
-        until: Option<Moment>,
+        until: Option<Instant>,
         sender_gone: bool,
     ) -> Next<T> {
         let first = self.flying.front().map(|(at, _)| *at);
@@ -318,7 +318,7 @@ impl<T: Frame> Way<T> {
     }
 
     /// Waits until the first frame can be handed over.
-    async fn arrival(&self, first: Option<Moment>, deliver: Option<&mpsc::Sender<T>>) -> Next<T> {
+    async fn arrival(&self, first: Option<Instant>, deliver: Option<&mpsc::Sender<T>>) -> Next<T> {
         let (Some(at), Some(deliver)) = (first, deliver) else {
             return std::future::pending().await;
         };
@@ -352,7 +352,7 @@ impl<T: Frame> Way<T> {
             let behind = self.flying.back().map(|(at, _)| *at);
             let at = arrives
                 .unwrap_or(self.network.now())
-                .max(behind.unwrap_or(Moment::from_origin(Duration::ZERO)));
+                .max(behind.unwrap_or(Instant::from_origin(Duration::ZERO)));
             self.flying.push_back((at, frame));
         }
     }
@@ -364,7 +364,7 @@ impl<T: Frame> Way<T> {
         }
     }
 
-    fn delay(&mut self, until: Moment) {
+    fn delay(&mut self, until: Instant) {
         self.flying.iter_mut().for_each(|(at, _)| *at = until.max(*at));
     }
 
@@ -385,7 +385,7 @@ impl<T: Frame> Way<T> {
         }
     }
 
-    fn until(&self, known: Ends) -> Option<Moment> {
+    fn until(&self, known: Ends) -> Option<Instant> {
         if self.to == self.connection.server { known.up_until } else { known.down_until }
     }
 }

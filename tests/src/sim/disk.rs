@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Instant, Runtime};
 use holdfast_server::storage::{Disk, DiskFile, Pace, Step};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -28,7 +28,7 @@ pub struct VirtualDisk(Arc<Shared>);
 
 struct Shared {
     owner: Host,
-    world: Seams,
+    world: Runtime,
     trace: Trace,
     state: Mutex<State>,
     /// Whether it finishes no step for now.
@@ -57,7 +57,7 @@ struct State {
     sync_max: Duration,
     stuck: bool,
     /// Steps that wait because the disk finishes nothing, each with its beginning.
-    held_up: BTreeMap<u64, Moment>,
+    held_up: BTreeMap<u64, Instant>,
     last_held_up: u64,
     ignores_syncs: bool,
     /// Opens and makes no file any more.
@@ -131,7 +131,7 @@ impl VirtualDisk {
             injected: DiskFaults::default(),
         };
         let (state, hangs) = (Mutex::new(state), watch::Sender::new(false));
-        Self(Arc::new(Shared { owner, world: world.seams(), trace, state, hangs }))
+        Self(Arc::new(Shared { owner, world: world.runtime(), trace, state, hangs }))
     }
 
     /// How long a sync takes from now on.
@@ -166,7 +166,7 @@ impl VirtualDisk {
     }
 
     /// Since when the oldest held-up step has waited.
-    pub fn held_up_since(&self) -> Option<Moment> {
+    pub fn held_up_since(&self) -> Option<Instant> {
         self.lock().held_up.values().min().copied()
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use holdfast_cassandra::database::{Answer, Database, Fault};
-use holdfast_cassandra::model::{Model, Odds};
-use holdfast_cassandra::statement::Statement;
-use holdfast_seams::Seams;
-use holdfast_seams::simulated::Machine;
+use holdfast_keyspace::database::{Answer, Database, Fault};
+use holdfast_keyspace::model::{Model, Odds};
+use holdfast_keyspace::statement::Statement;
+use holdfast_runtime::Runtime;
+use holdfast_runtime::simulated::Machine;
 
 use super::link::Host;
 
@@ -24,7 +24,7 @@ pub const COORDINATORS: usize = 3;
 #[derive(Clone)]
 pub struct Keyspace {
     model: Model,
-    seams: Seams,
+    runtime: Runtime,
     cut: Arc<Mutex<BTreeSet<Host>>>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Keyspace {
 impl Keyspace {
     /// Empty tables that every host reaches.
     pub(super) fn new(machine: &Machine) -> Self {
-        Self { model: Model::new(machine), seams: machine.world().seams(), cut: Arc::default() }
+        Self { model: Model::new(machine), runtime: machine.world().runtime(), cut: Arc::default() }
     }
 
     fn cut(&self) -> MutexGuard<'_, BTreeSet<Host>> {
@@ -91,7 +91,7 @@ impl Database for Line {
                     return answer;
                 }
             }
-            keyspace.seams.sleep(NO_ANSWER).await;
+            keyspace.runtime.sleep(NO_ANSWER).await;
             Err(Fault::Unknown("no coordinator answers".into()))
         }
         .boxed()

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::storage::{LogMirror, LogStore};
@@ -51,7 +51,7 @@ struct Node {
     log: Arc<LogStore>,
     replica: Weak<Replica>,
     /// Since when a purge is due, and up to where the log was purged then.
-    due: Option<(Moment, Option<u64>)>,
+    due: Option<(Instant, Option<u64>)>,
     /// The size of the log up to its last entry at each look, bytes, counted from an arbitrary start.
     grown: BTreeMap<u64, u64>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Everything that decides is the real code: the core, openraft, the proposer, sessions, the store
 //! with its guard file and snapshots, the client library. Only the layers beneath are simulated:
-//! the machine with its processes and clocks (`holdfast_seams::simulated`), the network
+//! the machine with its processes and clocks (`holdfast_runtime::simulated`), the network
 //! ([`Network`]), the disks ([`VirtualDisk`]), and Cassandra ([`Keyspace`]), where scopes fall back
 //! on it.
 //!

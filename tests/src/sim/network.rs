@@ -9,8 +9,8 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Moment, Seams, select};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Instant, Runtime, select};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ const SECOND_COPY: Duration = Duration::from_secs(3);
 pub struct Network(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
-    pub(super) world: Seams,
+    pub(super) world: Runtime,
     state: Mutex<State>,
     /// Notified when a link, or what a host is able to do, has changed.
     changed: watch::Sender<u64>,
@@ -65,7 +65,7 @@ struct State {
     last_connection: u64,
     injected: Injected,
     /// When a link of limited capacity is free again.
-    busy_until: BTreeMap<(Host, Host), Moment>,
+    busy_until: BTreeMap<(Host, Host), Instant>,
     /// The limits imposed on some hosts.
     short: Short,
 }
@@ -76,7 +76,7 @@ struct Short {
     /// Bytes a second at which snapshots travel.
     snapshot_rate: Option<u64>,
     /// When the path of a snapshot is free again.
-    snapshots_until: BTreeMap<(Host, Host), Moment>,
+    snapshots_until: BTreeMap<(Host, Host), Instant>,
     slowed_chunks: u64,
     /// Nodes that accept no connection.
     accept_nothing: BTreeSet<Host>,
@@ -95,7 +95,7 @@ struct Short {
 /// What happens to a message.
 pub(super) enum Fate {
     /// It arrives at the first instant, and again at the second, if any.
-    Arrives(Moment, Option<Moment>),
+    Arrives(Instant, Option<Instant>),
     Lost,
 }
 
@@ -123,7 +123,7 @@ impl Network {
             short: Short::default(),
         };
         Self(Arc::new(Shared {
-            world: world.seams(),
+            world: world.runtime(),
             state: Mutex::new(state),
             changed: watch::Sender::new(0),
             trace,
@@ -401,7 +401,7 @@ impl Network {
     }
 
     /// When a message on a stream arrives: a lost one is sent again. `None` while it is cut off.
-    pub(super) fn stream_arrival(&self, from: Host, to: Host, length: usize) -> Option<Moment> {
+    pub(super) fn stream_arrival(&self, from: Host, to: Host, length: usize) -> Option<Instant> {
         let now = self.now();
         let mut state = self.lock();
         state.injected.messages += 1;
@@ -420,7 +420,12 @@ impl Network {
 
     /// When a chunk of a snapshot arrives that could arrive at `at`: where snapshots are slow, it
     /// waits for the chunks before it.
-    pub(super) fn snapshot_arrival(&self, way: (Host, Host), length: usize, at: Moment) -> Moment {
+    pub(super) fn snapshot_arrival(
+        &self,
+        way: (Host, Host),
+        length: usize,
+        at: Instant,
+    ) -> Instant {
         let now = self.now();
         let mut state = self.lock();
         let short = &mut state.short;
@@ -479,16 +484,16 @@ impl Network {
         self.lock().link(from, to).cut
     }
 
-    pub(super) fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Instant {
         self.0.world.clock.now()
     }
 
-    pub(super) async fn until(&self, at: Moment) {
+    pub(super) async fn until(&self, at: Instant) {
         self.0.world.clock.sleep_until(at).await;
     }
 
     /// Waits until a message due at `at` arrives, however long it is held back.
-    pub(super) async fn arrive(&self, way: (Host, Host, Part), at: Moment) {
+    pub(super) async fn arrive(&self, way: (Host, Host, Part), at: Instant) {
         self.until(at).await;
         while let Some(hold) = self.hold_on(way) {
             let late = self.let_go(way, hold).await;
@@ -616,7 +621,14 @@ impl State {
         !self.silent.contains(&other) && !self.link(host, other).cut && !self.link(other, host).cut
     }
 
-    fn arrival(&mut self, now: Moment, from: Host, to: Host, link: &Link, length: usize) -> Moment {
+    fn arrival(
+        &mut self,
+        now: Instant,
+        from: Host,
+        to: Host,
+        link: &Link,
+        length: usize,
+    ) -> Instant {
         let mut delay = self.between(link.delay_min, link.delay_max);
         if self.happens(link.spikes_per_million) {
             self.injected.delayed += 1;

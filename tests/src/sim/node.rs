@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_cassandra::database::{Database, Tables};
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Seams, select};
+use holdfast_keyspace::database::{Database, Tables};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Runtime, select};
 use holdfast_server::authority::Terms;
 use holdfast_server::node::Condition;
 use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
@@ -119,8 +119,8 @@ impl Life {
             ended: watch::Sender::new(None),
             stop: Notify::new(),
         });
-        let living = Arc::clone(&life).live(start, mount, process.seams());
-        process.seams().spawn("main", living).detach();
+        let living = Arc::clone(&life).live(start, mount, process.runtime());
+        process.runtime().spawn("main", living).detach();
         let (network, ending) = (life.network.clone(), Arc::clone(&life));
         network.spawn("the system", async move { ending.clean_up().await });
         life
@@ -193,16 +193,16 @@ impl Life {
     }
 
     /// The process from its start to its end.
-    async fn live(self: Arc<Self>, start: Start, mount: Mount, seams: Seams) {
-        let ended = match self.start(start, mount, &seams).await {
+    async fn live(self: Arc<Self>, start: Start, mount: Mount, runtime: Runtime) {
+        let ended = match self.start(start, mount, &runtime).await {
             Err(refused) => refused,
             Ok((replica, hub)) => {
                 self.started.send_replace(true);
                 let why = self.serve(&replica).await;
                 // Whatever does not end in time is left behind, as in `holdfastd`.
-                let _ = seams.timeout(STOP_WITHIN, self.take_down(&replica, &hub)).await;
+                let _ = runtime.timeout(STOP_WITHIN, self.take_down(&replica, &hub)).await;
                 drop((replica, hub));
-                seams.sleep(LEFT_BEHIND_WITHIN).await;
+                runtime.sleep(LEFT_BEHIND_WITHIN).await;
                 why
             }
         };
@@ -214,27 +214,27 @@ impl Life {
         self: &Arc<Self>,
         start: Start,
         mount: Mount,
-        seams: &Seams,
+        runtime: &Runtime,
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
         let Start { config, sessions, network, fallback, observer, logs, .. } = start;
         let (node, patience_ms) = (config.node_id, config.election_max_ms);
         let stalls_after = config.stalls_after();
-        let store = self.open_store(node, mount, seams, stalls_after).map_err(Ended::Refused)?;
+        let store = self.open_store(node, mount, runtime, stalls_after).map_err(Ended::Refused)?;
         let (log, snapshots) = (store.log(), store.snapshots());
-        let peers = NodeNetwork { network: network.clone(), node, seams: seams.clone(), logs };
+        let peers = NodeNetwork { network: network.clone(), node, runtime: runtime.clone(), logs };
         let store: Arc<dyn ReplicaStore> = Arc::new(store);
-        let replica = Replica::start(config, store, Arc::new(peers), seams.clone())
+        let replica = Replica::start(config, store, Arc::new(peers), runtime.clone())
             .await
             .map_err(|error| Ended::Refused(error.to_string()))?;
         let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
         let tapped = Arc::new(Tapped { replica: replica.clone(), node, observer });
-        let hub = Arc::new(Hub::start(tapped, condition.clone(), sessions, seams.clone()));
+        let hub = Arc::new(Hub::start(tapped, condition.clone(), sessions, runtime.clone()));
         if let Some((terms, database)) = fallback {
-            let tables = Tables::new(database, seams.clock.clone());
+            let tables = Tables::new(database, runtime.clock.clone());
             hub.keep_scopes(Some((terms, Arc::new(tables))));
         }
         let port = Port {
-            seams: seams.clone(),
+            runtime: runtime.clone(),
             peer: replica.peer(),
             hub: hub.clone(),
             calls: lock_calls(hub.clone(), condition),
@@ -249,11 +249,11 @@ impl Life {
         self: &Arc<Self>,
         node_id: u64,
         mount: Mount,
-        seams: &Seams,
+        runtime: &Runtime,
         stalls_after: Option<Duration>,
     ) -> Result<Store, String> {
         let mut new_store_id = [0; 16];
-        seams.rng.fill(&mut new_store_id);
+        runtime.rng.fill(&mut new_store_id);
         let life = Arc::downgrade(self);
         let on_fault = Arc::new(move |fault: holdfast_server::storage::Fault| {
             if let Some(life) = life.upgrade() {
@@ -266,7 +266,7 @@ impl Life {
             disk: Arc::new(mount),
             open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
             pace: self.disk.pace(),
-            seams: seams.clone(),
+            runtime: runtime.clone(),
         };
         let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault, stalls_after };
         let store = Store::open_simulated(Path::new(DATA), options, ground)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, SessionId};
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::storage::StoredVote;
 
@@ -46,7 +46,7 @@ struct Seen {
     /// The tokens that each session was granted.
     granted: BTreeMap<SessionId, BTreeSet<u64>>,
     /// When each token was granted first, true time.
-    granted_at: BTreeMap<u64, Moment>,
+    granted_at: BTreeMap<u64, Instant>,
     /// Sessions that were expired, as first observed on some node.
     expired: BTreeMap<SessionId, Expiry>,
     /// The number of states that were taken over whole from a leader.
@@ -58,7 +58,7 @@ struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
     /// True time, when the first node applied it.
-    pub at: Moment,
+    pub at: Instant,
     /// The label of its client.
     pub label: String,
     /// Every token that it was ever granted.
@@ -123,7 +123,7 @@ impl Observer {
     }
 
     /// When a token was granted, true time.
-    pub(super) fn granted_at(&self, token: u64) -> Option<Moment> {
+    pub(super) fn granted_at(&self, token: u64) -> Option<Instant> {
         self.lock().granted_at.get(&token).copied()
     }
 

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::append_response::Result as Told;
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 use holdfast_server::raft::{Lane, Member, Peer, PeerError, PeerNetwork, PeerStream};
 use prost::Message;
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ pub(super) struct NodeNetwork {
     pub(super) network: Network,
     pub(super) node: u64,
     /// The process: its own tasks poll what it sends on a stream.
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) logs: Arc<Logs>,
 }
 
@@ -33,7 +33,7 @@ impl PeerNetwork for NodeNetwork {
             network: self.network.clone(),
             from: self.node,
             to: member.node_id,
-            seams: self.seams.clone(),
+            runtime: self.runtime.clone(),
             logs: Arc::clone(&self.logs),
         })
     }
@@ -44,7 +44,7 @@ struct Wire {
     network: Network,
     from: u64,
     to: u64,
-    seams: Seams,
+    runtime: Runtime,
     logs: Arc<Logs>,
 }
 
@@ -78,7 +78,7 @@ impl Wire {
     async fn stream<Q, A>(
         network: Network,
         (from, to): (u64, u64),
-        seams: Seams,
+        runtime: Runtime,
         kind: &'static str,
         requests: BoxStream<'static, Q>,
         serve: impl FnOnce(
@@ -96,7 +96,7 @@ impl Wire {
             serve(port, ReceiverStream::new(requests).boxed(), responses)
         });
         let (outgoing, incoming) = dialled.await.ok_or_else(unreachable)?;
-        seams.spawn(kind, async move { pump(requests, &outgoing).await }).detach();
+        runtime.spawn(kind, async move { pump(requests, &outgoing).await }).detach();
         Ok(incoming)
     }
 }
@@ -160,8 +160,8 @@ impl Peer for Wire {
         &self,
         requests: BoxStream<'static, proto::AppendRequest>,
     ) -> Answered<PeerStream<proto::AppendResponse>> {
-        let (network, way, seams) =
-            (self.network.clone(), (self.from, self.to), self.seams.clone());
+        let (network, way, runtime) =
+            (self.network.clone(), (self.from, self.to), self.runtime.clone());
         let (hearing, (leader, follower)) = (network.clone(), way);
         async move {
             let serve =
@@ -169,7 +169,7 @@ impl Peer for Wire {
             let incoming = Self::stream(
                 network,
                 way,
-                seams,
+                runtime,
                 "appends",
                 requests,
                 |port, requests, responses| serve(port, requests, responses).boxed(),
@@ -193,8 +193,8 @@ impl Peer for Wire {
         &self,
         chunks: BoxStream<'static, proto::SnapshotChunk>,
     ) -> Answered<proto::SnapshotResponse> {
-        let (network, way, seams) =
-            (self.network.clone(), (self.from, self.to), self.seams.clone());
+        let (network, way, runtime) =
+            (self.network.clone(), (self.from, self.to), self.runtime.clone());
         let (hearing, logs) = (network.clone(), Arc::clone(&self.logs));
         let ends = Arc::new(OnceLock::new());
         let told = Arc::clone(&ends);
@@ -205,15 +205,21 @@ impl Peer for Wire {
         });
         let chunks = chunks.boxed();
         async move {
-            let incoming =
-                Self::stream(network, way, seams, "snapshot", chunks, |port, chunks, responses| {
+            let incoming = Self::stream(
+                network,
+                way,
+                runtime,
+                "snapshot",
+                chunks,
+                |port, chunks, responses| {
                     async move {
                         let answer = port.peer.install_snapshot(chunks).await;
                         // A failure means that the caller waits no more.
                         let _ = responses.send(answer).await;
                     }
                     .boxed()
-                });
+                },
+            );
             let answer = incoming.await?.recv().await.unwrap_or_else(|| Err(unreachable()));
             noted(&hearing, "snapshot", &answer);
             if let (Ok(_), Some(upto)) = (&answer, ends.get()) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::append_response::Result as Answer;
-use holdfast_seams::{BoxFuture, Moment, Seams, Spawn, Task, TaskHandle};
+use holdfast_runtime::{BoxFuture, Instant, Runtime, Spawn, Task, TaskHandle};
 use holdfast_server::storage::{Ground, LogId, Store, StoreOptions, StoredVote};
 
 use super::disk::VirtualDisk;
@@ -26,7 +26,7 @@ const APPENDS_LOOKED_AT_EVERY: Duration = Duration::from_secs(4);
 
 /// The pledges of every member so far.
 pub(super) struct Pledges {
-    seams: Seams,
+    runtime: Runtime,
     said: Mutex<Said>,
 }
 
@@ -44,13 +44,13 @@ struct Member {
     vote: Option<StoredVote>,
     /// The last entry that it acknowledged, and the term of the leader that it acknowledged it to.
     has: Option<(u64, LogId)>,
-    looked: Option<Moment>,
+    looked: Option<Instant>,
 }
 
 impl Pledges {
-    /// `seams` are the world's.
-    pub(super) fn new(seams: Seams) -> Self {
-        Self { seams, said: Mutex::default() }
+    /// `runtime` is the world's.
+    pub(super) fn new(runtime: Runtime) -> Self {
+        Self { runtime, said: Mutex::default() }
     }
 
     /// Node `id` exists, with this disk.
@@ -93,7 +93,7 @@ impl Pledges {
             return;
         };
         let id = LogId { term: id.term, node_id: id.node_id, index: id.index };
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         let mut due = false;
         let disk = self.lock().pledges(member, "has entries", |said| {
             if said.has.is_none_or(|(before, has)| (before, has.index) <= (term, id.index)) {
@@ -154,7 +154,7 @@ impl Pledges {
             disk: Arc::new(mount),
             open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
             pace: Arc::new(|_| Box::pin(std::future::pending())),
-            seams: Seams { spawn: Arc::new(Nobody), ..self.seams.clone() },
+            runtime: Runtime { spawn: Arc::new(Nobody), ..self.runtime.clone() },
         };
         let on_fault = Arc::new(|_| ());
         let stalls_after = None;

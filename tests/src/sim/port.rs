@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 use holdfast_server::raft::Peer;
 use holdfast_server::rpc::LockCalls;
 use holdfast_server::session::Hub;
@@ -20,7 +20,7 @@ use super::trace::digest_of;
 #[derive(Clone)]
 pub(super) struct Port {
     /// Its process: what a message causes is a task of these.
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) peer: Arc<dyn Peer>,
     pub(super) hub: Arc<Hub>,
     pub(super) calls: LockCalls,
@@ -90,7 +90,7 @@ impl Network {
             Some(port) => {
                 let (tell, told) = oneshot::channel();
                 let work = invoke(port.clone());
-                port.seams.spawn(kind, async move { drop(tell.send(work.await)) }).detach();
+                port.runtime.spawn(kind, async move { drop(tell.send(work.await)) }).detach();
                 select! {
                     // Dropped without an answer: the process is gone.
                     said = told => said.ok(),

@@ -19,8 +19,8 @@ use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::request_state::State as Known;
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::{ClientFrames, Refused, ServerFrames};
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Clock, Instant};
 
 /// Subtracted from every safe deadline, as DESIGN §5.4 defines it.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
@@ -29,13 +29,13 @@ const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Right {
     /// When the client received it, true time.
-    pub at: Moment,
+    pub at: Instant,
     /// The number of the client.
     pub client: u64,
     /// The session, as the store numbers it.
     pub session: u64,
     /// The safe deadline that follows, on the true clock.
-    pub until: Moment,
+    pub until: Instant,
 }
 
 /// Every acknowledgement that clients received. Cheap to clone.
@@ -58,9 +58,9 @@ struct Seen {
     /// The releases and cancels that each client sent.
     freed: BTreeSet<(u64, Freed)>,
     /// When each client last sent a keepalive.
-    signed: BTreeMap<u64, Moment>,
+    signed: BTreeMap<u64, Instant>,
     /// When each client last sent a release or cancel again.
-    freed_again: BTreeMap<u64, Moment>,
+    freed_again: BTreeMap<u64, Instant>,
     broken: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Rights {
     }
 
     /// When `client` last sent a message that may renew its lease.
-    pub(super) fn signed(&self, client: u64) -> Option<Moment> {
+    pub(super) fn signed(&self, client: u64) -> Option<Instant> {
         locked(&self.seen).signed.get(&client).copied()
     }
 
@@ -105,7 +105,7 @@ impl Rights {
     }
 
     /// The instant until which the last acknowledgement lets `client` believe.
-    pub(super) fn newest_of(&self, client: u64) -> Option<Moment> {
+    pub(super) fn newest_of(&self, client: u64) -> Option<Instant> {
         self.last_of(client).map(|right| right.until)
     }
 
@@ -127,9 +127,9 @@ pub(super) struct Line {
 #[derive(Default)]
 struct Heard {
     /// When the Open left the client.
-    open: Option<Moment>,
+    open: Option<Instant>,
     /// When each keepalive first left the client, by its number.
-    keepalives: BTreeMap<u64, Moment>,
+    keepalives: BTreeMap<u64, Instant>,
     /// The session and its lease.
     session: Option<(u64, Duration)>,
     /// Every token that was granted on this connection.
@@ -232,7 +232,7 @@ impl Line {
 
     /// The message that left at `sent` is acknowledged. An answer to a request that was never sent
     /// justifies nothing.
-    fn acknowledged(&self, heard: &Heard, sent: Option<Moment>) {
+    fn acknowledged(&self, heard: &Heard, sent: Option<Instant>) {
         let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
         let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);
         let right = Right {

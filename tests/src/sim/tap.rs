@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use holdfast_core::{Command, Event, LockTable, LogIndex};
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 use holdfast_server::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use holdfast_server::error::ProposeError;
 use tokio::sync::watch;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast::{Builder, Client};
-use holdfast_cassandra::database::Database;
-use holdfast_seams::simulated::{Machine, Process};
-use holdfast_seams::{Moment, Seams, Transport};
+use holdfast_keyspace::database::Database;
+use holdfast_runtime::simulated::{Machine, Process};
+use holdfast_runtime::{Instant, Runtime, Transport};
 use holdfast_server::authority::Terms;
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
@@ -114,7 +114,7 @@ impl<'m> World<'m> {
 
     fn on(machine: &'m Machine, network: Network, settings: Settings) -> Self {
         let ids: Vec<u64> = (1..=settings.nodes).collect();
-        let clock = machine.world().seams().clock;
+        let clock = machine.world().runtime().clock;
         let logs = Arc::new(Logs::new(clock, &settings.replica));
         let made = Self {
             machine,
@@ -123,9 +123,9 @@ impl<'m> World<'m> {
             keyspace: Keyspace::new(machine),
             nodes: Mutex::default(),
             clients: Mutex::default(),
-            observer: Arc::new(Observer::new(machine.world().seams().clock)),
-            rights: Rights::new(machine.world().seams().clock),
-            pledges: Arc::new(Pledges::new(machine.world().seams())),
+            observer: Arc::new(Observer::new(machine.world().runtime().clock)),
+            rights: Rights::new(machine.world().runtime().clock),
+            pledges: Arc::new(Pledges::new(machine.world().runtime())),
             logs,
             last_id: AtomicU64::new(ids.len() as u64),
             torn_snapshots: AtomicU64::new(0),
@@ -163,8 +163,8 @@ impl<'m> World<'m> {
     }
 
     /// The world's own time, tasks and randomness.
-    pub fn seams(&self) -> Seams {
-        self.machine.world().seams()
+    pub fn runtime(&self) -> Runtime {
+        self.machine.world().runtime()
     }
 
     /// The network.
@@ -374,13 +374,13 @@ impl<'m> World<'m> {
 
     /// Waits until some node leads; `None` if that takes too long.
     pub async fn until_led(&self, within: Duration) -> Option<u64> {
-        let seams = self.seams();
-        let give_up = seams.clock.now() + within;
-        while seams.clock.now() < give_up {
+        let runtime = self.runtime();
+        let give_up = runtime.clock.now() + within;
+        while runtime.clock.now() < give_up {
             if let Some(leader) = self.leader() {
                 return Some(leader);
             }
-            seams.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(Duration::from_millis(10)).await;
         }
         None
     }
@@ -423,7 +423,7 @@ impl<'m> World<'m> {
 
     /// Until when the newest session of client `number` is certain, on the true clock; `None` if it
     /// never had one.
-    pub fn certain_until(&self, number: u64) -> Option<Moment> {
+    pub fn certain_until(&self, number: u64) -> Option<Instant> {
         self.rights.newest_of(number)
     }
 
@@ -434,12 +434,12 @@ impl<'m> World<'m> {
     }
 
     /// When client `number` last sent what may renew its lease, true time.
-    pub fn last_sign_of(&self, number: u64) -> Option<Moment> {
+    pub fn last_sign_of(&self, number: u64) -> Option<Instant> {
         self.rights.signed(number)
     }
 
     /// When a token was granted, true time.
-    pub fn granted_at(&self, token: u64) -> Option<Moment> {
+    pub fn granted_at(&self, token: u64) -> Option<Instant> {
         self.observer.granted_at(token)
     }
 
@@ -504,7 +504,7 @@ impl<'m> World<'m> {
         Client::builder()
             .endpoints(endpoints)
             .label(label_of(number))
-            .seams(self.client_process(number).seams())
+            .runtime(self.client_process(number).runtime())
             .transport(Arc::new(transport))
     }
 
@@ -553,6 +553,6 @@ async fn in_task_of<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
     let (tell, told) = oneshot::channel();
-    process.seams().spawn(name, async move { drop(tell.send(work.await)) }).detach();
+    process.runtime().spawn(name, async move { drop(tell.send(work.await)) }).detach();
     told.await.ok()
 }

@@ -1,7 +1,7 @@
 //! The queue: an order.
 
 use holdfast_recipes::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{QUEUE, Stage};
 
 use super::{SKEW, TTL, secs, sleep};
@@ -28,11 +28,11 @@ async fn a_queued_lock_is_renewed_and_its_waiter_stays_first() {
             held.release().await
         });
         released.unwrap();
-        (second.unwrap(), Seams::system().clock.now())
+        (second.unwrap(), Runtime::system().clock.now())
     };
     let first = async {
         let guard = waiting.await.unwrap();
-        let had = Seams::system().clock.now();
+        let had = Runtime::system().clock.now();
         guard.release().await.unwrap();
         had
     };

@@ -99,7 +99,7 @@ async fn work(desk: Desk, plan: Plan, stopped: watch::Receiver<bool>) {
         match desk.connect(plan.ttl).await {
             Ok(scribe) => break scribe,
             Err(_) if *stopped.borrow() => return,
-            Err(_) => desk.seams.sleep(AGAIN).await,
+            Err(_) => desk.runtime.sleep(AGAIN).await,
         }
     };
     let grants = Arc::new(AtomicU64::new(0));

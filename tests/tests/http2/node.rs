@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::Tenure;
-use holdfast_seams::{Seams, Task, select, simulated};
+use holdfast_runtime::{Runtime, Task, select, simulated};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::node::Condition;
 use holdfast_server::raft::{GrpcNetwork, MemoryStore, Replica, ReplicaConfig, peer_server};
@@ -78,30 +78,30 @@ impl Node {
     /// durable.
     pub(super) async fn live(self: Arc<Self>) -> turmoil::Result {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
-        let seams = simulated::seams(self.seed.wrapping_add(life << 32), WALL_MS);
+        let runtime = simulated::runtime(self.seed.wrapping_add(life << 32), WALL_MS);
         let store = self.next_store();
         let network = Arc::new(GrpcNetwork::over(wire::lazily));
-        let replica = Replica::start(self.config.clone(), store, network, seams.clone()).await?;
+        let replica = Replica::start(self.config.clone(), store, network, runtime.clone()).await?;
         *locked(&self.replica) = Some(replica.clone());
         let condition = Arc::new(Condition::new(replica.clone(), self.config.election_max_ms));
         let settings = SessionSettings::default();
-        let hub = Hub::start(replica.clone(), condition.clone(), settings, seams.clone());
+        let hub = Hub::start(replica.clone(), condition.clone(), settings, runtime.clone());
         let hub = Arc::new(hub);
-        let members = Port::open("members", MEMBERS, peer_server(replica.peer()), &seams).await?;
+        let members = Port::open("members", MEMBERS, peer_server(replica.peer()), &runtime).await?;
         let ClientPort { router, health: _health } =
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
-        let clients = Port::open("clients", CLIENTS, router, &seams).await?;
+        let clients = Port::open("clients", CLIENTS, router, &runtime).await?;
         self.until_stopped(&replica).await?;
         let take_down = async {
             replica.hand_over(HAND_OVER_WITHIN).await;
             hub.shutdown().await;
             replica.shutdown().await;
             for port in [members, clients] {
-                port.close(&seams).await;
+                port.close(&runtime).await;
             }
         };
         // Whatever does not end in time is left behind.
-        let _ = seams.timeout(STOP_WITHIN, take_down).await;
+        let _ = runtime.timeout(STOP_WITHIN, take_down).await;
         self.died();
         Ok(())
     }
@@ -154,12 +154,12 @@ impl Port {
         whom: &'static str,
         port: u16,
         router: Router,
-        seams: &Seams,
+        runtime: &Runtime,
     ) -> std::io::Result<Self> {
         let incoming = wire::listen(port).await?;
         let (stop, mut stopped) = watch::channel(false);
         let (tell, ended) = watch::channel(false);
-        let task = seams.spawn(whom, async move {
+        let task = runtime.spawn(whom, async move {
             let asked = async move {
                 // A failure means that the sender is gone: then the port ends too.
                 let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -171,9 +171,9 @@ impl Port {
         Ok(Self { stop, ended, _task: task })
     }
 
-    async fn close(mut self, seams: &Seams) {
+    async fn close(mut self, runtime: &Runtime) {
         self.stop.send_replace(true);
-        let _ = seams.timeout(CLOSES_WITHIN, self.ended.wait_for(|ended| *ended)).await;
+        let _ = runtime.timeout(CLOSES_WITHIN, self.ended.wait_for(|ended| *ended)).await;
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use holdfast::{Builder, Client, Error, GrpcTransport};
 use holdfast_fuzz::panics;
-use holdfast_seams::{Moment, Seams, simulated};
+use holdfast_runtime::{Instant, Runtime, simulated};
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_tests::check::Report;
 use holdfast_tests::history::{ClientId, Recorder, What};
@@ -93,7 +93,7 @@ pub(super) struct Desk {
     /// The client's number.
     pub(super) number: u64,
     /// The host's time, tasks and randomness.
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     /// The client's history. All clients' clocks show the same.
     pub(super) recorder: Recorder,
 }
@@ -109,8 +109,8 @@ impl<T> Pending<T> {
 
 impl Desk {
     fn new(number: u64, seed: u64) -> Self {
-        let seams = simulated::seams(seed ^ (number << 48), WALL_MS);
-        Self { number, recorder: Recorder::in_memory(seams.clock.clone()), seams }
+        let runtime = simulated::runtime(seed ^ (number << 48), WALL_MS);
+        Self { number, recorder: Recorder::in_memory(runtime.clock.clone()), runtime }
     }
 
     /// The settings of the client's library, except for its lease.
@@ -120,7 +120,7 @@ impl Desk {
         Client::builder()
             .endpoints(endpoints)
             .label(host_of_client(self.number))
-            .seams(self.seams.clone())
+            .runtime(self.runtime.clone())
             .transport(Arc::new(transport))
     }
 
@@ -132,7 +132,7 @@ impl Desk {
     /// As [`connect`](Self::connect), under another name in the history.
     pub(super) async fn connect_as(&self, id: ClientId, ttl: Duration) -> Result<Scribe, Error> {
         let client = self.builder().ttl(ttl).connect().await?;
-        let scribe = Scribe::of(client, id, self.recorder.clone(), self.seams.clone());
+        let scribe = Scribe::of(client, id, self.recorder.clone(), self.runtime.clone());
         scribe.opened(ttl);
         Ok(scribe)
     }
@@ -322,7 +322,7 @@ impl Stage {
 
     fn note_of(&self, who: ClientId, what: What) {
         let host = self.clients.values().next().expect("a stage has a client");
-        let now = Moment::from_origin(self.sim.elapsed() + CLOCKS_BEGIN_AT);
+        let now = Instant::from_origin(self.sim.elapsed() + CLOCKS_BEGIN_AT);
         let recorder = &host.desk.get().expect("it runs").recorder;
         recorder.write_at(recorder.ns_of(now), who, what);
     }

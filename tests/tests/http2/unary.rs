@@ -7,7 +7,7 @@ use holdfast_proto::v1::{
     KeepAliveRequest, Mode, OpenSessionRequest, Release, ReleaseRequest, SessionKey, SetValue,
     SetValueRequest,
 };
-use holdfast_seams::TransportError;
+use holdfast_runtime::TransportError;
 use holdfast_tests::sim::member;
 use tonic::transport::{Channel, Endpoint};
 

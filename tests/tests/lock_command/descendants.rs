@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::program::{Ended, Program};
 use nix::sys::signal::Signal;
 
@@ -36,13 +36,13 @@ async fn overlap(arguments: &[&str], times: u32, script: &str, end: impl Fn(&Pro
     let mut first = shell.begin(&[arguments, &["--", "sh", "-c", &script]].concat());
     first.line("ready", LIMIT).await;
     let next = shell.begin(&["lock", "jobs", "--", "cat", "/proc/uptime"]);
-    Seams::system().sleep(Duration::from_millis(300)).await;
+    Runtime::system().sleep(Duration::from_millis(300)).await;
 
     end(&first);
 
     let (first, next) = (first.end(LIMIT).await, next.end(LIMIT).await);
     // A process that still runs writes again.
-    Seams::system().sleep(Duration::from_millis(200)).await;
+    Runtime::system().sleep(Duration::from_millis(200)).await;
     let started: f64 = next.out.split(' ').next().unwrap().parse().unwrap();
     Overlap { first, seconds: last_stamp(&stamps) - started }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::draw::Draw;
 use holdfast_tests::fallback::{Lines, TABLES, World};
@@ -61,7 +61,7 @@ fn mend(world: &mut World, lines: &Lines) {
 /// A fault every few seconds, of a kind and a length that the seed draws, for so long; then no fault is left, and the scope is served
 /// natively as before.
 async fn flap(keyspace: &'static str, length: Duration) {
-    let seed = Seams::system().rng.next_u64();
+    let seed = Runtime::system().rng.next_u64();
     println!("seed {seed}");
     let mut draw = Draw::new(seed);
     let nodes = Nodes::set(keyspace, &TABLES).await;
@@ -69,7 +69,7 @@ async fn flap(keyspace: &'static str, length: Duration) {
     let mut world = World::of(nodes, cluster).await;
     let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
     let flapping = Box::pin(async {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         tokens.more(20).await;
         let until = clock.now() + length;
         while clock.now() < until {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
 use holdfast_tests::fallback::{NAMES, TABLES, World};
@@ -70,7 +70,7 @@ async fn clocks_a_tenth_apart_never_make_two_holders() {
     }
     // One client with the right clock, whose tokens are checked.
     let (workers, tokens) = (world.workers(1).await, world.tokens.clone());
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let switching = async {
         let native = tokens.above(0, 20).await;
         world.kill_all();

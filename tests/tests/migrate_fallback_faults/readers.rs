@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
 use holdfast_recipes::{LockerOptions, Patience};
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
 use holdfast_tests::fallback::{SERVES_FOR, TABLES, V, World};
@@ -23,8 +23,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// What this process observed of a leader's changes of the row.
 #[derive(Debug, Default)]
 struct Drain {
-    draining: Option<Moment>,
-    native: Option<Moment>,
+    draining: Option<Instant>,
+    native: Option<Instant>,
     /// The total time in which this process could not read: the machine stalled, or Cassandra.
     blinked: Duration,
 }
@@ -44,7 +44,7 @@ async fn hold(client: &RemoteScribe, name: &str, until: &AtomicBool) {
 
 /// Until the row is native, or should have been.
 async fn watch(world: &World) -> Drain {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let mut drain = Drain::default();
     let mut looked = clock.now();
     let late = looked + SERVES_FOR + DRAINS_WITHIN;
@@ -78,7 +78,7 @@ async fn drain_beside(keyspace: &'static str, readers: usize) {
     let names: Vec<String> = (0..readers).map(|id| format!("job/{id}")).collect();
     let (tokens, over) = (world.tokens.clone(), AtomicBool::new(false));
     let holding = entered.iter().zip(&names).map(|((_, client), name)| hold(client, name, &over));
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let switching = async {
         let native = tokens.above(0, readers).await;
         world.kill_all();
@@ -92,7 +92,7 @@ async fn drain_beside(keyspace: &'static str, readers: usize) {
         let leader = world.cluster.leader().await;
         let leads = clock.now();
         let drain = watch(&world).await;
-        let after = |at: Option<Moment>| at.map(|at| at.saturating_since(leads));
+        let after = |at: Option<Instant>| at.map(|at| at.saturating_since(leads));
         println!(
             "{readers} readers: after there was a leader, draining after {:.1?}, native after {:.1?}; {:.1?} not looked\n{}",
             after(drain.draining),

@@ -18,7 +18,7 @@ use holdfast_recipes::{
     BakeryForm, Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope,
     check_lock_name,
 };
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, Work, duration};
@@ -313,8 +313,8 @@ fn lock(
     check_lock_name(&name).map_err(failure)?;
     let moving = moving.parsed(global)?;
     run_under(&work, global.json, move |events, stop| async move {
-        let seams = Seams::system();
-        let began = seams.clock.now();
+        let runtime = Runtime::system();
+        let began = runtime.clock.now();
         let limit = Global::connect_limit(wait);
         let cassandra = select! {
             () = stop.cancelled() => return Ok(()),
@@ -333,7 +333,7 @@ fn lock(
                 moved = moving.enter(&cassandra, made, place.row_options(limit), options, place.layout()) => moved?,
             },
         };
-        let spent = seams.clock.now().saturating_since(began);
+        let spent = runtime.clock.now().saturating_since(began);
         let patience = match wait {
             None => Patience::Endless,
             Some(Duration::ZERO) => Patience::None,
@@ -345,9 +345,9 @@ fn lock(
         let kept = kept.map_err(|error| failed(waited_before_too(error, spent)));
         drop(locker);
         // Abandoned rows are removed from the table before this process ends.
-        let _ = seams.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
+        let _ = runtime.timeout(GOODBYE_LIMIT, cassandra.settled()).await;
         if let Some(native) = native {
-            let _ = seams.timeout(GOODBYE_LIMIT, native.close()).await;
+            let _ = runtime.timeout(GOODBYE_LIMIT, native.close()).await;
         }
         kept
     })
@@ -382,6 +382,6 @@ async fn keep(
     let held = Held::of_locks(guard.states(), &[name.to_owned()], token, guard.ttl());
     hold(held, events, stop).await;
     // The command has ended; whatever the result, the TTL passes the lock on.
-    let _ = Seams::system().timeout(GOODBYE_LIMIT, guard.release()).await;
+    let _ = Runtime::system().timeout(GOODBYE_LIMIT, guard.release()).await;
     Ok(())
 }

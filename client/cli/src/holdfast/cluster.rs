@@ -1,6 +1,6 @@
 //! Local servers on loopback, for the demo and for measuring.
 
-use holdfast_seams::loopback;
+use holdfast_runtime::loopback;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

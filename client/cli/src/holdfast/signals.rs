@@ -44,7 +44,7 @@ pub(crate) async fn asked_to_end_once() -> Result<(), Failure> {
     let listen = |kind| signal(kind).map_err(|error| Failure::own("listening to signals", error));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }

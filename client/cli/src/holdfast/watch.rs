@@ -13,7 +13,7 @@ use crate::{runtime, show, signals};
 pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
     let reader = global.builder().reader()?;
     runtime::block_on(async {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             ended = signals::asked_to_end_once() => ended,
             ended = print_all(reader.watch(&args.prefix), global.json) => ended,
         }

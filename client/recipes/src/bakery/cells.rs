@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use super::line::Line;
 use super::{BakeryForm, BakeryTables};
@@ -33,7 +33,7 @@ impl Cells {
 
     /// Wiki, line 1; PHP, step 2. Returns the instant from which the flag stands for its TTL, at
     /// least.
-    pub(super) async fn raise_flag(&self) -> Result<Moment, Fault> {
+    pub(super) async fn raise_flag(&self) -> Result<Instant, Fault> {
         self.put(&self.names.choosing, self.flag(true)).await
     }
 
@@ -50,7 +50,7 @@ impl Cells {
 
     /// Wiki, line 4; PHP, step 4. Returns the instant from which the number stands for its TTL, at
     /// least.
-    pub(super) async fn put_number(&self, number: i64) -> Result<Moment, Fault> {
+    pub(super) async fn put_number(&self, number: i64) -> Result<Instant, Fault> {
         self.put(&self.names.numbers, Value::from(number)).await
     }
 
@@ -114,7 +114,7 @@ impl Cells {
 
     /// Writes a cell with a TTL, and with this process' own timestamp: its later write wins, in
     /// whatever order the two arrive.
-    async fn put(&self, table: &Ident, value: Value) -> Result<Moment, Fault> {
+    async fn put(&self, table: &Ident, value: Value) -> Result<Instant, Fault> {
         let action = Action::Put {
             cells: vec![(self.names.value.clone(), Some(value))],
             ttl_s: self.ttl_s,

@@ -187,7 +187,7 @@ impl Bakery {
             keeping: cassandra.keeping(options)?,
             tables: Arc::new(tables),
             signature: cassandra.sign(options),
-            stamps: Arc::new(Stamps::micros(cassandra.seams().clock.clone())),
+            stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
         })
     }
 
@@ -195,10 +195,10 @@ impl Bakery {
         let cells = Cells {
             tables: self.cassandra.tables().clone(),
             names: self.tables.clone(),
-            clock: self.keeping.seams.clock.clone(),
+            clock: self.keeping.runtime.clock.clone(),
             stamps: self.stamps.clone(),
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.keeping.seams.rng),
+            owner: OwnerId::draw(&self.signature, &*self.keeping.runtime.rng),
             ttl_s: self.keeping.terms.ttl_s(),
         };
         BakerySpot::new(cells, self.keeping.terms, patience.waits())

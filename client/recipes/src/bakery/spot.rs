@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::BakeryForm;
 use super::cells::Cells;
@@ -39,7 +39,7 @@ pub(super) struct BakerySpot {
 struct Ticket {
     number: i64,
     /// The instant at which its last acknowledged write was sent.
-    sent: Moment,
+    sent: Instant,
     /// The choosers that it waits for, once it has looked. A client that raises its flag later draws a
     /// higher number.
     choosers: Option<Choosers>,
@@ -61,7 +61,7 @@ impl BakerySpot {
         }
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> Instant {
         self.cells.clock.now()
     }
 
@@ -111,7 +111,7 @@ impl BakerySpot {
     /// Writes the number again, and returns when it was sent. Returns `None` if the last write may have
     /// ended before this one arrived, because the write or its client was late: a client that drew in
     /// between did not see the number, so it counts for nothing.
-    async fn write_again(&mut self) -> Result<Option<Moment>, Fault> {
+    async fn write_again(&mut self) -> Result<Option<Instant>, Fault> {
         let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
         if self.now() >= self.terms.safe_until(sent) {

@@ -8,8 +8,8 @@ mod single;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::Runtime;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
 use crate::database::{Answer, Database};
@@ -69,7 +69,7 @@ fn put(table: &str, id: &str, value: Option<Value>, ttl_s: i32, at_us: i64) -> S
 
 /// A client of the articles at the lock `foo`, step by step.
 struct Old<'a> {
-    seams: Seams,
+    runtime: Runtime,
     model: &'a Model,
     id: &'static str,
     form: BakeryForm,
@@ -79,8 +79,8 @@ struct Old<'a> {
 
 impl<'a> Old<'a> {
     fn new(machine: &Machine, model: &'a Model, id: &'static str, form: BakeryForm) -> Self {
-        let (seams, stamp) = (machine.world().seams(), std::cell::Cell::new(0));
-        Self { seams, model, id, form, stamp, ttl_s: NEVER_S }
+        let (runtime, stamp) = (machine.world().runtime(), std::cell::Cell::new(0));
+        Self { runtime, model, id, form, stamp, ttl_s: NEVER_S }
     }
 
     /// With cells that have a TTL, unlike the articles'.

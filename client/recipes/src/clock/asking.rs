@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::oneshot;
 
 use crate::database::Fault;
@@ -15,7 +15,7 @@ type Read = dyn Fn() -> BoxFuture<'static, Answer> + Send + Sync;
 /// one. An answer of a read that began before the question could be less than an answer that another
 /// question got meanwhile.
 pub(super) struct Asking {
-    seams: Seams,
+    runtime: Runtime,
     read: Box<Read>,
     waiting: Mutex<Waiting>,
 }
@@ -29,10 +29,10 @@ struct Waiting {
 
 impl Asking {
     pub(super) fn new(
-        seams: Seams,
+        runtime: Runtime,
         read: impl Fn() -> BoxFuture<'static, Answer> + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { seams, read: Box::new(read), waiting: Mutex::default() })
+        Arc::new(Self { runtime, read: Box::new(read), waiting: Mutex::default() })
     }
 
     /// Returns the answer of a read that begins after this call. Cancel safe: the read goes on for the
@@ -46,7 +46,7 @@ impl Asking {
         };
         if begins {
             let asking = self.clone();
-            self.seams.spawn("time", async move { asking.read_on().await }).detach();
+            self.runtime.spawn("time", async move { asking.read_on().await }).detach();
         }
         answered.await.unwrap_or_else(|_| Err(Fault::NotDone("the process ends".into())))
     }
@@ -82,7 +82,7 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::future::join_all;
-    use holdfast_seams::simulated::Machine;
+    use holdfast_runtime::simulated::Machine;
 
     use super::*;
 
@@ -90,18 +90,18 @@ mod tests {
     #[test]
     fn who_asks_while_a_read_is_on_its_way_shares_the_next_one() {
         let machine = Machine::new(1);
-        let seams = machine.process("replica").seams();
+        let runtime = machine.process("replica").runtime();
         let reads = Arc::new(AtomicU64::new(0));
-        let (clock, counted) = (seams.clone(), reads.clone());
-        let asking = Asking::new(seams, move || {
-            let (seams, reads) = (clock.clone(), counted.clone());
+        let (clock, counted) = (runtime.clone(), reads.clone());
+        let asking = Asking::new(runtime, move || {
+            let (runtime, reads) = (clock.clone(), counted.clone());
             Box::pin(async move {
                 let nth = reads.fetch_add(1, Ordering::Relaxed) + 1;
-                seams.sleep(Duration::from_secs(1)).await;
+                runtime.sleep(Duration::from_secs(1)).await;
                 Ok(nth)
             })
         });
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let ask = async |after_ms: u64| {
                 world.sleep(Duration::from_millis(after_ms)).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::cell::is_time;
 use crate::clock::grpc::{GrpcReplica, NoTime};
@@ -23,7 +23,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct TimeClient {
     replicas: Arc<[Replica]>,
-    seams: Seams,
+    runtime: Runtime,
     limit: Duration,
     /// The replica to ask first: the one that answered last.
     first: Arc<AtomicUsize>,
@@ -55,13 +55,13 @@ impl TimeClient {
             Ok(Replica { name, ask: Box::new(ask) })
         };
         let replicas = endpoints.into_iter().map(replica);
-        Ok(Self::of(replicas.collect::<Result<_>>()?, Seams::system()))
+        Ok(Self::of(replicas.collect::<Result<_>>()?, Runtime::system()))
     }
 
-    pub(super) fn of(replicas: Vec<Replica>, seams: Seams) -> Self {
+    pub(super) fn of(replicas: Vec<Replica>, runtime: Runtime) -> Self {
         Self {
             replicas: replicas.into(),
-            seams,
+            runtime,
             limit: ANSWER_LIMIT,
             first: Arc::default(),
             last_us: Arc::default(),
@@ -85,7 +85,7 @@ impl TimeClient {
     /// [`Error::Unreachable`] if no replica answered, [`Error::Refused`] if all of them refused to give
     /// a time.
     pub async fn now_us(&self) -> Result<u64> {
-        let began = self.seams.clock.now();
+        let began = self.runtime.clock.now();
         let first = self.first.load(Ordering::Relaxed);
         let mut said = Vec::new();
         let mut is_refused = true;
@@ -111,12 +111,12 @@ impl TimeClient {
             )));
         }
         let endpoints = self.replicas.iter().map(|replica| replica.name.clone()).collect();
-        let waited = self.seams.clock.now().saturating_since(began);
+        let waited = self.runtime.clock.now().saturating_since(began);
         Err(Error::Unreachable { endpoints, waited, last })
     }
 
     async fn ask(&self, replica: &Replica) -> Result<u64, NoTime> {
-        let Ok(answer) = self.seams.timeout(self.limit, (replica.ask)()).await else {
+        let Ok(answer) = self.runtime.timeout(self.limit, (replica.ask)()).await else {
             return Err(NoTime::NotNow(format!("no answer within {:?}", self.limit)));
         };
         // A value far off would stay this client's largest answer for ever.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 /// What one replica knows of the cell: one of its values, at an instant of this process' monotonic
 /// clock.
@@ -17,19 +17,19 @@ use holdfast_seams::Moment;
 ///   that started again from each larger value of another replica would be slowed by it, and would slow
 ///   the other.
 #[derive(Debug, Default)]
-pub(super) struct Course(Option<(u64, Moment)>);
+pub(super) struct Course(Option<(u64, Instant)>);
 
 impl Course {
     /// Records that the replica read or wrote this value; the answer came at `now`. The value counts if the time would
     /// not have come so far by itself.
-    pub(super) fn saw(&mut self, value: u64, now: Moment) {
+    pub(super) fn saw(&mut self, value: u64, now: Instant) {
         if self.goes_on(now).is_none_or(|expected| value > expected) {
             self.0 = Some((value, now));
         }
     }
 
     /// The time at `now` if no clock is ahead of it: half of the time passed since is added.
-    pub(super) fn goes_on(&self, now: Moment) -> Option<u64> {
+    pub(super) fn goes_on(&self, now: Instant) -> Option<u64> {
         let (known, since) = self.0?;
         Some(known.saturating_add(micros(now.saturating_since(since) / 2)))
     }
@@ -44,8 +44,8 @@ pub(super) fn micros(length: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     #[test]

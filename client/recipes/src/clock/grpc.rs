@@ -146,7 +146,7 @@ impl TimeService for Answering {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::Seams;
+    use holdfast_runtime::Runtime;
 
     use super::*;
 
@@ -159,7 +159,7 @@ mod tests {
         let serving = async move {
             let _ = port.serve(now_us).await;
         };
-        let _serving = Seams::system().spawn("replica", serving);
+        let _serving = Runtime::system().spawn("replica", serving);
         replica.now_us().await
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::asking::Asking;
 use super::cell::{Cell, is_time};
@@ -31,7 +31,7 @@ pub struct TimeReplica {
 
 struct Shared {
     cell: Cell,
-    seams: Seams,
+    runtime: Runtime,
     max_ahead: Duration,
     course: Mutex<Course>,
     /// The largest value that a QUORUM has acknowledged to this replica.
@@ -65,16 +65,16 @@ impl TimeReplica {
     /// [`Error::InvalidConfig`] for an interval out of bounds.
     pub fn new(cassandra: &Cassandra, table: TimeTable, options: TimeOptions) -> Result<Self> {
         let options = options.checked()?;
-        let seams = cassandra.seams().clone();
+        let runtime = cassandra.runtime().clone();
         let shared = Arc::new(Shared {
             cell: Cell::new(cassandra.tables().clone(), table),
-            seams: seams.clone(),
+            runtime: runtime.clone(),
             max_ahead: options.max_ahead,
             course: Mutex::default(),
             settled_us: AtomicU64::new(0),
         });
         let reader = shared.clone();
-        let asking = Asking::new(seams, move || {
+        let asking = Asking::new(runtime, move || {
             let shared = reader.clone();
             Box::pin(async move { shared.answer().await })
         });
@@ -89,7 +89,7 @@ impl TimeReplica {
     /// [`Error::Unreachable`] without a QUORUM, or while there is no time yet; [`Error::Refused`] if
     /// the table does not exist, or its cell holds no time.
     pub async fn now_us(&self) -> Result<u64> {
-        let began = self.shared.seams.clock.now();
+        let began = self.shared.runtime.clock.now();
         self.asking.ask().await.map_err(|fault| self.cassandra.failed(fault, began))
     }
 
@@ -100,7 +100,7 @@ impl TimeReplica {
     ///
     /// As [`TimeReplica::now_us`].
     pub async fn update(&self) -> Result<TimeUpdate> {
-        let began = self.shared.seams.clock.now();
+        let began = self.shared.runtime.clock.now();
         self.shared.update().await.map_err(|fault| self.cassandra.failed(fault, began))
     }
 
@@ -113,7 +113,7 @@ impl TimeReplica {
             if let Err(refused @ Error::Refused { .. }) = updated {
                 return refused;
             }
-            self.shared.seams.sleep(self.options.interval).await;
+            self.shared.runtime.sleep(self.options.interval).await;
         }
     }
 
@@ -153,7 +153,7 @@ impl Shared {
 
     /// Listing 8, and what it leaves out: what step 3 does otherwise.
     async fn update(&self) -> Result<TimeUpdate, Fault> {
-        let clock = &self.seams.clock;
+        let clock = &self.runtime.clock;
         let local = Duration::from_millis(clock.wall_ms());
         let (there, node) = futures_util::join!(self.cell.read(), self.cell.node_time());
         let (there, node, now) = (there?, node?, clock.now());

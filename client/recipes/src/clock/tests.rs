@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_seams::Rng;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::Rng;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
 use crate::Cassandra;
@@ -36,7 +36,7 @@ fn replica(model: &Model, process: &Process) -> TimeReplica {
 fn kept(model: &Model, process: &Process) -> TimeReplica {
     let kept = replica(model, process);
     let keeping = kept.clone();
-    process.seams().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
+    process.runtime().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
     kept
 }
 
@@ -61,7 +61,7 @@ async fn old_answer(model: &Model) -> Option<i64> {
 /// Listing 8, unchanged.
 async fn old_update(model: &Model, process: &Process) {
     // Step 1.
-    let local_time = i64::try_from(process.seams().clock.wall_ms()).unwrap() * 1_000;
+    let local_time = i64::try_from(process.runtime().clock.wall_ms()).unwrap() * 1_000;
     // Step 2.
     let global_time = old_answer(model).await.unwrap_or(0);
     // Steps 3 and 4.
@@ -76,10 +76,10 @@ fn old_replica(model: &Model, process: &Process) {
     let updating = async move {
         loop {
             old_update(&model, &old).await;
-            old.seams().sleep(ms(500)).await;
+            old.runtime().sleep(ms(500)).await;
         }
     };
-    process.seams().spawn("old", updating).detach();
+    process.runtime().spawn("old", updating).detach();
 }
 
 fn below(process: &Process, number: u64) -> u64 {
@@ -106,9 +106,9 @@ impl Askers {
     }
 
     async fn ask_on(&self, asker: &Process, seed: u64) {
-        let seams = asker.seams();
-        let until = seams.clock.now() + MINUTE * 2;
-        while seams.clock.now() < until {
+        let runtime = asker.runtime();
+        let until = runtime.clock.now() + MINUTE * 2;
+        while runtime.clock.now() < until {
             let (process, replica) = {
                 let replicas = self.replicas.lock().unwrap();
                 let at = usize::try_from(below(asker, replicas.len() as u64)).unwrap();
@@ -116,13 +116,13 @@ impl Askers {
             };
             let floor = self.largest.get();
             // A replica that is paused or dead does not answer.
-            let answer = seams.timeout(ms(3_000), replica.now_us()).await;
+            let answer = runtime.timeout(ms(3_000), replica.now_us()).await;
             if let (Ok(Ok(answer)), true) = (answer, process.is_alive()) {
                 assert!(answer >= floor, "seed {seed}: {answer} after {floor}");
                 self.largest.set(answer.max(self.largest.get()));
                 self.answers.set(self.answers.get() + 1);
             }
-            seams.sleep(ms(below(asker, 400))).await;
+            runtime.sleep(ms(below(asker, 400))).await;
         }
     }
 
@@ -130,7 +130,7 @@ impl Askers {
     async fn disturb(&self, machine: &Machine, model: &Model) {
         let world = machine.world();
         for turn in 0..20 {
-            world.seams().sleep(ms(2_000 + below(&world, 4_000))).await;
+            world.runtime().sleep(ms(2_000 + below(&world, 4_000))).await;
             let at = usize::try_from(below(&world, 3)).unwrap();
             let process = self.replicas.lock().unwrap()[at].0.clone();
             match below(&world, 4) {
@@ -204,7 +204,7 @@ fn the_time_is_the_largest_of_the_replicas_clocks() {
         process
     });
     let replicas = processes.each_ref().map(|process| kept(&model, process));
-    let clock = machine.world().seams().clock;
+    let clock = machine.world().runtime().clock;
     machine.run(async {
         clock.sleep_until(clock.now() + MINUTE).await;
         for replica in &replicas {
@@ -259,11 +259,11 @@ fn a_cell_with_what_is_no_time_is_refused_by_name() {
         let (machine, model) = world(7);
         let process = machine.process("a");
         let replica = replica(&model, &process);
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             model.execute(put(value, 1)).await.unwrap();
-            seams.sleep(ms(10_000)).await;
-            let kept = seams.timeout(MINUTE, replica.keep(|_| {})).await.unwrap();
+            runtime.sleep(ms(10_000)).await;
+            let kept = runtime.timeout(MINUTE, replica.keep(|_| {})).await.unwrap();
             for error in [kept, replica.now_us().await.unwrap_err()] {
                 let invalid =
                     matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });

@@ -4,9 +4,9 @@
 //! and V, stays unchanged. Each read gives a hold the V that it shows, even if that is less than the hold had: no
 //! process or leader of this project changes V while the row is at `cassandra` or `draining`.
 
-use holdfast_cassandra::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
+use holdfast_keyspace::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 /// See the module.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ struct Seen {
     /// Those of the row.
     durations: Durations,
     /// Before that read was sent: holds count from here.
-    began: Moment,
+    began: Instant,
     /// After the answer to the first of the consecutive reads that showed exactly this row.
-    since: Moment,
+    since: Instant,
 }
 
 /// Permission to request a lock in Cassandra.
@@ -34,7 +34,7 @@ pub(super) struct Leave {
     /// The epoch of the token to be drawn.
     pub(super) epoch: u16,
     /// Until when a hold under it is safe.
-    pub(super) until: Moment,
+    pub(super) until: Instant,
 }
 
 impl Course {
@@ -82,7 +82,7 @@ impl Course {
     }
 
     /// Until when the last read covers a hold under a token of `epoch`; `None`: the hold is over.
-    pub(super) fn covers(&self, epoch: u16) -> Option<Moment> {
+    pub(super) fn covers(&self, epoch: u16) -> Option<Instant> {
         let Seen { row, durations, began, .. } = self.seen?;
         let serves = matches!(row.mode, Mode::Cassandra | Mode::Draining);
         let extends = row.extends(epoch) || (serves && mutant!(ReadOfAnyEpoch));
@@ -90,7 +90,7 @@ impl Course {
     }
 
     /// When the scope may be taken over, if the row is still the same then.
-    pub(super) fn take_over_at(&self) -> Option<Moment> {
+    pub(super) fn take_over_at(&self) -> Option<Instant> {
         let Seen { row, durations, since, .. } = self.seen?;
         let waits = match row.mode {
             Mode::Native => !mutant!(TakeOverAtOnce),
@@ -104,7 +104,7 @@ impl Course {
     }
 
     /// The change of the row that takes the scope over now, if that is due.
-    pub(super) fn take_over(&self, now: Moment) -> Option<(AuthorityRow, AuthorityRow)> {
+    pub(super) fn take_over(&self, now: Instant) -> Option<(AuthorityRow, AuthorityRow)> {
         let at = self.take_over_at()?;
         let from = self.row()?;
         // It keeps its durations: a leader that comes back waits by that V.
@@ -129,8 +129,8 @@ mod tests {
     use super::*;
     use holdfast_mutants::{Mutant, while_armed};
 
-    fn at(seconds: u64) -> Moment {
-        Moment::from_origin(Duration::from_secs(seconds))
+    fn at(seconds: u64) -> Instant {
+        Instant::from_origin(Duration::from_secs(seconds))
     }
 
     /// With W 30 s and V 15 s.

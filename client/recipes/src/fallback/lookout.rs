@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_cassandra::answer_limit::AnswerLimit;
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, Look, Mode};
+use holdfast_keyspace::answer_limit::AnswerLimit;
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Look, Mode};
 use holdfast_mutants::mutant;
-use holdfast_seams::{Moment, Rng, Seams, select};
+use holdfast_runtime::{Instant, Rng, Runtime, select};
 use tokio::sync::{Notify, watch};
 
 use super::course::{Course, Leave};
@@ -23,7 +23,7 @@ pub(super) struct Lookout(Arc<Inner>);
 
 struct Inner {
     authority: Authority,
-    seams: Seams,
+    runtime: Runtime,
     state: Mutex<State>,
     /// Counts the updates of what is known of the row.
     news: watch::Sender<u64>,
@@ -62,7 +62,7 @@ pub(super) struct Holding {
 }
 
 impl Lookout {
-    pub(super) fn new(authority: Authority, seams: Seams) -> Self {
+    pub(super) fn new(authority: Authority, runtime: Runtime) -> Self {
         let state = State {
             course: Course::new(),
             acquiring: 0,
@@ -73,7 +73,7 @@ impl Lookout {
             trouble: "the row was not read yet".to_owned(),
         };
         let (state, news, wake) = (Mutex::new(state), watch::Sender::new(0), Notify::new());
-        Self(Arc::new(Inner { authority, seams, state, news, wake }))
+        Self(Arc::new(Inner { authority, runtime, state, news, wake }))
     }
 
     pub(super) fn scope(&self) -> &str {
@@ -115,7 +115,7 @@ impl Lookout {
         } else {
             state.runs = true;
             drop(state);
-            self.0.seams.spawn("holdfast-lookout", self.clone().keep()).detach();
+            self.0.runtime.spawn("holdfast-lookout", self.clone().keep()).detach();
         }
         Acquiring(self.clone())
     }
@@ -126,7 +126,7 @@ impl Lookout {
     }
 
     fn leave_of(&self, state: &State) -> Result<Leave, String> {
-        let now = self.0.seams.clock.now();
+        let now = self.0.runtime.clock.now();
         let Some(leave) = state.course.leave() else { return Err(self.reason(state, now)) };
         // What is left of it has to last until the next read.
         if now + state.course.pace().read_every() < leave.until {
@@ -141,7 +141,7 @@ impl Lookout {
         self.leave().err().unwrap_or_else(|| "no answer to the lease".to_owned())
     }
 
-    fn reason(&self, state: &State, now: Moment) -> String {
+    fn reason(&self, state: &State, now: Instant) -> String {
         let scope = self.scope();
         let Some(row) = state.course.row() else {
             return format!("scope {scope:?}: {}", state.trouble);
@@ -170,7 +170,7 @@ impl Lookout {
 
     /// Registers a hold under `token` and that permission: bounds its safety, which later reads extend.
     pub(super) fn holds(&self, token: FencingToken, leave: Leave, safety: Arc<Safety>) -> Holding {
-        safety.cover(Some(leave.until), &*self.0.seams.clock);
+        safety.cover(Some(leave.until), &*self.0.runtime.clock);
         let mut state = self.lock();
         state.last_hold += 1;
         let id = state.last_hold;
@@ -182,7 +182,7 @@ impl Lookout {
 
     /// Whether the hold is still safe: the attempt may have taken long.
     pub(super) fn is_in_time(&self, safety: &Safety) -> bool {
-        safety.is_in_time(&*self.0.seams.clock)
+        safety.is_in_time(&*self.0.runtime.clock)
     }
 
     /// The task; it ends when neither a hold nor a waiting caller needs it.
@@ -207,13 +207,13 @@ impl Lookout {
                     failed += 1;
                     limit.not_answered();
                     fault.message().clone_into(&mut self.lock().trouble);
-                    Some(self.0.seams.clock.now() + self.pause(failed, &mut pauses))
+                    Some(self.0.runtime.clock.now() + self.pause(failed, &mut pauses))
                 }
             };
             self.0.news.send_modify(|news| *news += 1);
             let Some(next) = next else { continue };
             select! {
-                () = self.0.seams.clock.sleep_until(next) => {}
+                () = self.0.runtime.clock.sleep_until(next) => {}
                 () = self.0.wake.notified() => {}
             }
         }
@@ -236,12 +236,12 @@ impl Lookout {
     /// The pause before a read that follows a failed one: short after the first failure, for the sake of holds, and
     /// then as long as any other. Otherwise hurried readers would keep Cassandra too busy to answer any of them.
     fn pause(&self, failed: u32, pauses: &mut Backoff) -> Duration {
-        let pause = pauses.next(&*self.0.seams.rng);
+        let pause = pauses.next(&*self.0.runtime.rng);
         if failed > 1 { self.until_next_read() } else { pause }
     }
 
     async fn read(&self, limit: Duration) -> Result<Look, Fault> {
-        let read = self.0.seams.timeout(limit, self.0.authority.read()).await;
+        let read = self.0.runtime.timeout(limit, self.0.authority.read()).await;
         read.unwrap_or_else(|_| Err(Fault::NotDone(format!("no answer within {limit:?}"))))
     }
 
@@ -253,7 +253,7 @@ impl Lookout {
         if look.row.is_none() {
             "it has no row in the table authority, and so no fallback".clone_into(trouble);
         }
-        let clock = &*self.0.seams.clock;
+        let clock = &*self.0.runtime.clock;
         for held in holds.values() {
             match course.covers(held.epoch) {
                 Some(until) if held.first_read <= number => {
@@ -267,8 +267,8 @@ impl Lookout {
     }
 
     /// Takes the scope over, if a caller waits for that and it is due. Returns when to read again; `None`: at once.
-    async fn lead_over(&self) -> Option<Moment> {
-        let now = self.0.seams.clock.now();
+    async fn lead_over(&self) -> Option<Instant> {
+        let now = self.0.runtime.clock.now();
         let (change, due) = {
             let state = self.lock();
             let wanted = state.acquiring > 0;
@@ -284,13 +284,13 @@ impl Lookout {
         self.settle(to, now, &changed);
         match changed {
             // A coordinator may still work on it.
-            Err(_) => Some(self.0.seams.clock.now() + self.read_every() / 10),
+            Err(_) => Some(self.0.runtime.clock.now() + self.read_every() / 10),
             Ok(Change::Done { .. } | Change::Otherwise) => None,
         }
     }
 
     /// Whatever the outcome, the process has to read the row before anything follows from it.
-    fn settle(&self, to: AuthorityRow, began: Moment, changed: &Result<Change, Fault>) {
+    fn settle(&self, to: AuthorityRow, began: Instant, changed: &Result<Change, Fault>) {
         let mut state = self.lock();
         state.course.forget();
         if changed.is_err() && mutant!(UnknownTakeOverCounts) {
@@ -303,7 +303,7 @@ impl Lookout {
     fn until_next_read(&self) -> Duration {
         let every = self.read_every();
         let span = u64::try_from((every / 4).as_micros()).unwrap_or(u64::MAX).saturating_add(1);
-        every * 3 / 4 + Duration::from_micros(Rng::next_u64(&*self.0.seams.rng) % span)
+        every * 3 / 4 + Duration::from_micros(Rng::next_u64(&*self.0.runtime.rng) % span)
     }
 }
 

@@ -50,8 +50,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_cassandra::authority::{Authority, BUCKETS};
-use holdfast_seams::select;
+use holdfast_keyspace::authority::{Authority, BUCKETS};
+use holdfast_runtime::select;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::{Keeping, passing};
@@ -111,14 +111,14 @@ impl Fallback {
             return Err(Error::InvalidConfig { message });
         }
         let keeping = cassandra.keeping(&options.lease)?;
-        let (tables, seams) = (cassandra.tables().clone(), cassandra.seams().clone());
-        let authority = Authority::new(tables, seams.clock.clone(), scope);
+        let (tables, runtime) = (cassandra.tables().clone(), cassandra.runtime().clone());
+        let authority = Authority::new(tables, runtime.clock.clone(), scope);
         Ok(Self {
             cassandra: cassandra.clone(),
             keeping,
             signature: cassandra.sign(&options.lease),
             leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
-            lookout: Lookout::new(authority, seams),
+            lookout: Lookout::new(authority, runtime),
         })
     }
 
@@ -129,19 +129,19 @@ impl Fallback {
 
     async fn acquire(&self, lock_id: &str, patience: Patience) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
-        let seams = self.keeping.seams.clone();
-        let began = seams.clock.now();
+        let runtime = self.keeping.runtime.clone();
+        let began = runtime.clock.now();
         let deadline = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
         let acquiring = self.lookout.acquiring();
         select! {
             () = self.lookout.served() => {}
-            () = passing(deadline, &*seams.clock) => {
-                let waited = seams.clock.now().saturating_since(began);
+            () = passing(deadline, &*runtime.clock) => {
+                let waited = runtime.clock.now().saturating_since(began);
                 let endpoints = self.cassandra.nodes();
                 return Err(Error::Unreachable { endpoints, waited, last: self.lookout.why_not() });
             }
         }
-        let patience = patience.until(deadline, seams.clock.now());
+        let patience = patience.until(deadline, runtime.clock.now());
         let row = FallbackRow::new(self, lock_id, acquiring);
         let service = self.signature.service();
         self.keeping.acquire(lock_id, service, patience, row, Arc::default()).await

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 use super::Fallback;
 use super::course::Leave;
@@ -43,7 +43,7 @@ struct Rows {
 
 impl FallbackRow {
     pub(super) fn new(of: &Fallback, name: &str, acquiring: Acquiring) -> Self {
-        let rng = of.keeping.seams.rng.clone();
+        let rng = of.keeping.runtime.rng.clone();
         let ttl_s = of.keeping.terms.ttl_s();
         let rows = Rows {
             tables: of.cassandra.tables().clone(),

@@ -9,9 +9,9 @@ mod switches;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_cassandra::authority::Durations;
-use holdfast_seams::Rng;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_keyspace::authority::Durations;
+use holdfast_runtime::Rng;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{Fallback, FallbackOptions};
 use crate::cassandra::{Cassandra, LockerOptions};
@@ -63,7 +63,7 @@ impl World {
             world.write_row(scope, "native", 1, durations);
         }
         let expiry = world.cluster.clone().expire();
-        world.machine.world().seams().spawn("expiry", expiry).detach();
+        world.machine.world().runtime().spawn("expiry", expiry).detach();
         world.elect(0);
         world
     }
@@ -92,11 +92,11 @@ impl World {
     /// Makes a server the leader.
     fn elect(&self, at: usize) {
         self.cluster.elect(at);
-        let seams = self.cluster.server(at).seams();
+        let runtime = self.cluster.server(at).runtime();
         let settings = self.settings_of_a_leader();
         for scope in SCOPES {
             let keeper = Keeper::new(&self.cluster, at, scope, settings, &self.model);
-            seams.spawn("keeper", keeper.keep()).detach();
+            runtime.spawn("keeper", keeper.keep()).detach();
         }
     }
 
@@ -130,7 +130,7 @@ impl World {
             .endpoints(["server:0", "server:1"])
             .ttl(TTL)
             .label(process.name())
-            .seams(process.seams())
+            .runtime(process.runtime())
             .transport(Arc::new(self.cluster.clone()))
             .connect_lazy()
             .unwrap()

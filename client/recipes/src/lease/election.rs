@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::select;
+use holdfast_runtime::select;
 use tokio::sync::Notify;
 
 use super::Lease;
@@ -61,7 +61,7 @@ impl Lease {
         let asked = self.ask_for_leader(name);
         let answer = self
             .keeping
-            .seams
+            .runtime
             .timeout(limit, asked)
             .await
             .unwrap_or(Err(Retry::Later("no answer yet".into())));
@@ -187,7 +187,7 @@ impl Observer {
     /// [`Error::Refused`] if Cassandra refuses the read.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         check_lock_name(&self.name)?;
-        let seams = self.lease.keeping.seams.clone();
+        let runtime = self.lease.keeping.runtime.clone();
         let mut pauses = Backoff::new(LOOK_EVERY_MAX);
         loop {
             match self.lease.ask_for_leader(&self.name).await {
@@ -199,7 +199,7 @@ impl Observer {
                 Ok(_) | Err(Retry::Later(_)) => {}
                 Err(never) => return Err(never.into_error(&self.lease, Duration::ZERO)),
             }
-            seams.sleep(pauses.next(&*seams.rng)).await;
+            runtime.sleep(pauses.next(&*runtime.rng)).await;
         }
     }
 }

@@ -146,7 +146,7 @@ impl Lease {
             self.cassandra.tables().clone(),
             self.table.clone(),
             name,
-            OwnerId::draw(&self.signature, &*self.cassandra.seams().rng),
+            OwnerId::draw(&self.signature, &*self.cassandra.runtime().rng),
             self.keeping.terms.ttl_s(),
             value,
         );

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 use tokio::sync::watch;
 
 use super::LeaseTable;
@@ -231,7 +231,7 @@ impl Recipe for LeaseRow {
     async fn renew(&mut self) -> Renewal {
         let (version, cells) = self.cells();
         let update = Action::UpdateIf { cells, ttl_s: Some(self.ttl_s), only_if: self.owned() };
-        let (started, answer): (Moment, _) = self.tables.conditional(self.statement(update)).await;
+        let (started, answer): (Instant, _) = self.tables.conditional(self.statement(update)).await;
         match answer {
             Ok(Conditional::Applied) => {
                 self.value.note_written(version);

@@ -53,8 +53,8 @@ impl Sequence {
     }
 
     async fn draw_under_lease(&self, count: u32, is_safe: impl Fn() -> bool) -> Result<Range<i64>> {
-        let seams = &self.lease.keeping.seams;
-        let began = seams.clock.now();
+        let runtime = &self.lease.keeping.runtime;
+        let began = runtime.clock.now();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while is_safe() {
             match self.advance(count).await {
@@ -64,9 +64,9 @@ impl Sequence {
                 Ok(None) | Err(Fault::Unknown(_) | Fault::NotDone(_)) => {}
                 Err(Fault::Refused(message)) => return Err(refused(&message)),
             }
-            seams.sleep(pauses.next(&*seams.rng)).await;
+            runtime.sleep(pauses.next(&*runtime.rng)).await;
         }
-        let waited = seams.clock.now().saturating_since(began);
+        let waited = runtime.clock.now().saturating_since(began);
         Err(Error::OutcomeUnknown { what: "a draw", waited })
     }
 

@@ -7,7 +7,7 @@ mod single;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{Lease, LeaseTable};
 use crate::lives;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 
 use crate::fallback::Fallback;
 use crate::locker::{Patience, RemoteGuard, RemoteLocker};
@@ -45,7 +45,7 @@ impl NativeStore for Client {
 pub(super) struct Either<'a> {
     pub(super) native: &'a dyn NativeStore,
     pub(super) fallback: &'a Fallback,
-    pub(super) seams: &'a Seams,
+    pub(super) runtime: &'a Runtime,
 }
 
 impl Either<'_> {
@@ -82,7 +82,7 @@ impl Either<'_> {
             if is_last_word || patience().is_over() {
                 return Err(error);
             }
-            self.seams.sleep(LOOK_EVERY).await;
+            self.runtime.sleep(LOOK_EVERY).await;
         }
     }
 
@@ -105,7 +105,7 @@ impl Either<'_> {
     async fn native_is(&self, serving: bool, lock_id: &str) {
         let mut since = None;
         loop {
-            let now = self.seams.clock.now();
+            let now = self.runtime.clock.now();
             let is_so = self.native.serves(lock_id) == serving;
             let began = *since.get_or_insert(now);
             if !is_so {
@@ -113,7 +113,7 @@ impl Either<'_> {
             } else if now.saturating_since(began) >= Fallback::patience() {
                 return;
             }
-            self.seams.sleep(LOOK_EVERY).await;
+            self.runtime.sleep(LOOK_EVERY).await;
         }
     }
 }

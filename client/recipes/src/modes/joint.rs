@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, select_all};
-use holdfast_seams::{Clock, Moment, Seams, select};
+use holdfast_runtime::{Clock, Instant, Runtime, select};
 
 use super::state::InUse;
 use crate::alarms::{Alarm, Alarms};
@@ -17,7 +17,7 @@ use holdfast_guard::Span;
 pub(super) struct Joint {
     safety: Arc<Safety>,
     standing: Arc<Safety>,
-    seams: Seams,
+    runtime: Runtime,
     /// In the order of release: the reverse of that of the acquires.
     parts: Vec<RemoteGuard>,
     _alarm: Alarm,
@@ -28,7 +28,7 @@ impl Joint {
     pub(super) fn new(
         parts: Vec<RemoteGuard>,
         used: InUse,
-        seams: &Seams,
+        runtime: &Runtime,
         alarms: &Alarms,
     ) -> Option<Self> {
         let standing = used.standing.clone();
@@ -37,13 +37,18 @@ impl Joint {
         let until = together(&states).ok()?.0;
         let safety = Arc::new(Safety::within(Span::new(until))?);
         let alarm = alarms.watch(safety.clone());
-        let joint =
-            Self { safety: safety.clone(), standing, seams: seams.clone(), parts, _alarm: alarm };
+        let joint = Self {
+            safety: safety.clone(),
+            standing,
+            runtime: runtime.clone(),
+            parts,
+            _alarm: alarm,
+        };
         if !joint.is_safe() {
             return None;
         }
-        let clock = seams.clock.clone();
-        seams.spawn("holdfast-joint", follow(safety, clock, states, used)).detach();
+        let clock = runtime.clock.clone();
+        runtime.spawn("holdfast-joint", follow(safety, clock, states, used)).detach();
         Some(joint)
     }
 
@@ -66,8 +71,8 @@ impl Joint {
 
 /// The instant until which all of them are safe, and whether one is in jeopardy; or the reason why
 /// one ended.
-fn together(states: &[GuardStates]) -> Result<(Moment, bool), LostReason> {
-    let mut until = None::<Moment>;
+fn together(states: &[GuardStates]) -> Result<(Instant, bool), LostReason> {
+    let mut until = None::<Instant>;
     let mut worry = false;
     for state in states {
         let safe_until = match state.now() {
@@ -115,7 +120,7 @@ impl Held for Joint {
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.seams.clock
+        &*self.runtime.clock
     }
 
     fn is_safe(&self) -> bool {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_mutants::mutant;
-use holdfast_seams::{Moment, select};
+use holdfast_runtime::{Instant, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::either::{Either, NativeStore};
@@ -148,7 +148,7 @@ impl LockerBuilder {
         let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
         let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
         let service = self.row.service.clone();
-        let rng = &*keeping.seams.rng;
+        let rng = &*keeping.runtime.rng;
         let writer = Writer::draw(rng);
         let OnCassandra { locker: first, recipe } =
             self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
@@ -159,7 +159,7 @@ impl LockerBuilder {
         let life = Arc::new(over.clone().drop_guard());
         let seat =
             Seat::new(rows.clone(), (process, recipe), keeping.clone(), shared.clone(), over);
-        keeping.seams.spawn("holdfast-seat", seat.keep()).detach();
+        keeping.runtime.spawn("holdfast-seat", seat.keep()).detach();
         let (native, cassandra) = (self.native, self.cassandra);
         let inner = Arc::new(Inner {
             first,
@@ -173,7 +173,7 @@ impl LockerBuilder {
             shared,
         });
         let limit = inner.keeping.answer_limit;
-        inner.seated(Some(inner.keeping.seams.clock.now() + limit)).await?;
+        inner.seated(Some(inner.keeping.runtime.clock.now() + limit)).await?;
         Ok(Locker { inner, life })
     }
 }
@@ -253,11 +253,11 @@ impl Locker {
 
 impl Inner {
     /// Registers a use of the current mode, once there is a row.
-    async fn enter(&self, life: &Arc<DropGuard>, deadline: Option<Moment>) -> Result<InUse> {
+    async fn enter(&self, life: &Arc<DropGuard>, deadline: Option<Instant>) -> Result<InUse> {
         loop {
             self.seated(deadline).await?;
             if let Some(used) = self.shared.enter(life)
-                && used.standing.is_safe(&*self.keeping.seams.clock)
+                && used.standing.is_safe(&*self.keeping.runtime.clock)
             {
                 return Ok(used);
             }
@@ -265,8 +265,8 @@ impl Inner {
     }
 
     /// Waits until there is a row that is certain.
-    async fn seated(&self, deadline: Option<Moment>) -> Result<()> {
-        let clock = self.keeping.seams.clock.clone();
+    async fn seated(&self, deadline: Option<Instant>) -> Result<()> {
+        let clock = self.keeping.runtime.clock.clone();
         let began = clock.now();
         let mut seen = self.shared.seen();
         let is_safe =
@@ -300,7 +300,7 @@ impl Inner {
                 "the lock \"{lock}\" is not in the scope \"{scope}\" of this locker"
             )));
         }
-        let clock = self.keeping.seams.clock.clone();
+        let clock = self.keeping.runtime.clock.clone();
         let limit = patience.limit(self.keeping.answer_limit);
         let deadline = limit.map(|limit| clock.now() + limit);
         loop {
@@ -314,7 +314,7 @@ impl Inner {
             };
             // Otherwise the attempt was abandoned; it starts again in the current mode.
             let Some(parts) = parts else { continue };
-            let joint = Joint::new(parts, used, &self.keeping.seams, &self.keeping.alarms);
+            let joint = Joint::new(parts, used, &self.keeping.runtime, &self.keeping.alarms);
             if let Some(joint) = joint {
                 return Ok(RemoteGuard::new(lock_id, &self.service, Box::new(joint)));
             }
@@ -332,14 +332,14 @@ impl Inner {
         mode: LockerMode,
         lock_id: &str,
         patience: Patience,
-        deadline: Option<Moment>,
+        deadline: Option<Instant>,
     ) -> Result<Vec<RemoteGuard>> {
         let native = || self.native.as_deref().ok_or_else(|| no_native(mode));
         let patience_left = || self.left(patience, deadline);
         let parts = match mode {
             LockerMode::Fallback => {
                 let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
-                let either = Either { native: native()?, fallback, seams: &self.keeping.seams };
+                let either = Either { native: native()?, fallback, runtime: &self.keeping.runtime };
                 let guard = either.acquire(lock_id, patience_left).await?;
                 self.check_row_of(fallback)?;
                 vec![guard]
@@ -360,7 +360,7 @@ impl Inner {
     async fn check_cluster(
         &self,
         native: &dyn NativeStore,
-        deadline: Option<Moment>,
+        deadline: Option<Instant>,
     ) -> Result<()> {
         let Some(own) = native.cluster() else { return Ok(()) };
         let tied = match self.shared.get(|state| state.cluster.clone()) {
@@ -380,8 +380,8 @@ impl Inner {
         }
     }
 
-    async fn tie_cluster(&self, own: &str, deadline: Option<Moment>) -> Result<String> {
-        let clock = self.keeping.seams.clock.clone();
+    async fn tie_cluster(&self, own: &str, deadline: Option<Instant>) -> Result<String> {
+        let clock = self.keeping.runtime.clock.clone();
         let began = clock.now();
         let fault = select! {
             tied = self.rows.tie("cluster", own) => match tied {
@@ -400,7 +400,7 @@ impl Inner {
         native: &dyn NativeStore,
         lock_id: &str,
         patience: Patience,
-        deadline: Option<Moment>,
+        deadline: Option<Instant>,
     ) -> Result<Vec<RemoteGuard>> {
         if mutant!(BothTakesNativeAlone) {
             return Ok(vec![native.acquire(lock_id, self.left(patience, deadline)).await?]);
@@ -417,8 +417,8 @@ impl Inner {
     }
 
     /// What is left of the patience: one limit covers everything.
-    fn left(&self, patience: Patience, deadline: Option<Moment>) -> Patience {
-        patience.until(deadline, self.keeping.seams.clock.now())
+    fn left(&self, patience: Patience, deadline: Option<Instant>) -> Patience {
+        patience.until(deadline, self.keeping.runtime.clock.now())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::{LockerMode, ModesTable, Stage};
 use crate::cassandra::Cassandra;
@@ -244,20 +244,20 @@ impl ScopeModes {
 /// How often, and for how long, a call retries without an answer.
 struct Patience {
     cassandra: Cassandra,
-    began: Moment,
+    began: Instant,
     pauses: Backoff,
 }
 
 impl Patience {
     fn new(cassandra: &Cassandra) -> Self {
-        let began = cassandra.seams().clock.now();
+        let began = cassandra.runtime().clock.now();
         Self { cassandra: cassandra.clone(), began, pauses: Backoff::new(PAUSE_MAX) }
     }
 
     /// Returns when it is time to retry.
     async fn after(&mut self, fault: Fault) -> Result<()> {
-        let seams = self.cassandra.seams();
-        let waited = seams.clock.now().saturating_since(self.began);
+        let runtime = self.cassandra.runtime();
+        let waited = runtime.clock.now().saturating_since(self.began);
         match fault {
             Fault::Refused(message) => Err(Error::invalid(message)),
             Fault::Unknown(last) | Fault::NotDone(last) if waited >= ANSWER_LIMIT => {
@@ -265,7 +265,7 @@ impl Patience {
                 Err(Error::Unreachable { endpoints, waited, last })
             }
             Fault::Unknown(_) | Fault::NotDone(_) => {
-                seams.sleep(self.pauses.next(&*seams.rng)).await;
+                runtime.sleep(self.pauses.next(&*runtime.rng)).await;
                 Ok(())
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, select};
+use holdfast_runtime::{Instant, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +35,7 @@ pub(super) struct Seat {
     /// The row as an applied write of this process left it; `None`: it has to be read.
     known: Option<OwnRow>,
     /// When that write was sent.
-    written: Option<Moment>,
+    written: Option<Instant>,
     /// Grows with every write: no two writes of this process have the same number.
     last_seq: i64,
     alarm: Option<Alarm>,
@@ -69,7 +69,7 @@ impl Seat {
     }
 
     pub(super) async fn keep(mut self) {
-        let seams = self.keeping.seams.clone();
+        let runtime = self.keeping.runtime.clone();
         let mut seen = self.shared.seen();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while !self.over.is_cancelled() {
@@ -84,11 +84,11 @@ impl Seat {
                     pauses.reset();
                     self.keeping.terms.renew_at(written)
                 }
-                _ => seams.clock.now() + pauses.next(&*seams.rng),
+                _ => runtime.clock.now() + pauses.next(&*runtime.rng),
             };
             select! {
                 () = self.over.cancelled() => {}
-                () = seams.clock.sleep_until(until) => {}
+                () = runtime.clock.sleep_until(until) => {}
                 () = self.something_to_do(&mut seen), if settled => {}
             }
         }
@@ -170,7 +170,7 @@ impl Seat {
 
     /// Whether the row has been certain ever since the process entered.
     fn stands(&self) -> bool {
-        let clock = &*self.keeping.seams.clock;
+        let clock = &*self.keeping.runtime.clock;
         self.shared.get(|state| state.row.as_ref().is_some_and(|row| row.safety.is_safe(clock)))
     }
 
@@ -238,7 +238,7 @@ impl Seat {
     }
 
     /// Writes the row; returns what was answered as applied, and when it was sent.
-    async fn write(&mut self, mode: LockerMode, only_if: Cells) -> Option<(OwnRow, Moment)> {
+    async fn write(&mut self, mode: LockerMode, only_if: Cells) -> Option<(OwnRow, Instant)> {
         self.last_seq += 1;
         let seq = self.last_seq;
         let cells = vec![
@@ -261,13 +261,13 @@ impl Seat {
     }
 
     /// Makes the row certain, counted from `sent`.
-    fn stand(&mut self, row: OwnRow, sent: Moment) {
+    fn stand(&mut self, row: OwnRow, sent: Instant) {
         if self.extend(row, sent).is_some() {
             return;
         }
         self.lose(LostReason::DeadlinePassed);
         let span = Span::new(self.keeping.terms.safe_until(sent));
-        let alive = span.is_alive(&*self.keeping.seams.clock);
+        let alive = span.is_alive(&*self.keeping.runtime.clock);
         let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
             // The answer took too long.
             self.known = None;
@@ -278,8 +278,8 @@ impl Seat {
     }
 
     /// Extends a row that is still certain; `None` if it is not.
-    fn extend(&mut self, row: OwnRow, sent: Moment) -> Option<()> {
-        let clock = &*self.keeping.seams.clock;
+    fn extend(&mut self, row: OwnRow, sent: Instant) -> Option<()> {
+        let clock = &*self.keeping.runtime.clock;
         let safety = self.shared.get(|state| state.row.clone())?.safety;
         let extended =
             safety.is_safe(clock) && safety.extend(self.keeping.terms.safe_until(sent), clock);
@@ -287,7 +287,7 @@ impl Seat {
         extended.then(|| self.note_row(row, sent, safety))
     }
 
-    fn note_row(&mut self, row: OwnRow, sent: Moment, safety: Arc<Safety>) {
+    fn note_row(&mut self, row: OwnRow, sent: Instant, safety: Arc<Safety>) {
         (self.known, self.written) = (Some(row), Some(sent));
         self.shared.change(|state| {
             state.row = Some(Standing { mode: row.mode, safety });
@@ -301,7 +301,7 @@ impl Seat {
 
     /// A row whose deadline has passed covers nothing any more.
     fn note_if_over(&mut self) {
-        let clock = self.keeping.seams.clock.clone();
+        let clock = self.keeping.runtime.clock.clone();
         let over = self
             .shared
             .get(|state| state.row.as_ref().is_some_and(|row| !row.safety.is_safe(&*clock)));

@@ -11,7 +11,7 @@ mod ties;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{Locker, LockerMode, ModesTable, ScopeModes, Stage};
 use crate::Result;
@@ -93,7 +93,7 @@ impl World {
     }
 
     async fn sleep(&self, length: Duration) {
-        self.machine.world().seams().sleep(length).await;
+        self.machine.world().runtime().sleep(length).await;
     }
 }
 
@@ -106,7 +106,7 @@ async fn in_time<T>(
     limit: Duration,
     wait: impl Future<Output = T>,
 ) -> Option<T> {
-    process.seams().timeout(limit, wait).await.ok()
+    process.runtime().timeout(limit, wait).await.ok()
 }
 
 async fn is_free(locker: &dyn RemoteLocker) -> bool {

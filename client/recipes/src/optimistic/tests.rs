@@ -9,7 +9,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{OptimisticTable, OptimisticTokens};
 use crate::cassandra::Cassandra;

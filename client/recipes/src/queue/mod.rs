@@ -124,7 +124,7 @@ impl Queue {
         tables: QueueTables,
     ) -> Result<Self> {
         let cells = CellLocker::new(cassandra, options)?;
-        let time = Arc::new(LocalTime::new(cassandra.seams().clock.clone()));
+        let time = Arc::new(LocalTime::new(cassandra.runtime().clock.clone()));
         Ok(Self { cells, tables: Arc::new(tables), time })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::QueueTables;
 use super::time::QueueTime;
@@ -22,7 +22,7 @@ pub(super) struct QueueSpot {
     /// The name of its cell in the queue, once it has one.
     pub(super) place: Option<String>,
     /// The instant at which it sent its last acknowledged write of the queue's cell.
-    pub(super) entered: Option<Moment>,
+    pub(super) entered: Option<Instant>,
     /// Another client had the main row: look before the next write to it.
     pub(super) look_first: bool,
     /// This attempt's cell may be in the main row: it was sent, and no later delete of it was
@@ -63,7 +63,7 @@ impl QueueSpot {
             None => self.draw().await?,
         };
         self.place = Some(place.clone());
-        let now = self.cells.seams.clock.now();
+        let now = self.cells.runtime.clock.now();
         let is_old = |entered| now.saturating_since(entered) >= self.cells.ttl / 2;
         let stale = self.entered.is_none_or(is_old);
         if stale {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_seams::simulated::Process;
+use holdfast_runtime::simulated::Process;
 
 use super::row::column_name;
 use super::*;
@@ -45,10 +45,10 @@ fn a_cells_name_is_in_the_order_of_its_time_and_then_of_its_thread() {
 #[test]
 fn the_seeds_one_record_may_be_somebody_elses() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.execute(seed_cell("lock_main", "a", 60, 1)).await.unwrap();
-        seams.sleep(secs(61)).await;
+        runtime.sleep(secs(61)).await;
         model.execute(seed_cell("lock_main", "b", 60, 2)).await.unwrap();
         assert_eq!(seed_read(&model, "lock_main").await.len(), 1, "b is alone, and goes in");
 
@@ -72,8 +72,8 @@ fn one_record_that_is_somebody_elses_is_no_lock() {
             let attempted = spot.attempt().await;
             let _ = had.send(matches!(attempted, Ok(Attempt::Had { .. })));
         };
-        process.seams().spawn("attempt", attempting).detach();
-        let world = machine.world().seams();
+        process.runtime().spawn("attempt", attempting).detach();
+        let world = machine.world().runtime();
         machine.run(async {
             world.sleep(Duration::from_millis(stalls_after_ms)).await;
             process.pause();
@@ -102,11 +102,11 @@ fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
         let come = async |name: &str, after_ms: u64, behind_ms: i64| {
             let process = machine.process(name);
             process.set_wall_skew(-behind_ms);
-            process.seams().sleep(Duration::from_millis(after_ms)).await;
+            process.runtime().sleep(Duration::from_millis(after_ms)).await;
             let queue = locker(&model, &process, name, secs(180), secs(60));
             if let Ok(guard) = queue.lock_within("foo", secs(60)).await {
                 assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "seed {seed}");
-                process.seams().sleep(secs(8)).await;
+                process.runtime().sleep(secs(8)).await;
                 inside.fetch_sub(1, Ordering::Relaxed);
                 drop(guard);
             }
@@ -122,10 +122,10 @@ fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
 #[test]
 fn under_the_seeds_text_who_waits_for_longer_than_a_ttl_is_never_first_again() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.execute(seed_cell("lock_queue", "00000000000000000001waiter", 60, 1)).await.unwrap();
-        seams.sleep(secs(61)).await;
+        runtime.sleep(secs(61)).await;
         let late = "00000000000000000099newcomer";
         model.execute(seed_cell("lock_queue", late, 60, 2)).await.unwrap();
         let queue = seed_read(&model, "lock_queue").await;
@@ -143,7 +143,7 @@ fn a_waiter_keeps_its_place_for_longer_than_a_ttl() {
         let process: &Process = &processes[at];
         locker(&model, process, &process.name(), secs(30), secs(10))
     });
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();
         let order = std::sync::Mutex::new(Vec::new());
@@ -206,7 +206,7 @@ fn a_try_finds_a_held_lock_held_and_leaves_no_place_behind() {
         locker(&model, &a, "a", secs(180), secs(60)),
         locker(&model, &b, "b", secs(180), secs(60)),
     );
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = first.try_lock("foo").await.unwrap().unwrap();
         assert_eq!((held.name(), held.owner()), ("foo", "a"));
@@ -250,7 +250,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let process = machine.process("a");
         let queue = locker(&model, &process, "a", secs(180), secs(60));
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
             drop(world.timeout(patience, queue.lock("foo")).await);
@@ -295,7 +295,7 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
             let [a, b] = processes
                 .each_ref()
                 .map(|process| locker(&model, process, &process.name(), secs(180), secs(60)));
-            let world = machine.world().seams();
+            let world = machine.world().runtime();
             machine.run(async {
                 let held = a.lock("foo").await.unwrap();
                 let waiting = async {
@@ -339,7 +339,7 @@ fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
     a.set_wall_skew(-60_000);
     let [first, second] = [(&a, "a"), (&b, "b")]
         .map(|(process, name)| locker(&model, process, name, secs(180), secs(60)));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.choose(
             |one| is_of_b(one) && matches!(one.action, Action::Put { .. }),

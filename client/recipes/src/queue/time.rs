@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::{BoxFuture, ready};
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 
 use crate::Result;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::ShadowTables;
 use crate::cells::OwnCells;
@@ -33,7 +33,7 @@ pub(super) struct ShadowSpot {
 #[derive(Debug)]
 enum TryLock {
     /// It has the lock, by cells of which the first was sent at `started`.
-    Success { started: Moment },
+    Success { started: Instant },
     /// This client has it.
     AnotherThreadIsOwner(String),
     /// Other clients tried at the same time: one of them.
@@ -92,7 +92,7 @@ impl ShadowSpot {
     }
 
     fn pause(&self, longest: Duration) -> Duration {
-        drawn_up_to(longest, &*self.cells.seams.rng)
+        drawn_up_to(longest, &*self.cells.runtime.rng)
     }
 }
 

@@ -9,7 +9,7 @@ mod thread;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::row::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
 use super::{Shadow, ShadowTables};

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::TokenTables;
 use super::session::term_of;
@@ -33,7 +33,7 @@ pub struct Housekeeper {
     /// All sessions that the last look found.
     sessions: BTreeMap<String, Watched>,
     /// All tokens without a session that the last look found.
-    strays: BTreeMap<Held, Moment>,
+    strays: BTreeMap<Held, Instant>,
     /// Sessions that this housekeeper ended and some of whose tokens may remain.
     ended: BTreeSet<String>,
 }
@@ -42,7 +42,7 @@ pub struct Housekeeper {
 #[derive(Clone, Copy)]
 struct Watched {
     stamp: Option<i64>,
-    since: Moment,
+    since: Instant,
 }
 
 /// A row of `tokens`, as it was read.
@@ -142,8 +142,8 @@ impl Housekeeper {
         Ok(sweep)
     }
 
-    fn now(&self) -> Moment {
-        self.cassandra.seams().clock.now()
+    fn now(&self) -> Instant {
+        self.cassandra.runtime().clock.now()
     }
 
     /// Reads both tables, and begins or continues to watch their rows. Returns the tokens that are
@@ -224,7 +224,7 @@ impl Housekeeper {
         term_of(session).map_or(self.grace, |term| term.max(self.grace))
     }
 
-    fn is_due(&self, session: &str, since: Moment) -> bool {
+    fn is_due(&self, session: &str, since: Instant) -> bool {
         self.now().saturating_since(since) >= self.grace_of(session)
     }
 

@@ -171,7 +171,7 @@ impl Tokens {
         TokenRows::new(
             self.cassandra.tables().clone(),
             self.tables.clone(),
-            self.keeping.seams.clone(),
+            self.keeping.runtime.clone(),
             self.signature.clone(),
             self.keeping.terms,
             wanted,

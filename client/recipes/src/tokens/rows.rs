@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 
 use super::TokenTables;
 use super::session::{Beat, SessionId, SessionRow};
@@ -40,7 +40,7 @@ impl Had {
 pub(super) struct TokenRows {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
-    seams: Seams,
+    runtime: Runtime,
     signature: Signature,
     terms: Terms,
     stamps: Arc<Stamps>,
@@ -69,19 +69,19 @@ impl TokenRows {
     pub(super) fn new(
         tables: Arc<Tables>,
         columns: Arc<TokenTables>,
-        seams: Seams,
+        runtime: Runtime,
         signature: Signature,
         terms: Terms,
         wanted: Vec<String>,
     ) -> Self {
-        let stamps = Arc::new(Stamps::millis(seams.clock.clone()));
-        let id = SessionId::draw(&signature, terms.ttl_s(), &*seams.rng);
+        let stamps = Arc::new(Stamps::millis(runtime.clock.clone()));
+        let id = SessionId::draw(&signature, terms.ttl_s(), &*runtime.rng);
         let session = SessionRow::new(tables.clone(), columns.clone(), stamps.clone(), id);
         let (open, delete_open) = (BTreeSet::new(), BTreeSet::new());
         Self {
             tables,
             columns,
-            seams,
+            runtime,
             signature,
             terms,
             stamps,
@@ -185,7 +185,7 @@ impl TokenRows {
     }
 
     fn is_beat_due(&self) -> bool {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         self.session.beaten().is_none_or(|beaten| now >= self.terms.renew_at(beaten))
     }
 
@@ -201,7 +201,7 @@ impl TokenRows {
     async fn begin_anew(&mut self) -> Result<(), Fault> {
         self.give_back().await?;
         self.had.lock().clear();
-        let id = SessionId::draw(&self.signature, self.terms.ttl_s(), &*self.seams.rng);
+        let id = SessionId::draw(&self.signature, self.terms.ttl_s(), &*self.runtime.rng);
         let (tables, columns) = (self.tables.clone(), self.columns.clone());
         self.session = SessionRow::new(tables, columns, self.stamps.clone(), id);
         (self.has_had, self.robbed) = (false, false);

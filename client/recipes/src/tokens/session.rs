@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Rng};
+use holdfast_runtime::{Instant, Rng};
 
 use super::TokenTables;
 use crate::database::{Conditional, Fault, Row, Tables};
@@ -54,7 +54,7 @@ pub(super) struct SessionRow {
     /// Timestamps that were sent after that one and may be, or become, the row's.
     open: Vec<i64>,
     /// The instant before the send of the last beat that was answered as applied.
-    beaten: Option<Moment>,
+    beaten: Option<Instant>,
     /// The tokens that the row lists, if known.
     listed: Option<Vec<String>>,
     over: bool,
@@ -64,7 +64,7 @@ pub(super) struct SessionRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beat {
     /// It is applied, and was sent at this instant.
-    Applied(Moment),
+    Applied(Instant),
     /// The session is over.
     Over,
 }
@@ -90,7 +90,7 @@ impl SessionRow {
 
     /// The instant before the send of the last beat that was answered as applied. One of unknown
     /// outcome never counts.
-    pub(super) fn beaten(&self) -> Option<Moment> {
+    pub(super) fn beaten(&self) -> Option<Instant> {
         self.beaten
     }
 

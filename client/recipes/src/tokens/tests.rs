@@ -9,8 +9,8 @@ mod single;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Rng;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::Rng;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{Housekeeper, Removed, Sweep, TokenTables, Tokens};
 use crate::database::{Answer, Row};
@@ -50,15 +50,15 @@ fn housekeeper(model: &Model, process: &Process, grace: Duration) -> Housekeeper
 /// Sweeps for ever, six times in each grace.
 fn keep_house(model: &Model, process: &Process, grace: Duration) {
     let mut housekeeper = housekeeper(model, process, grace);
-    let seams = process.seams();
+    let runtime = process.runtime();
     let sweeping = async move {
         loop {
             // The next sweep retries what was not answered.
             let _ = housekeeper.sweep().await;
-            seams.sleep(grace / 6).await;
+            runtime.sleep(grace / 6).await;
         }
     };
-    process.seams().spawn("housekeeper", sweeping).detach();
+    process.runtime().spawn("housekeeper", sweeping).detach();
 }
 
 fn text(column: &str, value: &str) -> (Ident, Option<Value>) {

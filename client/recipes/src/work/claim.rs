@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 
 use super::id::ItemId;
 use super::rows::{NumberRow, PAGE, Rows};
@@ -23,7 +23,7 @@ pub(super) struct Claim {
     rows: Rows,
     id: ItemId,
     owner: OwnerId,
-    seams: Seams,
+    runtime: Runtime,
     terms: Terms,
     max_attempts: Option<u32>,
     /// Valid once `has_number` is set.
@@ -58,7 +58,7 @@ impl Claim {
         rows: Rows,
         id: ItemId,
         owner: OwnerId,
-        (seams, terms): (Seams, Terms),
+        (runtime, terms): (Runtime, Terms),
         max_attempts: Option<u32>,
         shared: Arc<Shared>,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Claim {
             rows,
             id,
             owner,
-            seams,
+            runtime,
             terms,
             max_attempts,
             number: 0,
@@ -78,7 +78,7 @@ impl Claim {
 
     /// From `write <choosing>` to `delete <choosing>`; `None`: no number is possible. Returns the instant before the
     /// number was sent.
-    async fn choose(&mut self) -> Result<Option<Moment>, Fault> {
+    async fn choose(&mut self) -> Result<Option<Instant>, Fault> {
         let ttl_s = self.terms.ttl_s();
         self.chooses = true;
         let (choosing_from, put) = self.rows.put_choosing(&self.id, &self.owner, ttl_s).await;
@@ -91,7 +91,7 @@ impl Claim {
         put?;
         // Every worker that chose meanwhile must have seen this one's choosing. If that row may have ended before the
         // number was there, no worker had to wait for it.
-        if self.seams.clock.now() >= self.terms.safe_until(choosing_from) {
+        if self.runtime.clock.now() >= self.terms.safe_until(choosing_from) {
             return Ok(None);
         }
         self.stop_choosing().await?;
@@ -116,7 +116,7 @@ impl Claim {
             if other.is_none() || look == CHOOSER_LOOKS {
                 return Ok(other);
             }
-            self.seams.sleep(CHOOSER_PAUSE).await;
+            self.runtime.sleep(CHOOSER_PAUSE).await;
         }
         Ok(None)
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use super::WorkQueue;
 use super::id::{ItemId, hour_of};
@@ -60,7 +60,7 @@ impl WorkQueue {
                 payload.len()
             )));
         }
-        let id = ItemId::draw(self.enqueued.times.next(), &*self.keeping.seams.rng);
+        let id = ItemId::draw(self.enqueued.times.next(), &*self.keeping.runtime.rng);
         let mut tries = Tries::new(self);
         while let Err(fault) = self.write_item(&id, &payload).await {
             tries.again(fault).await.map_err(as_of_a_write)?;
@@ -99,13 +99,13 @@ impl WorkQueue {
 /// The retries of one call without an answer.
 pub(super) struct Tries<'a> {
     queue: &'a WorkQueue,
-    began: Moment,
+    began: Instant,
     pauses: Backoff,
 }
 
 impl<'a> Tries<'a> {
     pub(super) fn new(queue: &'a WorkQueue) -> Self {
-        let began = queue.keeping.seams.clock.now();
+        let began = queue.keeping.runtime.clock.now();
         Self { queue, began, pauses: Backoff::new(PAUSE_MAX) }
     }
 
@@ -118,11 +118,11 @@ impl<'a> Tries<'a> {
         let keeping = &self.queue.keeping;
         let mut error = self.queue.unanswered(fault);
         let Error::Unreachable { waited, .. } = &mut error else { return Err(error) };
-        *waited = keeping.seams.clock.now().saturating_since(self.began);
+        *waited = keeping.runtime.clock.now().saturating_since(self.began);
         if *waited >= keeping.answer_limit {
             return Err(error);
         }
-        keeping.seams.sleep(self.pauses.next(&*keeping.seams.rng)).await;
+        keeping.runtime.sleep(self.pauses.next(&*keeping.runtime.rng)).await;
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 /// As many digits as any time in microseconds needs: ids sort by their text.
 const TIME_DIGITS: usize = 20;

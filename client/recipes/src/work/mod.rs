@@ -81,7 +81,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::select;
+use holdfast_runtime::select;
 use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
@@ -132,7 +132,7 @@ impl WorkQueue {
         name: &str,
     ) -> Result<Self> {
         check_lock_name(name)?;
-        let clock = cassandra.seams().clock.clone();
+        let clock = cassandra.runtime().clock.clone();
         let rows = Rows {
             tables: cassandra.tables().clone(),
             names: Arc::new(tables),
@@ -175,7 +175,7 @@ impl WorkQueue {
     /// [`Error::Unreachable`] if Cassandra gave no answer before patience ended, [`Error::Refused`] if it refuses a
     /// statement. After each the caller has no item.
     pub async fn next(&self, patience: Patience) -> Result<Option<WorkItem>> {
-        let clock = &self.keeping.seams.clock;
+        let clock = &self.keeping.runtime.clock;
         let began = clock.now();
         let limit = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
         let mut unanswered = None;
@@ -207,7 +207,7 @@ impl WorkQueue {
                 Err(Error::Unreachable { last, .. }) => *unanswered = Some(last),
                 Err(error) => return Err(error),
             }
-            self.keeping.seams.sleep(pauses.next(&*self.keeping.seams.rng)).await;
+            self.keeping.runtime.sleep(pauses.next(&*self.keeping.runtime.rng)).await;
         }
     }
 
@@ -216,7 +216,7 @@ impl WorkQueue {
     async fn look(&self) -> Result<Option<WorkItem>> {
         let mut free = self.scanner.free().await.map_err(|fault| self.unanswered(fault))?;
         for _ in 0..TRIES {
-            let random = self.keeping.seams.rng.next_u64();
+            let random = self.keeping.runtime.rng.next_u64();
             let Some(id) = self.scanner.draw(&mut free, random) else { return Ok(None) };
             let item = self.take(id).await?;
             self.scanner.learn(item.is_some());
@@ -230,8 +230,8 @@ impl WorkQueue {
     /// `None`: another worker has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
-        let owner = OwnerId::draw(&self.signature, &*self.keeping.seams.rng);
-        let kept = (self.keeping.seams.clone(), self.keeping.terms);
+        let owner = OwnerId::draw(&self.signature, &*self.keeping.runtime.rng);
+        let kept = (self.keeping.runtime.clone(), self.keeping.terms);
         let claim = Claim::new(
             self.rows.clone(),
             id.clone(),

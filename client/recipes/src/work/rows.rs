@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use super::id::{HOUR_US, ItemId};
 use super::tables::WorkTables;
@@ -155,7 +155,7 @@ impl Rows {
         id: &ItemId,
         owner: &OwnerId,
         ttl_s: i32,
-    ) -> (Moment, Result<(), Fault>) {
+    ) -> (Instant, Result<(), Fault>) {
         let action = Action::Put { cells: Vec::new(), ttl_s, at_us: self.stamps.next() };
         let started = self.clock.now();
         let own = Some(("worker", owner.as_str()));
@@ -185,7 +185,7 @@ impl Rows {
         owner: &OwnerId,
         number: i64,
         ttl_s: i32,
-    ) -> (Moment, Result<(), Fault>) {
+    ) -> (Instant, Result<(), Fault>) {
         let cells = vec![(column("number"), Some(Value::from(number)))];
         let action = Action::Put { cells, ttl_s, at_us: self.stamps.next() };
         let started = self.clock.now();

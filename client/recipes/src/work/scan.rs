@@ -9,7 +9,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::id::{ItemId, from_time, hour_of};
 use super::rows::{NumberRow, PAGE, Rows};
@@ -42,7 +42,7 @@ struct State {
     /// No item remains before it, as far as is known.
     floor_us: i64,
     /// When to look at all hours again.
-    whole_at: Option<Moment>,
+    whole_at: Option<Instant>,
     /// From how many free items one is drawn: 1 while no other worker competes.
     spread: usize,
 }

@@ -7,7 +7,7 @@ mod single;
 
 use std::time::Duration;
 
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
 use crate::model::{Model, Odds};

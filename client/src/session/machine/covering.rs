@@ -2,7 +2,7 @@
 
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{self, ScopeAuthority};
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::{Intent, Machine};
 use crate::hold::Hold;
@@ -18,7 +18,7 @@ impl Machine {
     }
 
     /// Applies the answer to a keepalive that was sent at `sent`.
-    pub(super) fn cover(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
+    pub(super) fn cover(&mut self, sent: Instant, scopes: &[ScopeAuthority]) {
         let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
         self.covers.told(sent, scopes, self.lease.terms());
         let ended: Vec<_> = self
@@ -145,7 +145,7 @@ impl Machine {
 
     /// Speeds up keepalives where authority needs it. Authority may be far shorter than a session's
     /// lease: holds under it, and grants that wait for it, need a shorter keepalive interval.
-    fn hurry(&mut self, sent: Moment) {
+    fn hurry(&mut self, sent: Instant) {
         let shortest = self.lease.terms().keepalive_every() / 8;
         if let Some(ends) = self.cover_ends {
             let third = ends.saturating_since(sent) / 3;
@@ -162,7 +162,7 @@ mod tests {
     use std::time::Duration;
 
     use holdfast_proto::v1::server_frame::Body as Said;
-    use holdfast_seams::{Seams, simulated};
+    use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
     use crate::items::{Need, Wanted};
@@ -174,7 +174,7 @@ mod tests {
 
     /// A session that holds `jobs` under a token of epoch 3, by an authority of ten seconds.
     struct World {
-        seams: Seams,
+        runtime: Runtime,
         machine: Machine,
         hold: std::sync::Arc<Hold>,
     }
@@ -190,9 +190,9 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let seams = simulated::seams(1, 0);
+            let runtime = simulated::runtime(1, 0);
             let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-            let mut machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
+            let mut machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
             let _ = machine.open();
             let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
             let scopes = told(3, 10_000);
@@ -208,11 +208,11 @@ mod tests {
                 v1::Granted { request_id: 1, token: (3 << 48) + 5, names, values: vec![] };
             said(&mut machine, Said::Granted(granted));
             let hold = asked.answer.try_recv().unwrap().unwrap();
-            Self { seams, machine, hold }
+            Self { runtime, machine, hold }
         }
 
         async fn passes(&self, seconds: u64) {
-            self.seams.sleep(Duration::from_secs(seconds)).await;
+            self.runtime.sleep(Duration::from_secs(seconds)).await;
         }
 
         fn kept(&mut self, seq: u64, scopes: Vec<ScopeAuthority>) {
@@ -220,7 +220,7 @@ mod tests {
         }
 
         fn is_safe(&self) -> bool {
-            self.hold.safety().is_safe(&*self.seams.clock)
+            self.hold.safety().is_safe(&*self.runtime.clock)
         }
     }
 
@@ -234,7 +234,7 @@ mod tests {
             let mut world = World::new();
             world.passes(3).await;
             assert!(world.machine.take_output().is_some(), "a keepalive is due");
-            let sent = world.seams.clock.now();
+            let sent = world.runtime.clock.now();
             world.passes(4).await;
             world.kept(1, told(3, 5_000));
             // The first answer covers for longer than this one from its send time.
@@ -259,7 +259,7 @@ mod tests {
     fn a_hold_says_from_the_start_that_authority_bounds_it() {
         on_virtual_time(async {
             let mut world = World::new();
-            world.machine.cover(world.seams.clock.now(), &told(5, 2_000));
+            world.machine.cover(world.runtime.clock.now(), &told(5, 2_000));
             let wanted = Wanted::new(&[LockItem::from("joint")], Need::All).unwrap();
             let mut asked = world.machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();
             let _ = world.machine.take_output();
@@ -271,7 +271,7 @@ mod tests {
             let covered = hold.safety().covered_until().unwrap();
             let state = hold.safety().state();
             assert_eq!(state, GuardState::Held { safe_until: covered });
-            assert!(covered < world.seams.clock.now() + Duration::from_secs(2));
+            assert!(covered < world.runtime.clock.now() + Duration::from_secs(2));
         });
     }
 

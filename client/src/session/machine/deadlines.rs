@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_proto::v1::ScopeAuthority;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::{Intent, Machine, Stream};
 use crate::GuardState;
@@ -22,13 +22,13 @@ impl Machine {
         }
     }
 
-    pub(in crate::session) fn next_alarm(&self) -> Option<Moment> {
+    pub(in crate::session) fn next_alarm(&self) -> Option<Instant> {
         let lease = self.lease.next_alarm(self.clock.now());
         self.cover_ends.map_or(lease, |ends| Some(lease.map_or(ends, |lease| lease.min(ends))))
     }
 
     /// When the stream times out, if nothing comes before.
-    fn given_up_at(&self, attempt: Duration) -> Option<Moment> {
+    fn given_up_at(&self, attempt: Duration) -> Option<Instant> {
         match self.stream {
             Stream::None => None,
             Stream::Opening(since) | Stream::Resuming(since) => Some(since + attempt),
@@ -38,14 +38,14 @@ impl Machine {
     }
 
     /// When the driver has to check again: a keepalive or a retry is due, or the stream times out.
-    pub(in crate::session) fn next_timer(&self, attempt: Duration) -> Option<Moment> {
+    pub(in crate::session) fn next_timer(&self, attempt: Duration) -> Option<Instant> {
         let give_up = self.given_up_at(attempt)?;
         let now = self.clock.now();
         let keepalive = self.may_keep_alive().then(|| self.lease.next_due());
         let retry = self.retries.at().filter(|_| self.is_ready());
         // Frames that are due already wait for room on the stream, not for time.
         let ahead = [keepalive, retry].into_iter().flatten().filter(|due| now < *due);
-        Some(ahead.fold(give_up, Moment::min))
+        Some(ahead.fold(give_up, Instant::min))
     }
 
     /// Whether the stream has been silent for too long.
@@ -82,7 +82,7 @@ impl Machine {
     }
 
     /// Applies an answer to a frame sent at `sent`; `scopes` are all scopes of the store.
-    pub(super) fn renew(&mut self, sent: Moment, scopes: &[ScopeAuthority]) {
+    pub(super) fn renew(&mut self, sent: Instant, scopes: &[ScopeAuthority]) {
         let before = self.lease.span().clone();
         self.lease.renew(sent, &*self.clock);
         if !Arc::ptr_eq(&before, self.lease.span()) {

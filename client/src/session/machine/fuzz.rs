@@ -11,7 +11,7 @@ use holdfast_proto::v1::{
     self, Denied, Granted, KeptAlive, Lost, Opened, Queued, Released, RequestState, ServerFrame,
     ServerFrames, SessionEnded, State, request_state,
 };
-use holdfast_seams::{Seams, simulated};
+use holdfast_runtime::{Runtime, simulated};
 use prost::Message;
 
 use super::*;
@@ -31,35 +31,35 @@ const MESSAGES_MAX: usize = 1_000;
 const TTL: Duration = Duration::from_secs(10);
 
 struct World {
-    seams: Seams,
+    runtime: Runtime,
     machine: Machine,
     asked: Vec<Asked>,
     holds: Vec<Arc<Hold>>,
     /// When the last Open or keepalive was sent.
-    sent: Moment,
+    sent: Instant,
     ends: usize,
 }
 
 impl World {
     fn new() -> Self {
-        let seams = simulated::seams(1, 0);
+        let runtime = simulated::runtime(1, 0);
         let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-        let machine = Machine::new(wishes, seams.clock.clone(), seams.rng.clone());
-        let sent = seams.clock.now();
-        Self { seams, machine, asked: Vec::new(), holds: Vec::new(), sent, ends: 0 }
+        let machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
+        let sent = runtime.clock.now();
+        Self { runtime, machine, asked: Vec::new(), holds: Vec::new(), sent, ends: 0 }
     }
 
     async fn step(&mut self, kind: u8, bytes: &[u8]) {
         match kind % KINDS {
             SAYS => self.says(bytes),
             STREAM_BEGINS => {
-                self.sent = self.seams.clock.now();
+                self.sent = self.runtime.clock.now();
                 let _ = self.machine.open();
             }
             STREAM_ENDS => self.machine.detached(&StreamEnd::failed("cut")),
             TIME_PASSES => {
                 let millis = bytes.first_chunk().map_or(0, |millis| u16::from_le_bytes(*millis));
-                self.seams.sleep(Duration::from_millis(millis.into())).await;
+                self.runtime.sleep(Duration::from_millis(millis.into())).await;
                 self.machine.alarm();
             }
             ASKS => self.asks(bytes),
@@ -102,7 +102,7 @@ impl World {
             let body = |frame: &v1::ClientFrame| frame.body.clone();
             let is_keepalive = |body| matches!(body, v1::client_frame::Body::KeepAlive(_));
             if frames.frames.iter().filter_map(body).any(is_keepalive) {
-                self.sent = self.seams.clock.now();
+                self.sent = self.runtime.clock.now();
             }
         }
         panic!("the machine has something to send for ever");
@@ -117,8 +117,8 @@ impl World {
         let _ = (self.machine.next_alarm(), self.machine.next_timer(Duration::from_secs(1)));
         let _ = self.machine.is_stalled(Duration::from_secs(1));
         let limit = self.sent + self.machine.terms().ttl();
-        let over = self.seams.clock.now() > limit;
-        let safe = self.holds.iter().any(|hold| hold.safety().is_safe(&*self.seams.clock));
+        let over = self.runtime.clock.now() > limit;
+        let safe = self.holds.iter().any(|hold| hold.safety().is_safe(&*self.runtime.clock));
         assert!(!(safe && over), "a hold is safe after its lease");
     }
 

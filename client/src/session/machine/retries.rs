@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use holdfast_proto::v1;
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::{Intent, Machine, REQUESTS_MAX, Reason, StreamEnd};
 use crate::session::request::{Key, Phase};
@@ -39,7 +39,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Retries {
     what: BTreeSet<Intent>,
     /// When all of them are sent.
-    at: Option<Moment>,
+    at: Option<Instant>,
     /// The pause that the server last named.
     asked: Option<Duration>,
     /// Rounds of retries since the server last did one of these operations.
@@ -51,7 +51,7 @@ pub(super) struct Retries {
 
 impl Retries {
     /// When the next retry is due.
-    pub(super) fn at(&self) -> Option<Moment> {
+    pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::{Done, Key, Requests};
 use crate::FencingToken;
@@ -18,7 +18,7 @@ pub(in crate::session) struct Change {
     pub(in crate::session) what: value::Change,
     /// Its id in this session; `None` while it was never sent.
     pub(in crate::session) id: Option<u64>,
-    pub(in crate::session) asked: Moment,
+    pub(in crate::session) asked: Instant,
     /// How often it was sent under that id.
     pub(in crate::session) sent: u32,
     /// Receives the outcome.

@@ -5,7 +5,7 @@ use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::cutover::{Cutover, OldClients};
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_recipes::{ScopeView, Stage};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use serde_json::json;
 
 use crate::args::{Cli, CutoverArgs, Forward, number};
@@ -29,7 +29,7 @@ pub(crate) fn run(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
             },
             leave_out: args.leave_out,
             wait: args.scope.wait,
-            seams: Seams::system(),
+            runtime: Runtime::system(),
         };
         let moved = cutover.run(target(args.to), &mut |told| printed.take(&told)).await;
         moved.map_err(moving::failure)

@@ -7,7 +7,7 @@ use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::import::{
     CheckpointError, ImportError, Options, Pace, Step, Sum, WholeError, import_all,
 };
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
         let scan = plan::scan(cli, &args.source).await?;
         let mut shown = Shown::new(ranges);
         let mut tell = |step| shown.take(step);
-        let sum = import_all(&scan, &native, options(args), Seams::system(), &mut tell).await;
+        let sum = import_all(&scan, &native, options(args), Runtime::system(), &mut tell).await;
         shown.end();
         sum.map_err(|error| failure(&error))
     })??;

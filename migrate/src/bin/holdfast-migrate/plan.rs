@@ -10,7 +10,7 @@ use holdfast_migrate::plan::{LockPlan, Rules, plan};
 use holdfast_migrate::report::{Tally, json_finding, json_row};
 use holdfast_migrate::scan::{News, Range, Scan, ScanError, Session};
 use holdfast_recipes::open;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -58,7 +58,7 @@ pub(crate) async fn scan_over(
     source: &Source,
     session: Arc<Session>,
 ) -> Result<Scan, Failure> {
-    let scan = Scan::open(session, &cli.reach.keyspace, source.names(), Seams::system()).await;
+    let scan = Scan::open(session, &cli.reach.keyspace, source.names(), Runtime::system()).await;
     scan.map_err(|error| failure(&error))
 }
 

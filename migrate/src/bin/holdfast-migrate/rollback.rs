@@ -4,7 +4,7 @@ use holdfast_cli::failure::{Failure, REFUSED};
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::rollback::{Rollback, Rows};
 use holdfast_recipes::Stage;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use serde_json::json;
 
 use crate::args::{Back, Cli, RollbackArgs};
@@ -15,13 +15,12 @@ pub(crate) fn run(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
     let mut printed = Printed::new(cli.json, ranges.0);
     let view = runtime::block_on(async {
         let stage = moving::Stage::set(cli, &args.scope).await?;
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         let (keyspace, serial) = (&cli.reach.keyspace, moving::serial(&args.scope));
-        let database =
-            holdfast_cassandra::driver::keyspace(stage.session.clone(), keyspace, serial);
+        let database = holdfast_keyspace::driver::keyspace(stage.session.clone(), keyspace, serial);
         let database =
             database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
-        let rows = Rows::new(database, args.scope.source.names(), seams.clone());
+        let rows = Rows::new(database, args.scope.source.names(), runtime.clone());
         let rollback = Rollback {
             modes: &stage.modes,
             scope: &args.scope.name,
@@ -31,7 +30,7 @@ pub(crate) fn run(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
             ranges,
             live_for: args.live_for,
             wait: args.scope.wait,
-            seams,
+            runtime,
         };
         let target = match args.to {
             Back::Native => Stage::Native,

@@ -4,7 +4,7 @@ use holdfast_cli::failure::{Failure, NOT_REACHED};
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use serde_json::json;
 
 use crate::args::{Cli, VerifyArgs};
@@ -20,14 +20,14 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
     let mut tell = |lock: &str, difference: &Difference| print(cli.json, lock, difference);
     let verified = runtime::block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
-        let (mut rules, seams) = (args.source.rules(&args.below.prefix), Seams::system());
+        let (mut rules, runtime) = (args.source.rules(&args.below.prefix), Runtime::system());
         let scopes = scan.scopes(&args.modes.modes_table).await;
         let scopes = scopes.map_err(|error| plan::failure(&error))?;
         let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));
         // Registered processes hold natively under other ids than in the tables.
         rules.registered = met.flat_map(|seen| seen.writers).collect();
         let read = (&ranges[..], at_once);
-        verify(&scan, &native, &rules, read, &seams, &mut tell)
+        verify(&scan, &native, &rules, read, &runtime, &mut tell)
             .await
             .map_err(|error| failure(&error))
     })??;

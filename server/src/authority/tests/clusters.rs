@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Durations, Mode};
-use holdfast_cassandra::database::Tables;
-use holdfast_cassandra::model::Model;
 use holdfast_core::Command;
-use holdfast_seams::simulated::Machine;
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Durations, Mode};
+use holdfast_keyspace::database::Tables;
+use holdfast_keyspace::model::Model;
+use holdfast_runtime::simulated::Machine;
 
 use super::super::lead::Keepers;
 use super::super::terms::Terms;
@@ -34,10 +34,10 @@ impl Alone {
         let raft = Raft::new(machine);
         let node = Node::new(&raft, 0, machine.process("server"));
         raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
-        let (seams, board) = (node.process.seams(), node.board.clone());
-        let tables = Arc::new(Tables::new(Arc::new(model.clone()), seams.clock.clone()));
+        let (runtime, board) = (node.process.runtime(), node.board.clone());
+        let tables = Arc::new(Tables::new(Arc::new(model.clone()), runtime.clock.clone()));
         let fallback = Some((terms(), tables));
-        let keepers = Keepers::start(node, board, cluster(number), fallback, seams);
+        let keepers = Keepers::start(node, board, cluster(number), fallback, runtime);
         Self { raft, keepers }
     }
 
@@ -60,7 +60,7 @@ fn looks(seed: u64, row: Option<AuthorityRow>) -> ([usize; 3], [Option<&'static 
     let machine = Machine::new(seed);
     let (model, world) = (Model::new(&machine), machine.world());
     let both = [1, 2].map(|number| Alone::new(&machine, &model, number));
-    let clock = world.seams().clock;
+    let clock = world.runtime().clock;
     let tables = Arc::new(Tables::new(Arc::new(model), clock.clone()));
     let authority = Authority::new(tables, clock, scope().as_str());
     machine.run(async {
@@ -70,7 +70,7 @@ fn looks(seed: u64, row: Option<AuthorityRow>) -> ([usize; 3], [Option<&'static 
         both.iter().for_each(Alone::begin);
         let mut times = [0; 3];
         for _ in 0..600 {
-            world.seams().sleep(Duration::from_millis(100)).await;
+            world.runtime().sleep(Duration::from_millis(100)).await;
             let have = both.each_ref().map(Alone::has_authority);
             times[0] += usize::from(have[0]);
             times[1] += usize::from(have[1]);

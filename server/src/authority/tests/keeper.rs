@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use holdfast_cassandra::authority::{AuthorityRow, Change, Durations, Look, Mode};
 use holdfast_core::ScopeState;
-use holdfast_seams::Moment;
+use holdfast_keyspace::authority::{AuthorityRow, Change, Durations, Look, Mode};
+use holdfast_runtime::Instant;
 
 use super::super::keeper::Keeper;
 use super::super::step::{CoreStep, Right, RowStep, Trouble};
@@ -30,8 +30,8 @@ fn keeper() -> Keeper {
     Keeper::new(terms(), at(900.0), FIRST_BEAT)
 }
 
-fn at(seconds: f64) -> Moment {
-    Moment::from_origin(Duration::from_secs_f64(1_000.0 + seconds))
+fn at(seconds: f64) -> Instant {
+    Instant::from_origin(Duration::from_secs_f64(1_000.0 + seconds))
 }
 
 fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, Durations, Mode};
-use holdfast_cassandra::database::{Answer, Database, Fault, Tables};
-use holdfast_cassandra::model::Model;
-use holdfast_cassandra::statement::Statement;
 use holdfast_core::Command;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Durations, Mode};
+use holdfast_keyspace::database::{Answer, Database, Fault, Tables};
+use holdfast_keyspace::model::Model;
+use holdfast_keyspace::statement::Statement;
+use holdfast_runtime::simulated::{Machine, Process};
 
 use super::super::lead::Keepers;
 use super::super::terms::Terms;
@@ -37,10 +37,10 @@ impl Busy {
 impl Database for Busy {
     fn execute(&self, statement: Statement) -> BoxFuture<'static, Result<Answer, Fault>> {
         let late = statement.table.as_str() == "authority" && self.late.load(Ordering::Relaxed);
-        let (seams, executed) = (self.world.seams(), self.model.execute(statement));
+        let (runtime, executed) = (self.world.runtime(), self.model.execute(statement));
         async move {
             if late {
-                seams.sleep(Self::TAKES).await;
+                runtime.sleep(Self::TAKES).await;
             }
             executed.await
         }
@@ -64,18 +64,18 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
     raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
     let is_busy = Arc::new(AtomicBool::new(false));
     let busy = Busy { model: model.clone(), world: world.clone(), late: is_busy.clone() };
-    let seams = node.process.seams();
-    let tables = Arc::new(Tables::new(Arc::new(busy), seams.clock.clone()));
+    let runtime = node.process.runtime();
+    let tables = Arc::new(Tables::new(Arc::new(busy), runtime.clock.clone()));
     let board = node.board.clone();
-    let _keepers = Keepers::start(node, board, cluster(1), Some((terms, tables)), seams);
-    let clock = world.seams().clock;
+    let _keepers = Keepers::start(node, board, cluster(1), Some((terms, tables)), runtime);
+    let clock = world.runtime().clock;
     let tables = Arc::new(Tables::new(Arc::new(model), clock.clone()));
     let row = Authority::new(tables, clock, scope().as_str());
 
     machine.run(async {
         raft.elect(0);
         raft.commit(Command::SetScope { scope: scope() });
-        world.seams().sleep(secs(5)).await;
+        world.runtime().sleep(secs(5)).await;
         let native = row.read().await.unwrap().row.expect("it was made");
         assert!(matches!(native.mode, Mode::Native | Mode::Preparing), "{native}");
         is_busy.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
             }
         }
 
-        world.seams().sleep(secs(40)).await;
+        world.runtime().sleep(secs(40)).await;
         let back = row.read().await.unwrap().row.expect("it is there");
         assert_eq!(back.mode, Mode::Native, "{back}");
         assert!(back.epoch > native.epoch + 1, "{back}");

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use holdfast_core::{Applied, Batch, Command, Event, LockTable, LogIndex, ScopePrefix, Tenure};
-use holdfast_seams::simulated::{Machine, Process};
-use holdfast_seams::{BoxFuture, Rng, Seams};
+use holdfast_runtime::simulated::{Machine, Process};
+use holdfast_runtime::{BoxFuture, Rng, Runtime};
 use tokio::sync::watch;
 
 use super::super::board::Board;
@@ -73,8 +73,8 @@ impl Raft {
         &self.nodes.get().expect("nodes")[id]
     }
 
-    pub(super) fn seams(&self) -> Seams {
-        self.world.seams()
+    pub(super) fn runtime(&self) -> Runtime {
+        self.world.runtime()
     }
 
     pub(super) fn leads(&self, id: usize, tenure: Option<Tenure>) -> bool {
@@ -113,7 +113,7 @@ impl Raft {
         drop(state);
         let (raft, learns_after) = (self.clone(), up_to(&self.world, 6_000));
         let learn = async move {
-            raft.seams().sleep(learns_after).await;
+            raft.runtime().sleep(learns_after).await;
             let node = raft.node(old);
             if node.tenure() == Some(Tenure::new(tenure)) {
                 let mut state = raft.lock();
@@ -123,7 +123,7 @@ impl Raft {
                 node.role.send_replace(Role::Following { leader: None });
             }
         };
-        self.seams().spawn("learn", learn).detach();
+        self.runtime().spawn("learn", learn).detach();
     }
 
     pub(super) fn elect(self: &Arc<Self>, id: usize) {
@@ -170,27 +170,27 @@ impl Consensus for Node {
         let appended = raft.leads(id, tenure);
         let commit = async move {
             let unknown = || Err(ProposeError::OutcomeUnknown { waited_ms: 300 });
-            raft.seams().sleep(up_to(&raft.world, 20)).await;
+            raft.runtime().sleep(up_to(&raft.world, 20)).await;
             let may_commit = raft.leads(id, tenure) || below(&raft.world, 2) == 0;
             let committed = if appended && may_commit { raft.commit(command) } else { None };
             let Some((index, applied)) = committed.filter(|_| below(&raft.world, 20) > 0) else {
-                raft.seams().sleep(Duration::from_millis(300)).await;
+                raft.runtime().sleep(Duration::from_millis(300)).await;
                 return done(unknown());
             };
-            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            raft.runtime().sleep(up_to(&raft.world, 10)).await;
             done(Ok(Committed { index, outcome: applied.outcome }));
         };
-        self.raft.seams().spawn("commit", commit).detach();
+        self.raft.runtime().spawn("commit", commit).detach();
     }
 
     fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>> {
         let (raft, id, tenure) = (self.raft.clone(), self.id, self.tenure());
         async move {
-            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            raft.runtime().sleep(up_to(&raft.world, 10)).await;
             let leads = raft.leads(id, tenure);
-            raft.seams().sleep(up_to(&raft.world, 10)).await;
+            raft.runtime().sleep(up_to(&raft.world, 10)).await;
             let Some(tenure) = tenure.filter(|_| leads) else {
-                raft.seams().sleep(Duration::from_millis(300)).await;
+                raft.runtime().sleep(Duration::from_millis(300)).await;
                 return Err(ProposeError::Unavailable { waited_ms: 300 });
             };
             Ok(Confirmed { tenure, applied: LogIndex::new(raft.lock().index) })

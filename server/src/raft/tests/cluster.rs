@@ -10,7 +10,7 @@ use holdfast_core::{
     Tenure,
 };
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{BoxFuture, Seams, simulated};
+use holdfast_runtime::{BoxFuture, Runtime, simulated};
 
 use crate::consensus::{Committed, Consensus, Role, propose};
 use crate::error::ProposeError;
@@ -23,7 +23,7 @@ use crate::raft::{
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(super) struct Cluster {
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) network: MemoryNetwork,
     pub(super) members: Vec<Member>,
     pub(super) nodes: BTreeMap<u64, Node>,
@@ -52,7 +52,7 @@ impl Cluster {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
         Self {
-            seams: simulated::seams(1, 1_000_000),
+            runtime: simulated::runtime(1, 1_000_000),
             network: MemoryNetwork::new(),
             members: (1..=size).map(member).collect(),
             nodes: BTreeMap::new(),
@@ -88,7 +88,7 @@ impl Cluster {
         let node_id = config.node_id;
         (self.adjust)(&mut config);
         let replica =
-            Replica::start(config, store.clone(), self.network.of(node_id), self.seams.clone())
+            Replica::start(config, store.clone(), self.network.of(node_id), self.runtime.clone())
                 .await
                 .unwrap();
         let peer = replica.peer();
@@ -126,10 +126,10 @@ impl Cluster {
                 if let Some(found) = leading.max_by_key(|(_, tenure)| *tenure) {
                     return found;
                 }
-                self.seams.sleep(Duration::from_millis(10)).await;
+                self.runtime.sleep(Duration::from_millis(10)).await;
             }
         };
-        self.seams.timeout(PATIENCE, leads).await.expect("nobody leads")
+        self.runtime.timeout(PATIENCE, leads).await.expect("nobody leads")
     }
 
     /// Waits for a tenure after `old`.
@@ -140,19 +140,19 @@ impl Cluster {
                 if tenure > old {
                     return (id, tenure);
                 }
-                self.seams.sleep(Duration::from_millis(10)).await;
+                self.runtime.sleep(Duration::from_millis(10)).await;
             }
         };
-        self.seams.timeout(PATIENCE, later).await.expect("nobody leads later")
+        self.runtime.timeout(PATIENCE, later).await.expect("nobody leads later")
     }
 
     pub(super) async fn until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         let wait = async {
             while !holds(self) {
-                self.seams.sleep(Duration::from_millis(10)).await;
+                self.runtime.sleep(Duration::from_millis(10)).await;
             }
         };
-        assert!(self.seams.timeout(PATIENCE, wait).await.is_ok(), "never happened: {what}");
+        assert!(self.runtime.timeout(PATIENCE, wait).await.is_ok(), "never happened: {what}");
     }
 
     pub(super) async fn formed(&self) {
@@ -186,9 +186,9 @@ impl Cluster {
 }
 
 /// The fault that stops `replica`. Fails when none comes.
-pub(super) async fn fault_of(seams: &Seams, replica: &Replica) -> Fault {
+pub(super) async fn fault_of(runtime: &Runtime, replica: &Replica) -> Fault {
     let mut faults = replica.faults();
-    let fault = seams.timeout(PATIENCE, faults.wait_for(Option::is_some)).await;
+    let fault = runtime.timeout(PATIENCE, faults.wait_for(Option::is_some)).await;
     fault.expect("no fault stops the node").unwrap().clone().unwrap()
 }
 

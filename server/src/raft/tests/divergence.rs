@@ -52,7 +52,7 @@ async fn a_member_whose_state_differs_from_the_leaders_stops_and_the_others_go_o
     for _ in 0..1_100 {
         assert!(submit(cluster.replica(leader), open_session()).await.unwrap().is_ok());
     }
-    let fault = fault_of(&cluster.seams, cluster.replica(odd)).await;
+    let fault = fault_of(&cluster.runtime, cluster.replica(odd)).await;
 
     assert!(matches!(fault, Fault::Diverged(ReplicaFault::Diverged { .. })), "{fault:?}");
     commit(cluster.replica(leader), open_session()).await;

@@ -56,11 +56,11 @@ async fn a_node_killed_at_any_step_of_the_first_start_comes_back_and_the_cluster
             // The others start one after the other, so that the steps are apart.
             for node_id in [1, 2, 3] {
                 cluster.start(node_id, MemoryStore::new(node_id)).await;
-                cluster.seams.sleep(Duration::from_millis(400)).await;
+                cluster.runtime.sleep(Duration::from_millis(400)).await;
                 if node_id == victim {
-                    cluster.seams.sleep(Duration::from_millis(after_ms)).await;
+                    cluster.runtime.sleep(Duration::from_millis(after_ms)).await;
                     let left = cluster.kill(victim).await;
-                    cluster.seams.sleep(Duration::from_millis(700)).await;
+                    cluster.runtime.sleep(Duration::from_millis(700)).await;
                     cluster.start(victim, left).await;
                 }
             }
@@ -79,7 +79,7 @@ async fn nobody_leads_before_all_have_promised() {
     for node_id in [1, 2] {
         cluster.start(node_id, MemoryStore::new(node_id)).await;
     }
-    cluster.seams.sleep(Duration::from_secs(30)).await;
+    cluster.runtime.sleep(Duration::from_secs(30)).await;
 
     let Forming::Waiting { reason } = cluster.replica(1).forming().borrow().clone() else {
         panic!("formed without node 3");
@@ -103,7 +103,7 @@ async fn a_node_whose_data_is_gone_stops_and_says_so_whichever_it_is() {
 
         drop(cluster.kill(victim).await);
         cluster.start(victim, MemoryStore::new(victim)).await;
-        let fault = fault_of(&cluster.seams, cluster.replica(victim)).await;
+        let fault = fault_of(&cluster.runtime, cluster.replica(victim)).await;
 
         assert!(matches!(fault, Fault::DataGone { node_id, .. } if node_id == victim), "{fault:?}");
         assert_eq!(cluster.nodes[&victim].store.identity().stage, Stage::Fresh);
@@ -164,7 +164,7 @@ async fn members_configured_differently_do_not_form_and_are_named() {
     cluster.start(3, MemoryStore::new(3)).await;
     cluster.members[2].peer_advertise = "elsewhere:1".to_owned();
     cluster.start(2, MemoryStore::new(2)).await;
-    cluster.seams.sleep(Duration::from_secs(5)).await;
+    cluster.runtime.sleep(Duration::from_secs(5)).await;
 
     let Forming::Waiting { reason } = cluster.replica(1).forming().borrow().clone() else {
         panic!("formed although node 2 is configured differently");
@@ -182,7 +182,7 @@ async fn a_lowest_id_whose_promise_is_gone_forms_no_second_cluster() {
     cluster.start(1, MemoryStore::new(1)).await;
     cluster.start(2, promised(2)).await;
     cluster.start(3, MemoryStore::new(3)).await;
-    cluster.seams.sleep(Duration::from_secs(10)).await;
+    cluster.runtime.sleep(Duration::from_secs(10)).await;
 
     let Forming::Waiting { reason } = cluster.replica(1).forming().borrow().clone() else {
         panic!("formed");

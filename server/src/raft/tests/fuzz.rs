@@ -10,7 +10,7 @@ use holdfast_core::Batch;
 use holdfast_fuzz::{Outcome, Target, script};
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::log_entry::Payload;
-use holdfast_seams::{Seams, simulated};
+use holdfast_runtime::{Runtime, simulated};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -217,7 +217,7 @@ async fn ground() -> Ground {
 /// The target alone; only the script sends it messages.
 struct Alone<'a> {
     ground: &'a Ground,
-    seams: Seams,
+    runtime: Runtime,
     replica: Arc<Replica>,
     peer: Arc<dyn Peer>,
     told: Vec<String>,
@@ -225,19 +225,19 @@ struct Alone<'a> {
 
 impl<'a> Alone<'a> {
     async fn new(ground: &'a Ground) -> Self {
-        let seams = simulated::seams(1, 1_000_000);
+        let runtime = simulated::runtime(1, 1_000_000);
         let store = Arc::new(ground.store.restarted());
         let config = ReplicaConfig::new(TARGET, (1..=3).map(member).collect());
         let network = MemoryNetwork::new();
-        let replica = Replica::start(config, store, network.of(TARGET), seams.clone()).await;
+        let replica = Replica::start(config, store, network.of(TARGET), runtime.clone()).await;
         let replica = replica.unwrap();
         let peer = replica.peer();
-        Self { ground, seams, replica, peer, told: Vec::new() }
+        Self { ground, runtime, replica, peer, told: Vec::new() }
     }
 
     async fn step(&mut self, kind: u8, bytes: &[u8]) {
         let call = self.call(kind, bytes);
-        let answer = self.seams.timeout(PATIENCE, call).await.expect("a peer is answered");
+        let answer = self.runtime.timeout(PATIENCE, call).await.expect("a peer is answered");
         let told = match answer {
             Ok(()) => "ok".to_owned(),
             Err(error) => error.chars().filter(char::is_ascii_alphabetic).take(40).collect(),
@@ -289,7 +289,7 @@ impl<'a> Alone<'a> {
             PROMISE => self.peer.promise(decode(bytes)?).await.map(drop).map_err(said),
             _ => {
                 let millis = bytes.first_chunk().map_or(0, |millis| u16::from_le_bytes(*millis));
-                self.seams.sleep(Duration::from_millis(millis.into())).await;
+                self.runtime.sleep(Duration::from_millis(millis.into())).await;
                 Ok(())
             }
         }
@@ -313,7 +313,7 @@ impl<'a> Alone<'a> {
     async fn check(self) -> Outcome {
         let _ = self.replica.status();
         let fault = self.replica.faults().borrow().clone();
-        let stopped = self.seams.timeout(PATIENCE, self.replica.shutdown()).await;
+        let stopped = self.runtime.timeout(PATIENCE, self.replica.shutdown()).await;
         assert!(stopped.is_ok(), "the replica does not stop");
         let fault = match fault {
             None => "serves".to_owned(),

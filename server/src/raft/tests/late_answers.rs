@@ -62,7 +62,7 @@ impl Stage {
     }
 
     async fn pass(&self, ms: u64) {
-        self.cluster.seams.sleep(Duration::from_millis(ms)).await;
+        self.cluster.runtime.sleep(Duration::from_millis(ms)).await;
     }
 
     /// Has another node elected while messages of this one are under way; this one still leads as
@@ -193,7 +193,7 @@ async fn a_round_waits_for_no_disk() {
     // The disks do hang: nothing commits.
     let waits = submit(stage.node(), open_session());
     stage.pass(100).await;
-    assert!(stage.cluster.seams.timeout(Duration::from_millis(100), waits).await.is_err());
+    assert!(stage.cluster.runtime.timeout(Duration::from_millis(100), waits).await.is_err());
     stage.cluster.shutdown().await;
 }
 

@@ -95,7 +95,7 @@ where
                 | MembershipError::Busy
                 | MembershipError::Unavailable { .. }
                 | MembershipError::OutcomeUnknown { .. },
-            ) => cluster.seams.sleep(Duration::from_millis(200)).await,
+            ) => cluster.runtime.sleep(Duration::from_millis(200)).await,
             other => return other,
         }
     }
@@ -169,7 +169,7 @@ async fn a_cluster_grows_to_five_voters_and_shrinks_to_other_three() {
     for _ in 0..2 {
         let (leader, _) = held.cluster.leader().await;
         remove(&held.cluster, leader).await.unwrap();
-        let fault = fault_of(&held.cluster.seams, held.cluster.replica(leader)).await;
+        let fault = fault_of(&held.cluster.runtime, held.cluster.replica(leader)).await;
         assert!(matches!(fault, Fault::Removed { node_id, .. } if node_id == leader), "{fault:?}");
         drop(held.cluster.kill(leader).await);
         let (next, _) = held.cluster.leader().await;
@@ -193,7 +193,7 @@ async fn leadership_goes_to_each_voter_that_is_named_and_nobody_else() {
         let (leader, tenure) = held.cluster.leader().await;
         assert_eq!(leader, to);
         open(held.cluster.replica(leader)).await;
-        held.cluster.seams.sleep(Duration::from_secs(5)).await;
+        held.cluster.runtime.sleep(Duration::from_secs(5)).await;
         assert_eq!(held.cluster.leader().await, (to, tenure), "it does not stay");
     }
     let (old, tenure) = held.cluster.leader().await;
@@ -218,7 +218,7 @@ async fn a_wiped_member_comes_back_under_a_new_id_only() {
         } else {
             held.cluster.start(wiped, MemoryStore::new(wiped)).await;
         }
-        let fault = fault_of(&held.cluster.seams, held.cluster.replica(wiped)).await;
+        let fault = fault_of(&held.cluster.runtime, held.cluster.replica(wiped)).await;
         match fault {
             Fault::IdUsed { node_id, highest: 3, .. } if join_flag => assert_eq!(node_id, wiped),
             Fault::DataGone { node_id, .. } if !join_flag => assert_eq!(node_id, wiped),
@@ -373,7 +373,7 @@ async fn an_invited_node_forms_no_cluster_of_its_own_whatever_its_settings_say_l
     store.promise(identity.cluster.unwrap(), identity.incarnation, invited).unwrap();
 
     held.cluster.start_as(ReplicaConfig::new(4, vec![member(4)]), store).await;
-    held.cluster.seams.sleep(Duration::from_secs(30)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(30)).await;
 
     let lonely = held.cluster.replica(4);
     assert_eq!(lonely.status().last_log, None);
@@ -421,7 +421,7 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     let (leader, _) = held.cluster.leader().await;
     let others: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
     drop(held.cluster.kill(others[0]).await);
-    held.cluster.seams.sleep(Duration::from_secs(5)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(5)).await;
 
     // The leader and a dead voter would be left.
     let refused = refusal(remove(&held.cluster, others[1]).await);
@@ -432,7 +432,7 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     // The dead one may be removed.
     remove(&held.cluster, others[0]).await.unwrap();
     held.cluster.network.isolate(4);
-    held.cluster.seams.sleep(Duration::from_secs(5)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(5)).await;
     let silent = refusal(promote(&held.cluster, 4).await);
     assert_eq!(silent, MembershipRefusal::Silent { node_id: 4 });
     held.cluster.network.heal();
@@ -457,13 +457,13 @@ async fn a_learner_that_is_far_behind_gets_no_vote() {
             // It is silent until its next acknowledgement.
             match held.cluster.replica(leader).promote(4).await {
                 Err(MembershipError::Refused(MembershipRefusal::Silent { .. })) => {
-                    held.cluster.seams.sleep(Duration::from_millis(5)).await;
+                    held.cluster.runtime.sleep(Duration::from_millis(5)).await;
                 }
                 other => return refusal(other),
             }
         }
     };
-    let refused = held.cluster.seams.timeout(Duration::from_mins(1), refused).await.unwrap();
+    let refused = held.cluster.runtime.timeout(Duration::from_mins(1), refused).await.unwrap();
 
     let MembershipRefusal::Lags { node_id: 4, lag, bound } = refused else {
         panic!("{refused:?}");
@@ -521,7 +521,7 @@ async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
     for node_id in (1..=3).filter(|node_id| *node_id != last) {
         cluster.network.join(node_id, cluster.replica(node_id).peer());
     }
-    cluster.seams.sleep(Duration::from_secs(10)).await;
+    cluster.runtime.sleep(Duration::from_secs(10)).await;
     assert_eq!(limits(&cluster), [(7, None); 3]);
 
     cluster.network.join(last, cluster.replica(last).peer());
@@ -608,7 +608,7 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
                     tokio::task::yield_now().await;
                 }
             };
-            holdfast_seams::select! { _ = change => {}, () = dies => {} }
+            holdfast_runtime::select! { _ = change => {}, () = dies => {} }
             let left = held.cluster.kill(old).await;
 
             held.cluster.leader_after(tenure).await;
@@ -647,7 +647,7 @@ async fn a_half_done_change_is_finished_by_whoever_leads_even_if_it_is_himself_w
     raft.append_membership(half, openraft::EntryPayload::Blank, []).await.unwrap();
 
     held.cluster.leader_after(tenure).await;
-    let fault = fault_of(&held.cluster.seams, held.cluster.replica(leader)).await;
+    let fault = fault_of(&held.cluster.runtime, held.cluster.replica(leader)).await;
 
     assert!(matches!(fault, Fault::Removed { .. }), "{fault:?}");
     let expected: Vec<u64> = (1..=3).filter(|id| *id != leader).collect();
@@ -662,15 +662,15 @@ async fn a_removed_member_that_was_away_learns_of_it_and_stops_and_deposes_nobod
     let (leader, _) = held.cluster.leader().await;
     let away = leader % 3 + 1;
     let left = held.cluster.kill(away).await;
-    held.cluster.seams.sleep(Duration::from_secs(5)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(5)).await;
     let before = held.cluster.leader().await;
     remove(&held.cluster, away).await.unwrap();
 
     held.cluster.start(away, left).await;
-    let fault = fault_of(&held.cluster.seams, held.cluster.replica(away)).await;
+    let fault = fault_of(&held.cluster.runtime, held.cluster.replica(away)).await;
 
     assert!(matches!(fault, Fault::Removed { node_id, .. } if node_id == away), "{fault:?}");
-    held.cluster.seams.sleep(Duration::from_secs(10)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(10)).await;
     assert_eq!(held.cluster.leader().await, before, "the leader was deposed");
     held.cluster.shutdown().await;
 }
@@ -700,11 +700,11 @@ async fn the_leader_shows_who_votes_how_far_they_are_and_who_is_silent() {
     let (leader, _) = held.cluster.leader().await;
     let silent = leader % 3 + 1;
     held.cluster.network.isolate(silent);
-    held.cluster.seams.sleep(Duration::from_secs(10)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(10)).await;
     for _ in 0..5 {
         open(held.cluster.replica(leader)).await;
     }
-    held.cluster.seams.sleep(Duration::from_secs(3)).await;
+    held.cluster.runtime.sleep(Duration::from_secs(3)).await;
 
     let status = held.cluster.replica(leader).members().unwrap();
 

@@ -394,7 +394,7 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
     };
 
     cluster.nodes[&1].store.set_free_space(1_000);
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
     let opened = submit(node, open_session()).await.unwrap();
     let acquired = submit(node, acquire(session, 2, "jobs")).await.unwrap();
     let set = write(3, ValueChange::Set(b"7".to_vec())).await.unwrap();
@@ -409,7 +409,7 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
     let cancelled = cancelled.await.unwrap();
     let closed = submit(node, Command::CloseSession { session }).await.unwrap();
     cluster.nodes[&1].store.set_free_space(u64::MAX);
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
 
     assert_eq!(opened, Err(ProposeError::DiskReserve));
     assert_eq!(acquired, Err(ProposeError::DiskReserve));
@@ -469,7 +469,7 @@ async fn an_entry_that_cannot_be_read_stops_the_node() {
         let batch = EncodedBatch(Bytes::from_static(bytes));
         let leader = CommittedLeaderId::new(tenure.get());
         node.raft().write(batch).with_leader(leader).await.unwrap();
-        let fault = fault_of(&cluster.seams, node).await;
+        let fault = fault_of(&cluster.runtime, node).await;
 
         assert!(matches!(fault, Fault::Unreadable { .. }), "{bytes:?}: {fault:?}");
         let after = submit(node, open_session()).await.unwrap();
@@ -486,7 +486,7 @@ async fn a_disk_that_fails_stops_the_node_and_nobody_is_told_a_lie() {
 
     cluster.nodes[&1].store.fail();
     let told = submit(node, open_session()).await.unwrap();
-    fault_of(&cluster.seams, node).await;
+    fault_of(&cluster.runtime, node).await;
 
     assert!(!told.unwrap_err().is_certainly_not_applied());
     cluster.shutdown().await;
@@ -565,7 +565,7 @@ async fn leads_without_a_tenure(writes: u64) -> Option<Cluster> {
     let left = cluster.kill(1).await;
     left.stall_after(writes);
     cluster.start(1, left).await;
-    cluster.seams.sleep(Duration::from_secs(5)).await;
+    cluster.runtime.sleep(Duration::from_secs(5)).await;
     let node = cluster.replica(1);
     let leads = node.raft().metrics().borrow_watched().state == ServerState::Leader;
     (leads && node.role().borrow().tenure().is_none()).then_some(cluster)
@@ -588,8 +588,8 @@ fn a_leader_whose_disk_fails_before_its_tenure_began_ends() {
             for writes in 0..6 {
                 let Some(cluster) = leads_without_a_tenure(writes).await else { continue };
                 cluster.nodes[&1].store.fail();
-                faults.push(fault_of(&cluster.seams, cluster.replica(1)).await);
-                cluster.seams.sleep(Duration::from_secs(5)).await;
+                faults.push(fault_of(&cluster.runtime, cluster.replica(1)).await);
+                cluster.runtime.sleep(Duration::from_secs(5)).await;
                 cluster.shutdown().await;
             }
             faults

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -16,11 +16,11 @@ use crate::storage::{Store, StoreOptions};
 
 struct Node {
     replica: Arc<Replica>,
-    server: holdfast_seams::Task,
+    server: holdfast_runtime::Task,
     stop: CancellationToken,
 }
 
-async fn start(seams: &Seams, members: &[Member], node_id: u64, folder: &TempDir) -> Node {
+async fn start(runtime: &Runtime, members: &[Member], node_id: u64, folder: &TempDir) -> Node {
     let options = StoreOptions {
         node_id,
         cluster: None,
@@ -35,13 +35,13 @@ async fn start(seams: &Seams, members: &[Member], node_id: u64, folder: &TempDir
     config.max_log_bytes = 16 << 10;
     config.reserve_bytes = 0;
     let network = Arc::new(GrpcNetwork::new());
-    let replica = Replica::start(config, store, network, seams.clone()).await.unwrap();
+    let replica = Replica::start(config, store, network, runtime.clone()).await.unwrap();
     let member = members.iter().find(|member| member.node_id == node_id).unwrap();
     let listener = TcpListener::bind(&member.peer_advertise).await.unwrap();
     let router = peer_server(replica.peer());
     let stop = CancellationToken::new();
     let stopping = stop.clone().cancelled_owned();
-    let server = seams.spawn("peers", async move {
+    let server = runtime.spawn("peers", async move {
         let incoming = TcpListenerStream::new(listener);
         router.serve_with_incoming_shutdown(incoming, stopping).await.unwrap();
     });
@@ -49,34 +49,34 @@ async fn start(seams: &Seams, members: &[Member], node_id: u64, folder: &TempDir
 }
 
 fn free_address() -> String {
-    format!("127.0.0.1:{}", holdfast_seams::loopback::free_port().unwrap())
+    format!("127.0.0.1:{}", holdfast_runtime::loopback::free_port().unwrap())
 }
 
 async fn stop(node: Node) {
     node.stop.cancel();
     node.replica.shutdown().await;
-    let seams = Seams::system();
-    let ended = seams.timeout(Duration::from_secs(5), async {
+    let runtime = Runtime::system();
+    let ended = runtime.timeout(Duration::from_secs(5), async {
         while !node.server.is_finished() {
-            seams.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(Duration::from_millis(10)).await;
         }
     });
     assert!(ended.await.is_ok(), "the peer server did not end with its streams");
 }
 
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let wait = async {
         while !holds() {
-            seams.sleep(Duration::from_millis(10)).await;
+            runtime.sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(seams.timeout(Duration::from_secs(30), wait).await.is_ok(), "never happened: {what}");
+    assert!(runtime.timeout(Duration::from_secs(30), wait).await.is_ok(), "never happened: {what}");
 }
 
 #[tokio::test]
 async fn three_nodes_on_sockets_and_disks_form_commit_and_fill_a_follower_that_was_away() {
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     let mut members = Vec::new();
     let mut folders = Vec::new();
     for node_id in 1..=3 {
@@ -86,7 +86,7 @@ async fn three_nodes_on_sockets_and_disks_form_commit_and_fill_a_follower_that_w
     }
     let mut nodes = Vec::new();
     for (member, folder) in members.iter().zip(&folders) {
-        nodes.push(start(&seams, &members, member.node_id, folder).await);
+        nodes.push(start(&runtime, &members, member.node_id, folder).await);
     }
     let leads = |node: &Node| node.replica.role().borrow().tenure().is_some();
     until("somebody leads", || nodes.iter().any(leads)).await;
@@ -103,7 +103,7 @@ async fn three_nodes_on_sockets_and_disks_form_commit_and_fill_a_follower_that_w
     }
     until("a snapshot", || nodes[leader].replica.status().snapshot > Some(100)).await;
     let node_id = members[away].node_id;
-    nodes.push(start(&seams, &members, node_id, &folders[away]).await);
+    nodes.push(start(&runtime, &members, node_id, &folders[away]).await);
     let last = nodes[leader].replica.status().last_log;
     until("the follower is level", || nodes[2].replica.status().applied >= last).await;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::simulated::Machine;
 
 use super::cluster::member;
 use crate::consensus::Consensus as _;
@@ -13,19 +13,19 @@ use crate::raft::{MemoryNetwork, MemoryStore, Replica, ReplicaConfig};
 fn life(seed: u64) -> (u64, Vec<u64>) {
     let machine = Machine::new(seed);
     let network = MemoryNetwork::new();
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     let processes: Vec<_> = (1..=3).map(|_| machine.process("node")).collect();
     let terms = machine.run(async {
         let mut replicas = Vec::new();
         for (node_id, process) in (1..).zip(&processes) {
             let config = ReplicaConfig::new(node_id, (1..=3).map(member).collect());
             let store = Arc::new(MemoryStore::new(node_id));
-            let (peers, seams) = (network.of(node_id), process.seams());
+            let (peers, runtime) = (network.of(node_id), process.runtime());
             let (tell, told) = tokio::sync::oneshot::channel();
             let start = async move {
-                let _ = tell.send(Replica::start(config, store, peers, seams).await);
+                let _ = tell.send(Replica::start(config, store, peers, runtime).await);
             };
-            process.seams().spawn("start", start).detach();
+            process.runtime().spawn("start", start).detach();
             let replica = told.await.unwrap().unwrap();
             network.join(node_id, replica.peer());
             replicas.push(replica);

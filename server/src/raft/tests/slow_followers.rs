@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use holdfast_core::Command;
 use holdfast_proto::v1 as proto;
-use holdfast_seams::{BoxFuture, Seams};
+use holdfast_runtime::{BoxFuture, Runtime};
 
 use super::cluster::{Cluster, commit, open};
 use crate::raft::{Peer, PeerError, PeerStream, ReplicaConfig, ReplicaStore};
@@ -19,7 +19,7 @@ type Answer<T> = BoxFuture<'static, Result<T, PeerError>>;
 #[derive(Clone)]
 struct Slow {
     member: Arc<dyn Peer>,
-    seams: Seams,
+    runtime: Runtime,
     pace: Arc<Pace>,
 }
 
@@ -41,7 +41,7 @@ impl Slow {
     fn follower(cluster: &Cluster, node_id: u64) -> Arc<Pace> {
         let pace = Arc::new(Pace::default());
         let member = cluster.replica(node_id).peer();
-        let slow = Self { member, seams: cluster.seams.clone(), pace: Arc::clone(&pace) };
+        let slow = Self { member, runtime: cluster.runtime.clone(), pace: Arc::clone(&pace) };
         cluster.network.join(node_id, Arc::new(slow));
         // Ends the connections to the member itself; new ones reach this one.
         cluster.network.heal();
@@ -51,7 +51,7 @@ impl Slow {
     fn wait(&self, millis: &AtomicU64) -> BoxFuture<'static, ()> {
         match millis.load(Ordering::Relaxed) {
             0 => std::future::ready(()).boxed(),
-            millis => self.seams.sleep(Duration::from_millis(millis)),
+            millis => self.runtime.sleep(Duration::from_millis(millis)),
         }
     }
 }
@@ -152,7 +152,7 @@ async fn traffic(cluster: &Cluster, leader: u64, count: u32, every: Duration) ->
     let mut longest = 0;
     for _ in 0..count {
         open(cluster.replica(leader)).await;
-        cluster.seams.sleep(every).await;
+        cluster.runtime.sleep(every).await;
         longest = longest.max(log_bytes(cluster, leader));
     }
     longest
@@ -217,7 +217,7 @@ async fn churn(cluster: &Cluster, leader: u64, count: u32, every: Duration) {
     for _ in 0..count {
         let session = open(cluster.replica(leader)).await;
         commit(cluster.replica(leader), Command::CloseSession { session }).await.outcome.unwrap();
-        cluster.seams.sleep(every).await;
+        cluster.runtime.sleep(every).await;
     }
 }
 
@@ -269,21 +269,21 @@ async fn a_leader_below_its_disk_reserve_hands_over_to_one_that_is_not() {
     let cluster = Cluster::started(3, |_| ()).await;
     let (old, tenure) = cluster.leader().await;
     cluster.formed().await;
-    cluster.seams.sleep(Duration::from_secs(20)).await;
+    cluster.runtime.sleep(Duration::from_secs(20)).await;
     let full = cluster.replica(old);
 
     cluster.nodes[&old].store.set_free_space(0);
     let (new, _) = cluster.leader_after(tenure).await;
 
     assert_ne!(new, old);
-    cluster.seams.sleep(Duration::from_secs(2)).await;
+    cluster.runtime.sleep(Duration::from_secs(2)).await;
     open(cluster.replica(new)).await;
     assert_eq!(full.metrics().relieved.get(), 1);
     // No other member is better off: leadership stays.
     for node in cluster.nodes.values() {
         node.store.set_free_space(0);
     }
-    cluster.seams.sleep(Duration::from_mins(1)).await;
+    cluster.runtime.sleep(Duration::from_mins(1)).await;
     assert_eq!(cluster.leader().await.0, new);
     cluster.shutdown().await;
 }
@@ -297,15 +297,15 @@ async fn a_leader_whose_disk_is_much_slower_hands_over_once() {
     traffic(&cluster, old, 60, Duration::from_millis(250)).await;
     assert_eq!(cluster.leader().await, (old, tenure), "nothing is wrong yet");
 
-    cluster.nodes[&old].store.slow_down(&cluster.seams, Duration::from_millis(300));
-    let begun = cluster.seams.clock.now();
+    cluster.nodes[&old].store.slow_down(&cluster.runtime, Duration::from_millis(300));
+    let begun = cluster.runtime.clock.now();
     while cluster.leader().await.1 == tenure {
         drop(
             crate::consensus::propose(&**cluster.replica(old), super::cluster::open_session())
                 .await,
         );
-        cluster.seams.sleep(Duration::from_millis(100)).await;
-        let took = cluster.seams.clock.now().saturating_since(begun);
+        cluster.runtime.sleep(Duration::from_millis(100)).await;
+        let took = cluster.runtime.clock.now().saturating_since(begun);
         assert!(took < Duration::from_mins(1), "it leads on");
     }
     let (new, later) = cluster.leader().await;

@@ -101,12 +101,12 @@ async fn a_dead_leader_is_replaced_after_a_silence_between_the_two_settings() {
         let mut cluster = Cluster::started(3, AS_IT_IS).await;
         cluster.formed().await;
         let (leader, tenure) = cluster.leader().await;
-        let killed = cluster.seams.clock.now();
+        let killed = cluster.runtime.clock.now();
 
         drop(cluster.kill(leader).await);
         cluster.leader_after(tenure).await;
 
-        let silent = cluster.seams.clock.now().saturating_since(killed);
+        let silent = cluster.runtime.clock.now().saturating_since(killed);
         // The last heartbeat came up to one interval before the end, and votes take a moment.
         assert!(shortest <= silent + heartbeat, "{silent:?}");
         assert!(silent <= longest * 2 + heartbeat, "{silent:?}");
@@ -145,10 +145,10 @@ async fn nothing_is_committed_or_confirmed_without_a_quorum() {
     let deposed = cluster.replica(old);
 
     cluster.network.isolate(old);
-    let begun = cluster.seams.clock.now();
+    let begun = cluster.runtime.clock.now();
     let at_once = submit(deposed, open_session());
     let confirmed = deposed.confirm().await.unwrap_err();
-    let answered = cluster.seams.clock.now().saturating_since(begun);
+    let answered = cluster.runtime.clock.now().saturating_since(begun);
     let told = at_once.await.unwrap().unwrap_err();
     let later = submit(deposed, open_session()).await.unwrap().unwrap_err();
 
@@ -234,7 +234,7 @@ async fn commands_that_still_wait_when_the_tenure_ends_were_never_appended() {
     let mut told = Vec::new();
     for _ in 0..6 {
         told.push(submit(deposed, open_session()));
-        cluster.seams.sleep(Duration::from_millis(1)).await;
+        cluster.runtime.sleep(Duration::from_millis(1)).await;
     }
     let (new, _) = cluster.leader_after(tenure).await;
     cluster.network.heal();
@@ -332,10 +332,10 @@ async fn a_hand_over_moves_leadership_at_once_and_loses_nothing() {
     cluster.formed().await;
     let session = open(cluster.replica(old)).await;
 
-    let begun = cluster.seams.clock.now();
+    let begun = cluster.runtime.clock.now();
     let handed = cluster.replica(old).hand_over(Duration::from_secs(5)).await;
     let (new, _) = cluster.leader_after(tenure).await;
-    let took = cluster.seams.clock.now().saturating_since(begun);
+    let took = cluster.runtime.clock.now().saturating_since(begun);
 
     assert!(handed);
     assert_ne!(new, old);
@@ -360,10 +360,10 @@ async fn a_hand_over_that_reaches_nobody_ends_in_an_election_although_clients_go
         loop {
             let answer = cluster.replica(old).confirm().await;
             assert!(answer.is_err(), "a leader that nobody can write by: {answer:?}");
-            cluster.seams.sleep(Duration::from_millis(50)).await;
+            cluster.runtime.sleep(Duration::from_millis(50)).await;
         }
     };
-    let (new, _) = holdfast_seams::select! {
+    let (new, _) = holdfast_runtime::select! {
         () = asks => unreachable!("it goes on"),
         leader = cluster.leader_after(tenure) => leader,
     };
@@ -384,9 +384,9 @@ async fn a_node_that_was_cut_off_does_not_depose_the_leader_when_it_comes_back()
     let away = if leader == 1 { 2 } else { 1 };
 
     cluster.network.isolate(away);
-    cluster.seams.sleep(Duration::from_secs(30)).await;
+    cluster.runtime.sleep(Duration::from_secs(30)).await;
     cluster.network.heal();
-    cluster.seams.sleep(Duration::from_secs(10)).await;
+    cluster.runtime.sleep(Duration::from_secs(10)).await;
 
     assert_eq!(cluster.leader().await, (leader, tenure));
     assert_eq!(cluster.replica(away).status().term, tenure.get());
@@ -420,14 +420,14 @@ async fn whoever_asks_during_a_round_is_answered_by_the_next() {
     let node = cluster.replica(leader);
     cluster.network.isolate(leader);
     let first = node.confirm();
-    cluster.seams.sleep(Duration::from_millis(500)).await;
+    cluster.runtime.sleep(Duration::from_millis(500)).await;
 
     let second = node.confirm();
-    let asked = cluster.seams.clock.now();
+    let asked = cluster.runtime.clock.now();
     assert!(first.await.is_err());
-    let answered_first = cluster.seams.clock.now();
+    let answered_first = cluster.runtime.clock.now();
     assert!(second.await.is_err());
-    let answered_second = cluster.seams.clock.now();
+    let answered_second = cluster.runtime.clock.now();
 
     assert!(answered_first.saturating_since(asked) <= Duration::from_millis(600));
     assert!(answered_second > answered_first, "answered by the round before");
@@ -443,13 +443,13 @@ async fn a_majority_below_its_disk_reserve_restricts_the_leader() {
     let ask = || async { submit(cluster.replica(leader), open_session()).await.unwrap() };
 
     cluster.nodes[&others[0]].store.set_free_space(0);
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
     let one = ask().await;
     cluster.nodes[&others[1]].store.set_free_space(0);
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
     let two = ask().await;
     cluster.nodes[&others[0]].store.set_free_space(u64::MAX);
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
     let again = ask().await;
 
     assert!(one.is_ok(), "{one:?}");
@@ -483,7 +483,7 @@ async fn a_version_that_was_applied_once_needs_no_word_of_a_member_that_is_down(
     let mut cluster = Cluster::started(3, AS_IT_IS).await;
     cluster.formed().await;
     // A leader asks all members every second.
-    cluster.seams.sleep(Duration::from_secs(3)).await;
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
     let (leader, tenure) = cluster.leader().await;
     commit(cluster.replica(leader), import("first")).await;
     cluster.level().await;
@@ -510,14 +510,14 @@ async fn the_first_command_of_a_version_waits_for_a_member_that_comes_back() {
     let (leader, tenure) = cluster.leader().await;
     let left = cluster.kill(leader).await;
     let (next, _) = cluster.leader_after(tenure).await;
-    let seams = cluster.seams.clone();
+    let runtime = cluster.runtime.clone();
     let replica = cluster.replica(next).clone();
 
-    let away = propose_when_known(&*replica, &seams, import("first")).await;
+    let away = propose_when_known(&*replica, &runtime, import("first")).await;
     assert_eq!(away, Err(ProposeError::VersionNotKnown { version: 3 }));
-    let asking = propose_when_known(&*replica, &seams, import("first"));
+    let asking = propose_when_known(&*replica, &runtime, import("first"));
     let coming = async {
-        seams.sleep(Duration::from_secs(2)).await;
+        runtime.sleep(Duration::from_secs(2)).await;
         cluster.start(leader, left).await;
     };
     let (back, ()) = tokio::join!(asking, coming);

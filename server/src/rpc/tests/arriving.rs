@@ -75,7 +75,7 @@ async fn messages_that_never_end_have_a_budget_together_and_hold_up_nobody() {
         if kept() == 0 {
             return;
         }
-        Seams::system().sleep(Duration::from_millis(5)).await;
+        Runtime::system().sleep(Duration::from_millis(5)).await;
     }
     panic!("calls that are over still have {} bytes", kept());
 }

@@ -101,7 +101,7 @@ async fn a_call_to_a_node_that_does_not_lead_names_the_leader_in_its_metadata() 
     let mut client = node.client().await;
     let key = open_session(&mut client).await;
     node.fake.follow(Some("node-2:7420"));
-    Seams::system().sleep(Duration::from_millis(10)).await;
+    Runtime::system().sleep(Duration::from_millis(10)).await;
 
     let status = client.keep_alive(KeepAliveRequest { session: Some(key) }).await.unwrap_err();
 
@@ -121,11 +121,11 @@ async fn a_call_that_its_client_drops_ends_at_the_server_and_keeps_its_place() {
     let mut second = node.client().await;
     let waiting = async |count| {
         while node.hub.metrics().waiting_calls.get() != count {
-            Seams::system().sleep(Duration::from_millis(1)).await;
+            Runtime::system().sleep(Duration::from_millis(1)).await;
         }
     };
 
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         answer = second.acquire(call.clone()) => panic!("answered: {answer:?}"),
         () = waiting(1) => {}
     }
@@ -161,10 +161,10 @@ async fn inspect_and_list_show_modes_values_and_how_many_hold() {
     let mut other = node.client().await;
     let waiting = async {
         while node.hub.metrics().waiting_calls.get() != 1 {
-            Seams::system().sleep(Duration::from_millis(1)).await;
+            Runtime::system().sleep(Duration::from_millis(1)).await;
         }
     };
-    holdfast_seams::select! {
+    holdfast_runtime::select! {
         answer = other.acquire(waits) => panic!("answered: {answer:?}"),
         () = waiting => {}
     }

@@ -7,7 +7,7 @@ use holdfast_proto::v1::{
     AddLearnerRequest, ClusterRefusal, ClusterRefusalReason as Reason, ClusterStatusRequest,
     PromoteRequest, RemoveRequest, TransferLeadershipRequest,
 };
-use holdfast_seams::BoxFuture;
+use holdfast_runtime::BoxFuture;
 use prost::Message;
 
 use super::*;

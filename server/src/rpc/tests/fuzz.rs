@@ -16,7 +16,7 @@ use holdfast_proto::v1::{
     Mode, OpenSessionRequest, Opened, Release, ReleaseRequest, Resume, ServerFrame, SessionKey,
     SetValue, SetValueRequest, WatchRequest,
 };
-use holdfast_seams::{Pipe, simulated};
+use holdfast_runtime::{Pipe, simulated};
 use prost::Message;
 use tonic::Request;
 
@@ -50,7 +50,7 @@ const KINDS: u8 = 18;
 
 /// The node under test.
 struct World {
-    seams: Seams,
+    runtime: Runtime,
     hub: Arc<Hub>,
     api: LockApi,
     streams: [Option<Pipe<ClientFrames, ServerFrames>>; 2],
@@ -60,22 +60,22 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let seams = simulated::seams(1, 1_000_000);
-        let fake = Fake::new(seams.clone());
+        let runtime = simulated::runtime(1, 1_000_000);
+        let fake = Fake::new(runtime.clone());
         let handle = Arc::new(Handle(fake.clone()));
         let settings = SessionSettings::default();
-        let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone()));
+        let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone()));
         fake.lead(1);
         let info = Arc::new(Info { ready: AtomicBool::new(true) });
         let api = LockApi::new(hub.clone(), info);
-        let world = Self { seams, hub, api, streams: [None, None], told: Vec::new() };
+        let world = Self { runtime, hub, api, streams: [None, None], told: Vec::new() };
         world.settle().await;
         world
     }
 
     /// Lets every task run until it waits.
     async fn settle(&self) {
-        self.seams.sleep(Duration::from_millis(1)).await;
+        self.runtime.sleep(Duration::from_millis(1)).await;
     }
 
     async fn step(&mut self, kind: u8, bytes: &[u8]) {
@@ -84,7 +84,7 @@ impl World {
             stream @ (2 | 3) => self.streams[usize::from(stream - 2)] = None,
             TIME_PASSES => {
                 let millis = bytes.first_chunk().map_or(0, |millis| u16::from_le_bytes(*millis));
-                self.seams.sleep(Duration::from_millis(millis.into())).await;
+                self.runtime.sleep(Duration::from_millis(millis.into())).await;
             }
             WATCH => self.watch(bytes).await,
             kind => self.call(kind, bytes).await,
@@ -106,7 +106,7 @@ impl World {
             let serve = async move {
                 let _ = hub.serve(theirs).await;
             };
-            self.seams.spawn("stream", serve).detach();
+            self.runtime.spawn("stream", serve).detach();
             self.streams[stream] = Some(ours);
         }
         if let Some(pipe) = &self.streams[stream] {
@@ -144,7 +144,7 @@ impl World {
             }
         };
         // A wait may be longer than any time limit here; then the call is dropped.
-        let told = self.seams.timeout(PATIENCE, calls).await;
+        let told = self.runtime.timeout(PATIENCE, calls).await;
         self.told.push(told.unwrap_or_else(|_| "waits".to_owned()));
     }
 
@@ -159,7 +159,7 @@ impl World {
                         self.settle().await;
                     }
                 };
-                holdfast_seams::select! {
+                holdfast_runtime::select! {
                     () = read => {}
                     () = some => {}
                 }
@@ -173,7 +173,7 @@ impl World {
     /// What must hold after any script.
     async fn check(self) -> Outcome {
         self.hub.consensus().read(&mut |table, _| table.check().unwrap());
-        let stopped = self.seams.timeout(PATIENCE, self.hub.shutdown()).await;
+        let stopped = self.runtime.timeout(PATIENCE, self.hub.shutdown()).await;
         assert!(stopped.is_ok(), "the hub does not stop");
         let last = self.told.len().saturating_sub(TOLD_LAST);
         Outcome::came_to(self.told[last..].join(" "))

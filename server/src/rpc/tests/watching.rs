@@ -84,7 +84,7 @@ async fn a_watch_that_is_not_read_ends_by_the_name_of_the_limit() {
         let (session, request) = (SessionId::new(1), RequestId::new(request));
         node.fake.commit(Command::Cancel { session, done_below: request, request }, Tenure::new(1));
         if request.get() % 100 == 0 {
-            Seams::system().sleep(Duration::from_millis(1)).await;
+            Runtime::system().sleep(Duration::from_millis(1)).await;
         }
     }
 

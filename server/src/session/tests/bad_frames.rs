@@ -182,12 +182,12 @@ async fn a_second_open_or_a_frame_without_a_body_ends_the_stream_and_not_the_ses
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_sends_no_open_ends_after_five_seconds() {
     let world = World::new().await;
-    let before = world.seams.clock.now();
+    let before = world.runtime.clock.now();
     let (rest, end) = world.connect().rest().await;
 
     assert_eq!(rest, []);
     assert_eq!(end, Err(StreamError::Protocol("no Open came within 5000 ms".to_owned())));
-    let waited = world.seams.clock.now().saturating_since(before);
+    let waited = world.runtime.clock.now().saturating_since(before);
     assert_eq!(waited, Duration::from_secs(5));
 }
 

@@ -15,14 +15,14 @@ async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
     let world = World::new().await;
     let (dead, next) = (world.key().await, world.key().await);
     world.acquired(&dead, 1, "jobs").await;
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
     world.keep_alive(&next).await.unwrap();
     assert!(world.lives(&dead));
-    let began = world.seams.clock.now();
+    let began = world.runtime.clock.now();
 
     world.hub.acquire(asked(&next, 1, "jobs")).await.unwrap();
 
-    let waited = world.seams.clock.now().saturating_since(began);
+    let waited = world.runtime.clock.now().saturating_since(began);
     assert!(waited <= Duration::from_millis(1_150), "{waited:?}");
     assert!(!world.lives(&dead));
 }
@@ -32,11 +32,11 @@ async fn a_client_of_calls_that_dies_loses_its_session_after_its_ttl() {
 async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
     let world = World::new().await;
     let key = world.key().await;
-    world.seams.sleep(3 * QUARTER).await;
+    world.runtime.sleep(3 * QUARTER).await;
     world.fake.hold_confirms();
-    let came_in = world.seams.clock.now();
+    let came_in = world.runtime.clock.now();
     let mut call = world.begin_keep_alive(&key).await;
-    world.seams.sleep(QUARTER).await;
+    world.runtime.sleep(QUARTER).await;
     assert!(call.try_recv().is_err());
     world.fake.let_confirms_go();
     assert_eq!(
@@ -45,9 +45,9 @@ async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
     );
 
     while world.lives(&key) {
-        world.seams.sleep(Duration::from_millis(10)).await;
+        world.runtime.sleep(Duration::from_millis(10)).await;
     }
-    let lived = world.seams.clock.now().saturating_since(came_in);
+    let lived = world.runtime.clock.now().saturating_since(came_in);
     assert!(lived > TTL + MARGIN, "{lived:?}");
     assert!(lived < TTL + MARGIN + Duration::from_millis(100), "{lived:?}");
 }
@@ -83,7 +83,7 @@ async fn only_a_keepalive_call_with_the_right_secret_keeps_a_session_from_expiri
 
         // The expirer's round, which began before.
         world.fake.let_one_confirm_go();
-        world.seams.sleep(Duration::from_secs(1)).await;
+        world.runtime.sleep(Duration::from_secs(1)).await;
         assert_eq!(world.hub.metrics().expiries.get(), u64::from(!survives));
 
         world.fake.let_confirms_go();
@@ -98,7 +98,7 @@ async fn a_keepalive_call_is_not_answered_while_the_expiry_is_under_way() {
     let world = World::new().await;
     let key = world.key().await;
     world.fake.hold_commits();
-    world.seams.sleep(TTL + Duration::from_secs(1)).await;
+    world.runtime.sleep(TTL + Duration::from_secs(1)).await;
     assert!(matches!(world.fake.held_back()[..], [Command::ExpireSession { .. }]));
 
     let (told, _) = unavailable(world.keep_alive(&key).await);

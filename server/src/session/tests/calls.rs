@@ -36,14 +36,14 @@ impl World {
         let run = async move {
             let _ = tell.send(call.await);
         };
-        self.seams.spawn("call", run).detach();
+        self.runtime.spawn("call", run).detach();
         self.settle().await;
         answer
     }
 
     /// The answer to a call that was begun, within a minute.
     pub(super) async fn told<T: std::fmt::Debug>(&self, answer: Answer<T>) -> Result<T, CallError> {
-        let answer = self.seams.timeout(Duration::from_mins(1), answer).await;
+        let answer = self.runtime.timeout(Duration::from_mins(1), answer).await;
         answer.expect("an answer comes").unwrap()
     }
 
@@ -208,11 +208,11 @@ async fn a_wait_ends_with_its_limit_and_leaves_the_queue() {
     let world = World::new().await;
     let (holder, waiter) = (world.key().await, world.key().await);
     let held = world.acquired(&holder, 1, "jobs").await;
-    let began = world.seams.clock.now();
+    let began = world.runtime.clock.now();
 
     not_in_time(&world.hub.acquire(asked_within(&waiter, 1, "jobs", 700)).await);
 
-    assert_eq!(world.seams.clock.now(), began + Duration::from_millis(700));
+    assert_eq!(world.runtime.clock.now(), began + Duration::from_millis(700));
     assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Ended);
     world.release(&holder, held.token).await.unwrap();
     world.acquired(&holder, 2, "jobs").await;
@@ -226,7 +226,7 @@ async fn a_grant_that_crosses_the_end_of_a_wait_is_the_answer() {
     let held = world.acquired(&holder, 1, "jobs").await;
     let waits = world.begin_acquire(asked_within(&waiter, 1, "jobs", 700)).await;
     world.fake.hold_commits();
-    world.seams.sleep(Duration::from_secs(1)).await;
+    world.runtime.sleep(Duration::from_secs(1)).await;
     assert!(matches!(world.fake.held_back()[..], [Command::StopWaiting { .. }]));
 
     world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
@@ -246,7 +246,7 @@ async fn a_call_whose_limit_passes_takes_no_grant_that_another_call_told() {
     let _lost = world.begin_acquire(asked_within(&waiter, 1, "jobs", 700)).await;
     let again = world.begin_acquire(asked_within(&waiter, 1, "jobs", 5_000)).await;
     world.fake.hold_commits();
-    world.seams.sleep(Duration::from_secs(1)).await;
+    world.runtime.sleep(Duration::from_secs(1)).await;
     assert!(matches!(world.fake.held_back()[..], [Command::StopWaiting { .. }]));
 
     world.fake.commit(release_of(&holder, held.token), Tenure::new(1));
@@ -311,7 +311,7 @@ async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
     let held = world.acquired(&holder, 1, "jobs").await;
     {
         let call = world.hub.acquire(asked(&early, 1, "jobs"));
-        let cut = world.seams.timeout(Duration::from_secs(1), call).await;
+        let cut = world.runtime.timeout(Duration::from_secs(1), call).await;
         assert!(cut.is_err(), "answered: {cut:?}");
     }
     assert_eq!(world.calls_that_wait(), 0);

@@ -2,7 +2,7 @@
 //! answers to its commands. Repeat one with `HOLDFAST_SEED`.
 
 use holdfast_core::{Command, Tenure};
-use holdfast_seams::Moment;
+use holdfast_runtime::Instant;
 
 use super::*;
 
@@ -15,27 +15,27 @@ struct Believer {
     world: Arc<World>,
     ticket: Ticket,
     stream: Client,
-    opened_at: Moment,
+    opened_at: Instant,
     /// When each keepalive was sent.
-    sent: Vec<Moment>,
-    safe: Moment,
+    sent: Vec<Instant>,
+    safe: Instant,
     over: bool,
     /// Sessions that are over, and until when the client relied on them.
-    past: Vec<(u64, Moment)>,
+    past: Vec<(u64, Instant)>,
     acknowledged: u64,
 }
 
 impl World {
     fn draw(&self, below: u64) -> u64 {
-        self.seams.rng.next_u64() % below
+        self.runtime.rng.next_u64() % below
     }
 
     fn draw_length(&self, at_most: Duration) -> Duration {
         at_most.mul_f64(f64::from(u32::try_from(self.draw(1_000)).unwrap()) / 1_000.0)
     }
 
-    fn now(&self) -> Moment {
-        self.seams.clock.now()
+    fn now(&self) -> Instant {
+        self.runtime.clock.now()
     }
 }
 
@@ -48,7 +48,7 @@ impl Believer {
         Self { world, ticket, stream, opened_at, sent, safe, over: false, past, acknowledged: 0 }
     }
 
-    async fn live(mut self, until: Moment) -> Self {
+    async fn live(mut self, until: Instant) -> Self {
         while self.world.now() < until {
             if self.over {
                 self.begin_anew(until).await;
@@ -66,21 +66,21 @@ impl Believer {
     }
 
     /// Opens a new session, as soon as the store allows it.
-    async fn begin_anew(&mut self, until: Moment) {
+    async fn begin_anew(&mut self, until: Instant) {
         self.past.push((self.ticket.session_id, self.safe));
         while self.world.now() < until {
             self.opened_at = self.world.now();
             self.stream = self.world.connect();
             self.stream.send(open(TTL)).await;
-            let seams = self.world.seams.clone();
-            let answer = seams.timeout(Duration::from_secs(5), self.stream.frame()).await;
+            let runtime = self.world.runtime.clone();
+            let answer = runtime.timeout(Duration::from_secs(5), self.stream.frame()).await;
             if let Ok(Some(Body::Opened(opened))) = answer {
                 self.ticket = Ticket { session_id: opened.session_id, secret: opened.secret };
                 self.safe = self.opened_at + TTL;
                 self.over = false;
                 return;
             }
-            seams.sleep(Duration::from_secs(1)).await;
+            runtime.sleep(Duration::from_secs(1)).await;
         }
         self.past.pop();
     }
@@ -108,12 +108,12 @@ impl Believer {
         let until = self.world.now() + length;
         while !self.over && self.world.now() < until {
             let left = until.saturating_since(self.world.now());
-            let seams = self.world.seams.clone();
-            match seams.timeout(left, self.stream.frame()).await {
+            let runtime = self.world.runtime.clone();
+            match runtime.timeout(left, self.stream.frame()).await {
                 Err(_) => return,
                 Ok(Some(body)) => self.take_in(&body),
                 Ok(None) => {
-                    seams.sleep(Duration::from_millis(200)).await;
+                    runtime.sleep(Duration::from_millis(200)).await;
                     self.resume().await;
                 }
             }
@@ -137,19 +137,19 @@ impl Believer {
 }
 
 /// The faults of a store, one after the other.
-async fn misfortune(world: Arc<World>, until: Moment) {
+async fn misfortune(world: Arc<World>, until: Instant) {
     let mut tenure = 1;
     while world.now() < until {
-        world.seams.sleep(world.draw_length(TTL)).await;
+        world.runtime.sleep(world.draw_length(TTL)).await;
         match world.draw(4) {
             0 => {
                 world.fake.set_quorum(false);
-                world.seams.sleep(world.draw_length(2 * TTL)).await;
+                world.runtime.sleep(world.draw_length(2 * TTL)).await;
                 world.fake.set_quorum(true);
             }
             1 => {
                 world.fake.hold_confirms();
-                world.seams.sleep(world.draw_length(TTL)).await;
+                world.runtime.sleep(world.draw_length(TTL)).await;
                 world.fake.let_confirms_go();
             }
             2 => hold_commits(&world, tenure).await,
@@ -164,9 +164,9 @@ async fn misfortune(world: Arc<World>, until: Moment) {
 /// Holds commands back in the log; some end without an outcome, and are committed after that.
 async fn hold_commits(world: &World, tenure: u64) {
     world.fake.hold_commits();
-    world.seams.sleep(world.draw_length(TTL)).await;
+    world.runtime.sleep(world.draw_length(TTL)).await;
     let unknown = if world.draw(2) == 0 { world.fake.give_up_held_back() } else { vec![] };
-    world.seams.sleep(world.draw_length(TTL / 2)).await;
+    world.runtime.sleep(world.draw_length(TTL / 2)).await;
     for command in unknown {
         world.fake.commit(command, Tenure::new(tenure));
     }
@@ -177,10 +177,10 @@ async fn hold_commits(world: &World, tenure: u64) {
 /// before its own first entry.
 async fn change_of_leader(world: &World, tenure: u64) {
     world.fake.hold_commits();
-    world.seams.sleep(world.draw_length(TTL / 2)).await;
+    world.runtime.sleep(world.draw_length(TTL / 2)).await;
     world.fake.follow(None);
     let in_the_log: Vec<Command> = world.fake.give_up_held_back();
-    world.seams.sleep(world.draw_length(TTL)).await;
+    world.runtime.sleep(world.draw_length(TTL)).await;
     for command in in_the_log {
         if world.draw(2) == 0 {
             world.fake.commit(command, Tenure::new(tenure));
@@ -192,8 +192,8 @@ async fn change_of_leader(world: &World, tenure: u64) {
 
 /// Returns how many acknowledgements and expiries the history of one seed had.
 async fn history(seed: u64) -> (u64, usize) {
-    let seams = simulated::seams(seed, 1_000_000);
-    let world = Arc::new(World::on(seams, SessionSettings::default()).await);
+    let runtime = simulated::runtime(seed, 1_000_000);
+    let world = Arc::new(World::on(runtime, SessionSettings::default()).await);
     let until = world.now() + LENGTH;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {

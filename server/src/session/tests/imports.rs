@@ -95,25 +95,25 @@ async fn what_is_imported_is_held_until_it_is_claimed_and_then_by_the_claimer() 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_claims_runs_out_when_it_would_have() {
     let world = World::new().await;
-    let begun = world.seams.clock.now();
+    let begun = world.runtime.clock.now();
     world.import(vec![group("old/1", vec![held("jobs")])]).await.unwrap();
     let key = world.key().await;
 
     let granted = world.begin_acquire(asked(&key, 1, "jobs")).await;
     let renewals = async {
         loop {
-            world.seams.sleep(TTL / 4).await;
+            world.runtime.sleep(TTL / 4).await;
             world.keep_alive(&key).await.unwrap();
         }
     };
-    let told = async { world.seams.timeout(REMAINING * 2, granted).await };
-    let told = holdfast_seams::select! {
+    let told = async { world.runtime.timeout(REMAINING * 2, granted).await };
+    let told = holdfast_runtime::select! {
         told = told => told,
         () = renewals => unreachable!(),
     };
 
     told.unwrap().unwrap().unwrap();
-    let passed = world.seams.clock.now().saturating_since(begun);
+    let passed = world.runtime.clock.now().saturating_since(begun);
     assert!(passed >= REMAINING + MARGIN, "{passed:?}");
     assert!(passed < REMAINING + Duration::from_secs(1), "{passed:?}");
 }
@@ -197,14 +197,14 @@ async fn an_import_ends_with_the_tenure_it_began_in() {
     let import = async move {
         let _ = tell.send(hub.import(&ImportRequest { groups }).await);
     };
-    world.seams.spawn("import", import).detach();
+    world.runtime.spawn("import", import).detach();
     world.settle().await;
 
     // The same node leads again: what it would propose now comes after what was lost.
     world.fake.lead(2);
     world.settle().await;
     world.fake.let_commits_go();
-    let answer = world.seams.timeout(Duration::from_mins(1), told).await.unwrap().unwrap();
+    let answer = world.runtime.timeout(Duration::from_mins(1), told).await.unwrap().unwrap();
 
     assert!(matches!(answer, Err(CallError::Unavailable { .. })), "{answer:?}");
 }

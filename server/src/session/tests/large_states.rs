@@ -56,8 +56,8 @@ impl World {
     /// Resumes again and again for `length`, like a client that takes [`CLIENT_TAKES`] bytes in a
     /// message. `true` if it received a whole State.
     async fn resumes_for(&self, ticket: &Ticket, length: Duration) -> bool {
-        let until = self.seams.clock.now() + length;
-        while self.seams.clock.now() < until {
+        let until = self.runtime.clock.now() + length;
+        while self.runtime.clock.now() < until {
             let mut client = self.connect_holding(1);
             client.send(resume(ticket)).await;
             while let Some(frames) = client.message().await {
@@ -69,7 +69,7 @@ impl World {
                 }
             }
             drop(client);
-            self.seams.sleep(Duration::from_millis(100)).await;
+            self.runtime.sleep(Duration::from_millis(100)).await;
         }
         false
     }
@@ -103,9 +103,9 @@ struct Resumed {
 impl Client {
     /// Receives until the stream is silent for a second.
     async fn take_state(&mut self) -> Resumed {
-        let seams = self.seams.clone();
+        let runtime = self.runtime.clone();
         let (mut opened, mut pages, mut behind, mut largest_message) = (None, vec![], vec![], 0);
-        while let Ok(Some(frames)) = seams.timeout(Duration::from_secs(1), self.message()).await {
+        while let Ok(Some(frames)) = runtime.timeout(Duration::from_secs(1), self.message()).await {
             let message = ServerFrames { frames };
             largest_message = largest_message.max(message.encoded_len());
             for frame in message.frames {
@@ -129,7 +129,7 @@ async fn a_client_of_0_1_is_refused_a_state_it_cannot_take_by_the_limits_name_an
     let (gone, ticket) = world.session().await;
     world.hold_sets(&ticket, 70);
     drop(gone);
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
 
     let (rest, end) = world.resume(&ticket).await.rest().await;
 
@@ -137,7 +137,7 @@ async fn a_client_of_0_1_is_refused_a_state_it_cannot_take_by_the_limits_name_an
     let refusal = refused.refusal.as_ref().unwrap();
     assert_eq!((refusal.reason(), &*refusal.limit), (RefusalReason::Limit, "state_bytes"));
     assert_eq!(end, Ok(()));
-    world.seams.sleep(Duration::from_secs(2)).await;
+    world.runtime.sleep(Duration::from_secs(2)).await;
     assert_eq!(world.hub.metrics().expiries.get(), 1, "its lease ran out where it was");
 }
 
@@ -218,7 +218,7 @@ async fn a_resume_in_pages_renews_only_by_the_keepalive_behind_state() {
         let world = World::new().await;
         let (gone, ticket) = world.session().await;
         drop(gone);
-        world.seams.sleep(NEARLY_TTL).await;
+        world.runtime.sleep(NEARLY_TTL).await;
         let mut client = world.resume_in_pages(&ticket).await;
         assert!(client.opened().await.lease_unmoved);
         assert!(matches!(client.next().await, Body::State(_)));
@@ -228,9 +228,9 @@ async fn a_resume_in_pages_renews_only_by_the_keepalive_behind_state() {
         }
         drop(client);
 
-        world.seams.sleep(Duration::from_millis(1_200)).await;
+        world.runtime.sleep(Duration::from_millis(1_200)).await;
         assert_eq!(world.hub.metrics().expiries.get(), u64::from(!answers));
-        world.seams.sleep(TTL).await;
+        world.runtime.sleep(TTL).await;
         assert_eq!(world.hub.metrics().expiries.get(), 1);
     }
 }
@@ -242,12 +242,12 @@ async fn resumes_without_end_put_an_expiry_off_by_one_ttl_at_most() {
     let (_gone, ticket) = world.session().await;
     let mut streams = Vec::new();
     for _ in 0..19 {
-        world.seams.sleep(Duration::from_secs(1)).await;
+        world.runtime.sleep(Duration::from_secs(1)).await;
         streams.push(world.resume_in_pages(&ticket).await);
     }
     assert_eq!(world.hub.metrics().expiries.get(), 0, "it is held on");
 
-    world.seams.sleep(Duration::from_millis(1_200)).await;
+    world.runtime.sleep(Duration::from_millis(1_200)).await;
     assert_eq!(world.hub.metrics().expiries.get(), 1);
 }
 
@@ -258,7 +258,7 @@ async fn a_client_of_0_1_that_shows_nothing_after_any_state_is_renewed_for_two_t
     let world = World::new().await;
     let (gone, ticket) = world.session().await;
     drop(gone);
-    let begun = world.seams.clock.now();
+    let begun = world.runtime.clock.now();
     let mut refused = None;
     for _ in 0..60 {
         match world.resume(&ticket).await.first_and_gone().await {
@@ -269,17 +269,17 @@ async fn a_client_of_0_1_that_shows_nothing_after_any_state_is_renewed_for_two_t
             }
             other => panic!("neither opened nor refused: {other:?}"),
         }
-        world.seams.sleep(Duration::from_secs(1)).await;
+        world.runtime.sleep(Duration::from_secs(1)).await;
     }
 
     let refused = refused.expect("it is refused in the end");
-    let after = world.seams.clock.now().saturating_since(begun);
+    let after = world.runtime.clock.now().saturating_since(begun);
     assert_eq!(
         (refused.reason(), &*refused.limit),
         (RefusalReason::Limit, "resumes_without_a_frame")
     );
     assert!(after > 2 * TTL && after < 2 * TTL + Duration::from_secs(2), "{after:?}");
-    world.seams.sleep(TTL + Duration::from_millis(200)).await;
+    world.runtime.sleep(TTL + Duration::from_millis(200)).await;
     assert_eq!(world.hub.metrics().expiries.get(), 1);
 }
 
@@ -292,7 +292,7 @@ async fn a_client_of_0_1_whose_line_flaps_is_resumed_as_long_as_it_lives() {
     for round in 1..=100 {
         let mut client = world.resume(&ticket).await;
         client.opened().await;
-        world.seams.sleep(Duration::from_secs(1)).await;
+        world.runtime.sleep(Duration::from_secs(1)).await;
         if round % 15 == 0 {
             client.send(keep_alive(round)).await;
             world.settle().await;

@@ -13,9 +13,9 @@ fn expired() -> Body {
 
 /// How long from now until the client learns that its session expired.
 async fn until_expired(world: &World, client: &mut Client) -> Duration {
-    let before = world.seams.clock.now();
+    let before = world.runtime.clock.now();
     assert_eq!(client.next().await, expired());
-    world.seams.clock.now().saturating_since(before)
+    world.runtime.clock.now().saturating_since(before)
 }
 
 fn assert_on_time(after: Duration, planned: Duration) {
@@ -39,7 +39,7 @@ async fn an_expiry_hands_the_lock_to_the_next() {
     let (mut dead, _) = world.session().await;
     dead.send(acquire(1, "jobs")).await;
     dead.granted().await;
-    world.seams.sleep(QUARTER).await;
+    world.runtime.sleep(QUARTER).await;
     let (mut waiter, _) = world.session().await;
     waiter.send(acquire(1, "jobs")).await;
     waiter.next().await;
@@ -55,7 +55,7 @@ async fn an_expiry_hands_the_lock_to_the_next() {
 async fn a_keepalive_renews_from_the_moment_it_came_in() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
-    world.seams.sleep(3 * QUARTER).await;
+    world.runtime.sleep(3 * QUARTER).await;
     world.fake.hold_confirms();
     client.send(keep_alive(1)).await;
     client.expect_silence(Duration::from_secs(1)).await;
@@ -184,9 +184,9 @@ async fn an_expiry_of_unknown_fate_is_proposed_again_and_nothing_acknowledged_me
 /// Waits until the expirer has seen the deadline pass of a session that was renewed just now, and asks
 /// its quorum whether it may propose.
 pub(super) async fn until_expiry_is_confirmed(world: &World) {
-    world.seams.sleep(TTL).await;
+    world.runtime.sleep(TTL).await;
     world.fake.hold_confirms();
-    world.seams.sleep(MARGIN + Duration::from_millis(30)).await;
+    world.runtime.sleep(MARGIN + Duration::from_millis(30)).await;
 }
 
 /// §5.2: the expirer's round is answered, that of the keepalive is still under way.
@@ -233,16 +233,16 @@ async fn only_a_resume_with_the_right_secret_keeps_a_session_from_expiring() {
 async fn a_new_tenure_gives_every_session_a_full_ttl_and_margin() {
     let world = World::new().await;
     let (gone, ticket) = world.session().await;
-    world.seams.sleep(3 * QUARTER).await;
+    world.runtime.sleep(3 * QUARTER).await;
     world.fake.follow(None);
     world.settle().await;
     drop(gone);
-    world.seams.sleep(2 * QUARTER).await;
+    world.runtime.sleep(2 * QUARTER).await;
     world.fake.lead(2);
 
-    world.seams.sleep(TTL + MARGIN).await;
+    world.runtime.sleep(TTL + MARGIN).await;
     assert_eq!(world.hub.metrics().expiries.get(), 0);
-    world.seams.sleep(Duration::from_millis(100)).await;
+    world.runtime.sleep(Duration::from_millis(100)).await;
     assert_eq!(world.hub.metrics().expiries.get(), 1);
     let (rest, _) = world.resume(&ticket).await.rest().await;
     assert!(matches!(&rest[..], [Body::Refused(_)]));
@@ -255,7 +255,7 @@ async fn a_node_that_does_not_lead_expires_nobody() {
     let (_client, _) = world.session().await;
     world.fake.follow(None);
 
-    world.seams.sleep(10 * TTL).await;
+    world.runtime.sleep(10 * TTL).await;
 
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
@@ -273,11 +273,11 @@ async fn an_outage_ends_no_session_that_is_heard_all_along() {
     assert_eq!(world.fake.held_back(), []);
     world.fake.set_quorum(true);
 
-    let outage_over = world.seams.clock.now();
+    let outage_over = world.runtime.clock.now();
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 24, scopes: Vec::new() }));
     assert_eq!(client.next().await, expired());
     // The outage began right after Open: nothing of the lease was used up before it.
-    let after = world.seams.clock.now().saturating_since(outage_over);
+    let after = world.runtime.clock.now().saturating_since(outage_over);
     assert!(after > TTL + MARGIN && after < TTL + Duration::from_secs(1), "after {after:?}");
 }
 
@@ -288,11 +288,11 @@ async fn an_outage_takes_nothing_off_the_lease_of_a_client_that_is_away() {
     let world = World::new().await;
     let (gone, ticket) = world.session().await;
     drop(gone);
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
     world.fake.set_quorum(false);
     let (_, end) = world.resume(&ticket).await.rest().await;
     assert!(matches!(end, Err(StreamError::Unavailable { .. })));
-    world.seams.sleep(10 * TTL).await;
+    world.runtime.sleep(10 * TTL).await;
     assert_eq!(world.hub.metrics().expiries.get(), 0);
     world.fake.set_quorum(true);
     world.settle().await;
@@ -307,7 +307,7 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     let world = World::new().await;
     let (mut client, _) = world.session().await;
     tokio::time::advance(3 * TTL).await;
-    world.seams.sleep(Duration::from_millis(100)).await;
+    world.runtime.sleep(Duration::from_millis(100)).await;
     client.send(keep_alive(1)).await;
 
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
@@ -320,9 +320,9 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
 async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
-    world.seams.sleep(TTL / 4).await;
+    world.runtime.sleep(TTL / 4).await;
     tokio::time::advance(5 * TTL).await;
-    world.seams.sleep(TTL / 2).await;
+    world.runtime.sleep(TTL / 2).await;
     client.send(keep_alive(1)).await;
 
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
@@ -334,7 +334,7 @@ async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
 async fn a_session_that_is_silent_after_a_pause_expires_when_the_rest_of_its_lease_is_over() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
-    world.seams.sleep(TTL / 4).await;
+    world.runtime.sleep(TTL / 4).await;
     tokio::time::advance(5 * TTL).await;
 
     let after = until_expired(&world, &mut client).await;
@@ -350,7 +350,7 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
     let world = World::new().await;
     let (mut client, _) = world.session().await;
     tokio::time::advance(TTL + MARGIN).await;
-    world.seams.sleep(Duration::from_millis(10)).await;
+    world.runtime.sleep(Duration::from_millis(10)).await;
     client.send(keep_alive(1)).await;
 
     assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
@@ -362,14 +362,14 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
 async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
     let world = World::new().await;
     let (mut dead, _) = world.session().await;
-    world.seams.sleep(Duration::from_secs(1)).await;
+    world.runtime.sleep(Duration::from_secs(1)).await;
     let (mut client, _) = world.session().await;
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
     world.fake.hold_confirms();
-    world.seams.sleep(MARGIN + Duration::from_millis(30)).await;
+    world.runtime.sleep(MARGIN + Duration::from_millis(30)).await;
     world.fake.let_confirms_go();
     tokio::time::advance(TTL).await;
-    world.seams.sleep(Duration::from_millis(100)).await;
+    world.runtime.sleep(Duration::from_millis(100)).await;
     client.send(keep_alive(1)).await;
 
     assert_eq!(dead.next().await, expired());
@@ -384,7 +384,7 @@ async fn three_thousand_sessions_that_die_at_once_all_expire_in_time() {
         let (gone, _) = world.session().await;
         drop(gone);
     }
-    world.seams.sleep(TTL + MARGIN + Duration::from_millis(100)).await;
+    world.runtime.sleep(TTL + MARGIN + Duration::from_millis(100)).await;
 
     assert_eq!(world.hub.metrics().expiries.get(), 3_000);
 }

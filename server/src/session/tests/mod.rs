@@ -29,7 +29,7 @@ use holdfast_proto::v1::{
     Acquire, AnyOf, ClientFrame, ClientFrames, Close, Granted, Item, KeepAlive, Mode, Open, Opened,
     Release, Resume, ServerFrame, ServerFrames, SetValue,
 };
-use holdfast_seams::{Pipe, Seams, simulated};
+use holdfast_runtime::{Pipe, Runtime, simulated};
 use tokio::sync::oneshot;
 
 use super::fake::{Fake, Handle};
@@ -43,14 +43,14 @@ const MARGIN: Duration = Duration::from_millis(50);
 
 /// One node.
 struct World {
-    seams: Seams,
+    runtime: Runtime,
     fake: Arc<Fake>,
     hub: Arc<Hub>,
 }
 
 /// The client's end of a stream.
 struct Client {
-    seams: Seams,
+    runtime: Runtime,
     pipe: Pipe<ClientFrames, ServerFrames>,
     read: VecDeque<ServerFrame>,
     end: oneshot::Receiver<Result<(), StreamError>>,
@@ -70,22 +70,22 @@ impl World {
     }
 
     async fn with(settings: SessionSettings) -> Self {
-        Self::on(simulated::seams(1, 1_000_000), settings).await
+        Self::on(simulated::runtime(1, 1_000_000), settings).await
     }
 
-    async fn on(seams: Seams, settings: SessionSettings) -> Self {
-        let fake = Fake::new(seams.clone());
+    async fn on(runtime: Runtime, settings: SessionSettings) -> Self {
+        let fake = Fake::new(runtime.clone());
         let handle = Arc::new(Handle(fake.clone()));
-        let hub = Hub::start(handle, Arc::new(CLUSTER), settings, seams.clone());
+        let hub = Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone());
         fake.lead(1);
-        let world = Self { seams, fake, hub: Arc::new(hub) };
+        let world = Self { runtime, fake, hub: Arc::new(hub) };
         world.settle().await;
         world
     }
 
     /// Lets every task run until it waits.
     async fn settle(&self) {
-        self.seams.sleep(Duration::from_millis(1)).await;
+        self.runtime.sleep(Duration::from_millis(1)).await;
     }
 
     /// A stream on which nothing was sent.
@@ -101,8 +101,8 @@ impl World {
         let serve = async move {
             let _ = tell.send(hub.serve(theirs).await);
         };
-        self.seams.spawn("stream", serve).detach();
-        Client { seams: self.seams.clone(), pipe: ours, read: VecDeque::new(), end }
+        self.runtime.spawn("stream", serve).detach();
+        Client { runtime: self.runtime.clone(), pipe: ours, read: VecDeque::new(), end }
     }
 
     /// An open session with a lease of [`TTL`].
@@ -155,8 +155,8 @@ impl Client {
 
     /// The next frame, within a minute.
     async fn next(&mut self) -> Body {
-        let seams = self.seams.clone();
-        let frame = seams.timeout(Duration::from_mins(1), self.frame()).await;
+        let runtime = self.runtime.clone();
+        let frame = runtime.timeout(Duration::from_mins(1), self.frame()).await;
         frame.expect("a frame comes").expect("the stream goes on")
     }
 
@@ -176,15 +176,15 @@ impl Client {
 
     /// Expects that nothing comes for this long.
     async fn expect_silence(&mut self, length: Duration) {
-        let seams = self.seams.clone();
-        if let Ok(frame) = seams.timeout(length, self.frame()).await {
+        let runtime = self.runtime.clone();
+        if let Ok(frame) = runtime.timeout(length, self.frame()).await {
             panic!("not silent: {frame:?}");
         }
     }
 
     /// The remaining frames of the stream, and how it ends.
     async fn rest(mut self) -> (Vec<Body>, Result<(), StreamError>) {
-        let seams = self.seams.clone();
+        let runtime = self.runtime.clone();
         let to_the_end = async {
             let mut rest = Vec::new();
             while let Some(body) = self.frame().await {
@@ -192,7 +192,7 @@ impl Client {
             }
             (rest, self.end.await.unwrap())
         };
-        seams.timeout(Duration::from_mins(1), to_the_end).await.expect("the stream ends")
+        runtime.timeout(Duration::from_mins(1), to_the_end).await.expect("the stream ends")
     }
 }
 

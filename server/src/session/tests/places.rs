@@ -37,12 +37,12 @@ async fn a_follower_hears_of_its_place_at_once_and_then_once_a_second() {
     };
     assert_eq!((place, holders[0].session_id), (4, 1));
 
-    let before = world.seams.clock.now();
+    let before = world.runtime.clock.now();
     holder.send(cancel(3)).await;
     holder.send(cancel(4)).await;
     let Body::Moved(Moved { place, .. }) = follower.next().await else { panic!("not moved") };
     assert_eq!(place, 2);
-    let waited = world.seams.clock.now().saturating_since(before);
+    let waited = world.runtime.clock.now().saturating_since(before);
     assert!(waited > Duration::from_millis(990), "after {waited:?}");
 }
 

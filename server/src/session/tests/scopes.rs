@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Durations, Mode};
-use holdfast_cassandra::database::Tables;
-use holdfast_cassandra::model::Model;
 use holdfast_core::{Command, ScopePrefix, Tenure};
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Durations, Mode};
+use holdfast_keyspace::database::Tables;
+use holdfast_keyspace::model::Model;
 use holdfast_proto::v1::{KeptAlive, LostReason, RefusalReason, ScopeAuthority};
-use holdfast_seams::simulated::Machine;
+use holdfast_runtime::simulated::Machine;
 
 use super::*;
 use crate::authority::Terms;
@@ -106,8 +106,8 @@ fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers(
     let node = machine.process("node");
     let model = Model::new(&machine);
     let life = async {
-        let world = World::on(node.seams(), SessionSettings::default()).await;
-        let tables = Tables::new(Arc::new(model.clone()), world.seams.clock.clone());
+        let world = World::on(node.runtime(), SessionSettings::default()).await;
+        let tables = Tables::new(Arc::new(model.clone()), world.runtime.clock.clone());
         let tables = Arc::new(tables);
         let terms = Terms {
             durations: Durations::new(Duration::from_secs(10), Duration::from_secs(5)).unwrap(),
@@ -127,21 +127,21 @@ fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers(
             panic!("{scopes:?}")
         };
 
-        let row = Authority::new(tables, world.seams.clock.clone(), "pay/");
+        let row = Authority::new(tables, world.runtime.clock.clone(), "pay/");
         let seen = row.read().await.unwrap().row.unwrap();
         assert_eq!((seen.mode, seen.epoch), (Mode::Preparing, 1));
         assert_eq!(seen.durations, terms.durations, "as the settings have them");
-        world.seams.sleep(2 * TTL).await;
+        world.runtime.sleep(2 * TTL).await;
         let seen = row.read().await.unwrap().row.unwrap();
         assert_eq!((seen.mode, seen.epoch), (Mode::Native, 1), "all clients know of it");
 
         world.fake.set_quorum(false);
-        world.seams.sleep(Duration::from_secs(9)).await;
+        world.runtime.sleep(Duration::from_secs(9)).await;
         let standing = world.hub.keepers().unwrap().standing(&prefix()).unwrap();
         assert_eq!(standing.authority, None);
         assert!(standing.row.is_some_and(|row| row.mode == Mode::Native));
         let bumped: AuthorityRow = row.read().await.unwrap().row.unwrap();
-        world.seams.sleep(Duration::from_secs(9)).await;
+        world.runtime.sleep(Duration::from_secs(9)).await;
         assert_eq!(
             row.read().await.unwrap().row,
             Some(bumped),

@@ -58,10 +58,10 @@ async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
         client.send(acquire(request, "jobs")).await;
         world.settle().await;
     }
-    let before = world.seams.clock.now();
+    let before = world.runtime.clock.now();
     world.hub.shutdown().await;
 
-    assert!(world.seams.clock.now().saturating_since(before) <= Duration::from_secs(1));
+    assert!(world.runtime.clock.now().saturating_since(before) <= Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,7 +233,8 @@ async fn no_message_is_large_unless_one_frame_alone_is() {
     world.settle().await;
 
     let (mut large, mut together) = (0, 0);
-    while let Ok(Some(frames)) = world.seams.timeout(Duration::from_secs(1), client.message()).await
+    while let Ok(Some(frames)) =
+        world.runtime.timeout(Duration::from_secs(1), client.message()).await
     {
         let (count, bytes) = (frames.len(), (ServerFrames { frames }).encoded_len());
         assert!(count == 1 || bytes <= 256 << 10, "{count} frames of {bytes} bytes");

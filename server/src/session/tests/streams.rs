@@ -22,7 +22,7 @@ async fn a_session_opens_acquires_and_hands_over() {
 
     first.send(acquire(1, "jobs")).await;
     let held = first.granted().await;
-    world.seams.sleep(Duration::from_secs(3)).await;
+    world.runtime.sleep(Duration::from_secs(3)).await;
     second.send(acquire(1, "jobs")).await;
     let Body::Queued(queued) = second.next().await else { panic!("not queued") };
     let Body::Contended(contended) = first.next().await else { panic!("not told") };
@@ -141,7 +141,7 @@ async fn a_resume_finds_hold_and_place_in_the_first_message() {
     assert!(matches!(&requests[1].state, Some(Stands::Queued(now)) if now.place == 0));
 
     drop(other);
-    world.seams.sleep(TTL).await;
+    world.runtime.sleep(TTL).await;
 }
 
 /// All requests are done and confirmed: only the mark is kept of them.
@@ -407,7 +407,7 @@ async fn the_end_of_a_stream_ends_no_session() {
     client.send(acquire(1, "jobs")).await;
     let held = client.granted().await;
     drop(client);
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
 
     let mut again = world.resume(&ticket).await;
     again.opened().await;

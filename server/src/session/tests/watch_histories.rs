@@ -33,14 +33,14 @@ struct History {
 
 impl History {
     async fn new(seed: u64) -> Self {
-        let seams = simulated::seams(seed, 1_000_000);
-        let world = World::on(seams, SessionSettings::default()).await;
+        let runtime = simulated::runtime(seed, 1_000_000);
+        let world = World::on(runtime, SessionSettings::default()).await;
         let truth = BTreeMap::from([(0, BTreeMap::new())]);
         Self { world, sessions: BTreeMap::new(), truth, filling: true }
     }
 
     fn draw(&self, below: u64) -> u64 {
-        self.world.seams.rng.next_u64() % below
+        self.world.runtime.rng.next_u64() % below
     }
 
     fn now(&self) -> &BTreeMap<String, Lock> {

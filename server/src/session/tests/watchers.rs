@@ -15,7 +15,7 @@ use crate::consensus::Consensus;
 /// The watcher's end.
 #[derive(Debug)]
 pub(super) struct Watching {
-    seams: Seams,
+    runtime: Runtime,
     messages: mpsc::Receiver<WatchResponse>,
     read: VecDeque<(u64, Told)>,
     end: oneshot::Receiver<Result<(), StreamError>>,
@@ -39,8 +39,8 @@ impl World {
         let serve = async move {
             let _ = tell.send(hub.serve_watch(watcher, outgoing).await);
         };
-        self.seams.spawn("watch", serve).detach();
-        Ok(Watching { seams: self.seams.clone(), messages, read: VecDeque::new(), end })
+        self.runtime.spawn("watch", serve).detach();
+        Ok(Watching { runtime: self.runtime.clone(), messages, read: VecDeque::new(), end })
     }
 
     /// The locks below a prefix, as they are.
@@ -67,8 +67,8 @@ impl Watching {
     /// The next message, whole.
     pub(super) async fn message(&mut self) -> Vec<(u64, Told)> {
         assert_eq!(self.read, [], "events of an earlier message were not looked at");
-        let seams = self.seams.clone();
-        let message = seams.timeout(Duration::from_mins(1), self.messages.recv()).await;
+        let runtime = self.runtime.clone();
+        let message = runtime.timeout(Duration::from_mins(1), self.messages.recv()).await;
         let message = message.expect("a message comes").expect("the watch goes on");
         message.events.into_iter().map(|event| (event.index, event.body.unwrap())).collect()
     }
@@ -83,9 +83,9 @@ impl Watching {
 
     /// The next event, if there is one or it comes without time passing.
     pub(super) async fn next_now(&mut self) -> Option<(u64, Told)> {
-        let seams = self.seams.clone();
+        let runtime = self.runtime.clone();
         if self.read.is_empty() {
-            let message = seams.timeout(Duration::from_millis(1), self.messages.recv()).await;
+            let message = runtime.timeout(Duration::from_millis(1), self.messages.recv()).await;
             let message = message.ok()?.expect("the watch goes on");
             let told = message.events.into_iter().map(|event| (event.index, event.body.unwrap()));
             self.read.extend(told);
@@ -99,15 +99,15 @@ impl Watching {
 
     pub(super) async fn expect_silence(&mut self, length: Duration) {
         assert_eq!(self.read, []);
-        let seams = self.seams.clone();
-        if let Ok(message) = seams.timeout(length, self.messages.recv()).await {
+        let runtime = self.runtime.clone();
+        if let Ok(message) = runtime.timeout(length, self.messages.recv()).await {
             panic!("not silent: {message:?}");
         }
     }
 
     /// The remaining events, and how the watch ends, within a minute.
     pub(super) async fn rest(mut self) -> (Vec<(u64, Told)>, Result<(), StreamError>) {
-        let seams = self.seams.clone();
+        let runtime = self.runtime.clone();
         let to_the_end = async {
             let mut rest = Vec::from(std::mem::take(&mut self.read));
             while let Some(message) = self.messages.recv().await {
@@ -116,7 +116,7 @@ impl Watching {
             }
             (rest, self.end.await.unwrap())
         };
-        seams.timeout(Duration::from_mins(1), to_the_end).await.expect("the watch ends")
+        runtime.timeout(Duration::from_mins(1), to_the_end).await.expect("the watch ends")
     }
 }
 

@@ -356,7 +356,7 @@ async fn a_leader_without_a_quorum_ends_its_watches() {
     watching.until_synced().await;
     watching.expect_silence(3 * ROUND_EVERY).await;
     world.fake.set_quorum(false);
-    world.seams.sleep(2 * ROUND_EVERY).await;
+    world.runtime.sleep(2 * ROUND_EVERY).await;
 
     let (_, end) = watching.rest().await;
     assert!(matches!(end, Err(StreamError::Unavailable { leader: None, .. })), "{end:?}");
@@ -372,10 +372,10 @@ async fn a_stop_ends_watches_at_once_whether_they_read_or_not() {
         world.acquire(session, request, "jobs");
         world.settle().await;
     }
-    let before = world.seams.clock.now();
+    let before = world.runtime.clock.now();
     world.hub.shutdown().await;
 
-    assert_eq!(world.seams.clock.now(), before);
+    assert_eq!(world.runtime.clock.now(), before);
     let (_, end) = stuck.rest().await;
     assert!(matches!(end, Err(StreamError::Unavailable { .. })), "{end:?}");
     assert!(matches!(world.watch("").await, Err(StreamError::Unavailable { .. })));

@@ -229,7 +229,7 @@ async fn a_value_is_suspect_after_an_expiry_until_the_next_holder_confirms_it() 
     dead.send(acquire(1, "jobs")).await;
     let token = dead.granted().await.token;
     dead.send(write(2, token, "jobs", set(b"half done"))).await;
-    world.seams.sleep(NEARLY_TTL).await;
+    world.runtime.sleep(NEARLY_TTL).await;
     let (mut next, ticket) = world.session().await;
     next.send(acquire(1, "jobs")).await;
     queued(&mut next).await;

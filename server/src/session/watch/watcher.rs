@@ -101,7 +101,7 @@ impl Watcher {
     fn page(&mut self, hub: &Hub, table: &LockTable, index: LogIndex) -> Option<Read> {
         let mark = self.membership.end_of_news()?;
         self.read.get_or_insert_with(|| mark.clone());
-        let now_ms = answers::now_ms(table, &*hub.seams().clock);
+        let now_ms = answers::now_ms(table, &*hub.runtime().clock);
         let (prefix, locks_max) =
             (&self.membership.prefix, self.membership.watches.page_locks.max(1));
         let page = page::read(table, index, now_ms, prefix, (&self.shown, locks_max));
@@ -141,7 +141,7 @@ impl Watcher {
     ) -> Result<(), StreamError> {
         let mut events = events.into_iter().peekable();
         while events.peek().is_some() {
-            let room = holdfast_seams::select! {
+            let room = holdfast_runtime::select! {
                 room = to.reserve() => room,
                 over = self.over() => return Err(over),
             };
@@ -156,7 +156,7 @@ impl Watcher {
 
     /// Waits for news, or for the other end to be gone.
     async fn wait(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<(), StreamError> {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             () = to.closed() => Ok(()),
             rung = self.membership.bell.changed() => rung.map_err(|_| gone()),
         }

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use holdfast::{Admin, Error};
-use holdfast_seams::{Seams, Task};
+use holdfast_runtime::{Runtime, Task};
 use tokio::sync::oneshot;
 
 use super::{Broken, Undo};
@@ -67,7 +67,7 @@ impl Asked {
     {
         let (tell, answer) = oneshot::channel();
         let asking = ask(admin);
-        let asking = Seams::system().spawn("change", async move {
+        let asking = Runtime::system().spawn("change", async move {
             // The receiver is gone once the run is over.
             let _ = tell.send(asking.await);
         });

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 
 use super::damage::OPENED;
 use super::disks::disk_file;
@@ -43,9 +43,9 @@ pub(super) struct Ill {
     node: usize,
     how: How,
     /// The end of the fault if the node still runs.
-    until: Moment,
+    until: Instant,
     /// When the first call was found to hang or to have failed.
-    struck: Option<Moment>,
+    struck: Option<Instant>,
     /// The disk works again.
     is_healed: bool,
     /// How the node has ended, if it has.
@@ -81,7 +81,7 @@ fn has_opened(stage: &Stage, node: usize) -> bool {
 
 /// Checks once; returns the fault if it is not over yet.
 pub(super) fn look(stage: &mut Stage, mut ill: Ill, note: String) -> Option<Broken> {
-    let now = Seams::system().clock.now();
+    let now = Runtime::system().clock.now();
     // In this order: a node that has ended was hit before.
     let ended = ill.ended.is_none().then(|| stage.cluster.exited(ill.node)).flatten();
     if ill.struck.is_none() && struck(&stage.folder, ill.node).exists() {
@@ -118,7 +118,7 @@ impl Ill {
         // The file exists only if a disk had a fault before.
         let _ = std::fs::remove_file(struck(&stage.folder, node));
         std::fs::write(disk_file(&stage.folder, node), what).unwrap();
-        let until = Seams::system().clock.now() + lasts;
+        let until = Runtime::system().clock.now() + lasts;
         let ill = Self { node, how, until, struck: None, is_healed: false, ended: None };
         Broken::new(words, LOOK_AGAIN, Undo::LookAtDisk(ill))
     }
@@ -131,12 +131,12 @@ impl Ill {
     }
 
     /// How long ago the first call hung or failed.
-    fn struck_for(&self, now: Moment) -> Option<Duration> {
+    fn struck_for(&self, now: Instant) -> Option<Duration> {
         Some(now.saturating_since(self.struck?))
     }
 
     /// A node may not end for another reason, nor for a stall that is too short.
-    fn has_ended(&mut self, stage: &mut Stage, status: ExitStatus, now: Moment) {
+    fn has_ended(&mut self, stage: &mut Stage, status: ExitStatus, now: Instant) {
         let code = status.code().unwrap_or_default();
         let struck_for = self.struck_for(now);
         let right = match self.how {
@@ -156,7 +156,7 @@ impl Ill {
     }
 
     /// A node that goes on without its disk counts as alive and is not.
-    fn should_have_ended(&mut self, stage: &mut Stage, now: Moment) {
+    fn should_have_ended(&mut self, stage: &mut Stage, now: Instant) {
         let within = match self.how {
             How::Hangs => STALLS_AFTER + STALL_SEEN_WITHIN,
             How::Fails => ENDS_WITHIN,
@@ -168,7 +168,7 @@ impl Ill {
         }
     }
 
-    fn is_over(&self, now: Moment) -> bool {
+    fn is_over(&self, now: Instant) -> bool {
         match self.how {
             How::Hangs => now >= self.until,
             How::Fails => self.ended.is_some() || self.struck.is_none() && now >= self.until,

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::{Broken, Undo};
@@ -251,7 +251,7 @@ impl Detour {
         let rules = all(rules);
         // Every client and node reconnects, through the relay.
         let reset = all([host.reset()]);
-        Seams::system().sleep(RESET_FOR / 2).await;
+        Runtime::system().sleep(RESET_FOR / 2).await;
         lift(reset);
         Self { rules, stop, thread }
     }

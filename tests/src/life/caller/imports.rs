@@ -50,7 +50,7 @@ impl Caller {
                 self.bring_in(&before).await;
             }
             before = Some(groups);
-            self.seams.sleep(Duration::from_millis(1_000 + self.draw.below(5_000))).await;
+            self.runtime.sleep(Duration::from_millis(1_000 + self.draw.below(5_000))).await;
         }
     }
 
@@ -85,7 +85,7 @@ impl Caller {
                         || is_of_one_copy(&status)
                         || status.code() == tonic::Code::Unimplemented =>
                 {
-                    self.seams.sleep(AGAIN).await;
+                    self.runtime.sleep(AGAIN).await;
                 }
                 Err(_) => return,
             }
@@ -122,7 +122,7 @@ impl Caller {
             while session.is_safe() && !*self.stopped.borrow() {
                 match self.claim_one(&session, &board).await {
                     Some(holding) => self.hold(&session, holding).await,
-                    None => self.seams.sleep(Duration::from_millis(50)).await,
+                    None => self.runtime.sleep(Duration::from_millis(50)).await,
                 }
             }
             self.leave(session).await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast_proto::v1::{CloseSessionRequest, KeepAliveRequest, OpenSessionRequest, SessionKey};
-use holdfast_seams::{Moment, Seams, Task, TransportError};
+use holdfast_runtime::{Instant, Runtime, Task, TransportError};
 use tonic::{Code, Status};
 
 use super::{AGAIN, ANSWERED_WITHIN};
@@ -21,13 +21,13 @@ pub(in crate::life) struct Line {
     endpoints: Arc<[String]>,
     /// The address of the next call: one of the endpoints, or of a leader that joined later.
     at: Arc<Mutex<String>>,
-    seams: Seams,
+    runtime: Runtime,
 }
 
 impl Line {
-    pub(in crate::life) fn new((calls, endpoints): (Calls, Vec<String>), seams: Seams) -> Self {
+    pub(in crate::life) fn new((calls, endpoints): (Calls, Vec<String>), runtime: Runtime) -> Self {
         let at = endpoints.first().cloned().unwrap_or_default();
-        Self { calls, endpoints: endpoints.into(), at: Arc::new(Mutex::new(at)), seams }
+        Self { calls, endpoints: endpoints.into(), at: Arc::new(Mutex::new(at)), runtime }
     }
 
     /// One call, to the last known leader. "Unavailable" if no answer came in time; the request may
@@ -42,7 +42,7 @@ impl Line {
     {
         let node = lock(&self.at).clone();
         let asked = ask(self.calls.clone(), node.clone());
-        let answer = self.seams.timeout(within, asked).await;
+        let answer = self.runtime.timeout(within, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(Status::unavailable("no answer in time")));
         if let Err(status) = answer.as_ref()
             && status.code() == Code::Unavailable
@@ -75,12 +75,12 @@ pub(super) struct Session {
 
 /// Until when a session is certain.
 struct Belief {
-    seams: Seams,
+    runtime: Runtime,
     state: Mutex<State>,
 }
 
 enum State {
-    Until(Moment),
+    Until(Instant),
     /// Its deadline passed. This is final, whatever is learned later (DESIGN §5.6).
     Over,
     /// The store reported that it does not know the session.
@@ -88,10 +88,10 @@ enum State {
 }
 
 impl Belief {
-    fn until(&self) -> Option<Moment> {
+    fn until(&self) -> Option<Instant> {
         let mut state = lock(&self.state);
         match *state {
-            State::Until(until) if self.seams.clock.now() < until => Some(until),
+            State::Until(until) if self.runtime.clock.now() < until => Some(until),
             State::Until(_) => {
                 *state = State::Over;
                 None
@@ -101,7 +101,7 @@ impl Belief {
     }
 
     /// A keepalive sent at that moment was answered. Changes nothing if the answer came too late.
-    fn renewed(&self, sent: Moment, ttl: Duration) {
+    fn renewed(&self, sent: Instant, ttl: Duration) {
         if let Some(until) = self.until() {
             *lock(&self.state) = State::Until(until.max(certain_until(sent, ttl)));
         }
@@ -109,7 +109,7 @@ impl Belief {
 }
 
 /// As the wire format defines it: less a tenth for the difference of two clocks, and 20 ms.
-fn certain_until(sent: Moment, ttl: Duration) -> Moment {
+fn certain_until(sent: Instant, ttl: Duration) -> Instant {
     sent + (ttl * 9 / 10).saturating_sub(Duration::from_millis(20))
 }
 
@@ -118,22 +118,22 @@ impl Session {
     /// late.
     pub(super) async fn open(
         line: &Line,
-        seams: &Seams,
+        runtime: &Runtime,
         (ttl, label): (Duration, &str),
     ) -> Option<Self> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let asked = OpenSessionRequest { ttl_ms: Some(ttl_ms), label: label.to_owned() };
-        let sent = seams.clock.now();
+        let sent = runtime.clock.now();
         let call = line.ask(ANSWERED_WITHIN, |calls, node| async move {
             calls.open_session(&node, asked).await
         });
         let opened = call.await.ok()?;
         let (key, ttl) = (opened.session?, Duration::from_millis(opened.ttl_ms));
         let state = Mutex::new(State::Until(certain_until(sent, ttl)));
-        let belief = Arc::new(Belief { seams: seams.clone(), state });
+        let belief = Arc::new(Belief { runtime: runtime.clone(), state });
         belief.until()?;
         let keeping = keep_alive(line.clone(), key.clone(), ttl, Arc::clone(&belief));
-        let keeping = seams.spawn("keepalive calls", keeping);
+        let keeping = runtime.spawn("keepalive calls", keeping);
         Some(Self { key, ttl, belief, _keeping: keeping })
     }
 
@@ -146,7 +146,7 @@ impl Session {
     }
 
     /// Until when every hold is certain; `None` if none is any more.
-    pub(super) fn safe_until(&self) -> Option<Moment> {
+    pub(super) fn safe_until(&self) -> Option<Instant> {
         self.belief.until()
     }
 
@@ -168,7 +168,7 @@ impl Session {
             });
             match call.await {
                 Err(status) if status.code() == Code::Unavailable => {
-                    self.belief.seams.sleep(AGAIN).await;
+                    self.belief.runtime.sleep(AGAIN).await;
                 }
                 _ => return,
             }
@@ -181,8 +181,8 @@ impl Session {
 async fn keep_alive(line: Line, key: SessionKey, ttl: Duration, belief: Arc<Belief>) {
     let mut pause = ttl / 4;
     while belief.until().is_some() {
-        belief.seams.sleep(pause).await;
-        let sent = belief.seams.clock.now();
+        belief.runtime.sleep(pause).await;
+        let sent = belief.runtime.clock.now();
         let asked = KeepAliveRequest { session: Some(key.clone()) };
         let call =
             line.ask(ttl / 4, |calls, node| async move { calls.keep_alive(&node, asked).await });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use futures_util::future::join_all;
 use holdfast_recipes::{Cassandra, RemoteLocker, StatementCounts};
-use holdfast_seams::{Clock, Seams};
+use holdfast_runtime::{Clock, Runtime};
 use serde_json::json;
 
 use super::pairs::{self, Loops, Window};
@@ -73,24 +73,24 @@ pub(crate) async fn measure(
     args: &LoopArgs,
     measured: Measured,
 ) -> Result<(), Failure> {
-    let seams = Seams::system();
-    let mut row = header(args, &measured, &*seams.clock)?;
-    let start = format!("bench/{:016x}/", seams.rng.next_u64());
+    let runtime = Runtime::system();
+    let mut row = header(args, &measured, &*runtime.clock)?;
+    let start = format!("bench/{:016x}/", runtime.rng.next_u64());
     let loops = Loops {
-        probe: Probe::new(seams.clock.clone(), None),
+        probe: Probe::new(runtime.clock.clone(), None),
         lockers: measured.lockers,
         clients: count(args.clients),
         names: (0..args.names).map(|lock| format!("{start}{lock}")).collect(),
-        seams: seams.clone(),
+        runtime: runtime.clone(),
     };
-    let window = Window::after_warm_up(Duration::from_secs(args.seconds.into()), &*seams.clock);
-    let asking = asked(&measured.sessions, window, &*seams.clock);
+    let window = Window::after_warm_up(Duration::from_secs(args.seconds.into()), &*runtime.clock);
+    let asking = asked(&measured.sessions, window, &*runtime.clock);
     let (figures, asked) = tokio::join!(pairs::measure(&loops, window), asking);
     row.extend(figures?);
     tell(asked, &mut row);
     // Abandoned rows are removed from the tables before this process ends.
     let settled = join_all(measured.sessions.iter().map(Cassandra::settled));
-    let _ = seams.timeout(GOODBYE_LIMIT, settled).await;
+    let _ = runtime.timeout(GOODBYE_LIMIT, settled).await;
     if global.json {
         show::line(serde_json::Value::Object(row));
     } else {

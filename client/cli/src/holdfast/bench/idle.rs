@@ -22,7 +22,7 @@ pub(super) async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> 
     let holder = scene.sessions(plan, 1).await?;
     let held = hold_all(&holder, &names).await?;
     let waiting_sessions = scene.sessions(plan, plan.sessions).await?;
-    scene.seams.sleep(SETTLE).await;
+    scene.runtime.sleep(SETTLE).await;
     let probe = scene.probe();
     let rss_before = probe.servers_rss()?;
     let mut row = Row::new();
@@ -58,12 +58,12 @@ async fn queue_all(scene: &Scene, sessions: &[Client], names: &[String]) -> Resu
             let _ = place.next().await;
         }
     };
-    scene.seams.timeout(QUEUE_LIMIT, all).await.map_err(|_| {
+    scene.runtime.timeout(QUEUE_LIMIT, all).await.map_err(|_| {
         let message = format!("{} locks have no waiter within {QUEUE_LIMIT:?}", names.len());
         Failure::own("queueing", message)
     })?;
     for place in places {
-        scene.seams.spawn("bench-waiter", async move { drop(place.await) }).detach();
+        scene.runtime.spawn("bench-waiter", async move { drop(place.await) }).detach();
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn tell_window(
 ) -> Result<(), Failure> {
     let probe = scene.probe();
     let before = probe.read()?;
-    scene.seams.sleep(plan.window).await;
+    scene.runtime.sleep(plan.window).await;
     let cost = probe.read()?.since(&before);
     row::tell_cost(&cost, suffix, row);
     let per_second = float(cost.packets) / cost.seconds;

@@ -85,7 +85,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     signals::listen(&ends, move |signal| heard.blocking_send(signal).is_ok())?;
     let scene = Scene::set(global, args.members)?;
     let measured = runtime::block_on(async {
-        holdfast_seams::select! {
+        holdfast_runtime::select! {
             signal = stopped.recv() => Err(stopped_by(signal)),
             row = measure(&plan, &scene) => row,
         }

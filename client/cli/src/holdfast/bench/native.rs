@@ -17,7 +17,7 @@ pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<
     let start = scene.names();
     let locks = if shared { 1 } else { plan.clients };
     let loops = Loops {
-        seams: scene.seams.clone(),
+        runtime: scene.runtime.clone(),
         probe: scene.probe(),
         lockers: sessions.iter().map(locker).collect(),
         clients: plan.clients,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_recipes::{Patience, RemoteLocker};
-use holdfast_seams::{Clock, Moment, Seams};
+use holdfast_runtime::{Clock, Instant, Runtime};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -21,7 +21,7 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(5);
 
 /// Clients that acquire and release as fast as they can.
 pub(super) struct Loops {
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
     pub(super) probe: Probe,
     /// Shared by the clients.
     pub(super) lockers: Vec<Arc<dyn RemoteLocker>>,
@@ -33,8 +33,8 @@ pub(super) struct Loops {
 /// The part of the run that is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    pub(super) from: Moment,
-    pub(super) until: Moment,
+    pub(super) from: Instant,
+    pub(super) until: Instant,
 }
 
 impl Window {
@@ -47,7 +47,7 @@ impl Window {
 
 /// The state that the clients share.
 struct Turns {
-    seams: Seams,
+    runtime: Runtime,
     window: Window,
     names: Vec<String>,
     /// Whether a lock passes from one client to another.
@@ -66,7 +66,7 @@ struct Tally {
 struct Last {
     client: usize,
     /// When it was granted, shortly before its release.
-    granted: Moment,
+    granted: Instant,
     /// How many grants of that lock its client has had in a row.
     run: u64,
 }
@@ -76,7 +76,7 @@ pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failur
     let names = loops.names.clone();
     let score = Score::of_clients(loops.clients);
     let turns = Arc::new(Turns {
-        seams: loops.seams.clone(),
+        runtime: loops.runtime.clone(),
         window,
         shared: names.len() < loops.clients,
         tally: Mutex::new(Tally { score, last: vec![None; names.len()] }),
@@ -102,7 +102,7 @@ fn start(
             own.take(client, &*locker).await;
             drop(done);
         };
-        turns.seams.spawn("bench-client", loops).detach();
+        turns.runtime.spawn("bench-client", loops).detach();
     }
     all
 }
@@ -114,7 +114,7 @@ async fn wait_for(mut all: mpsc::Receiver<()>) {
 
 /// The cost of the window.
 async fn cost_of(loops: &Loops, window: Window) -> Result<Cost, Failure> {
-    let clock = &loops.seams.clock;
+    let clock = &loops.runtime.clock;
     clock.sleep_until(window.from).await;
     let before = loops.probe.read()?;
     clock.sleep_until(window.until).await;
@@ -130,10 +130,10 @@ impl Turns {
     /// window ends.
     async fn take(&self, client: usize, locker: &dyn RemoteLocker) {
         let name = client % self.names.len();
-        while self.seams.clock.now() < self.window.until {
+        while self.runtime.clock.now() < self.window.until {
             if let Err(error) = self.take_one(client, locker, name).await {
                 self.tally().score.failed(&error);
-                self.seams.sleep(PAUSE_AFTER_ERROR).await;
+                self.runtime.sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
@@ -144,7 +144,7 @@ impl Turns {
         locker: &dyn RemoteLocker,
         name: usize,
     ) -> holdfast::Result<()> {
-        let clock = &self.seams.clock;
+        let clock = &self.runtime.clock;
         let asked = clock.now();
         let patience = self.window.until.saturating_since(asked) + PATIENCE;
         let guard = locker.acquire(&self.names[name], Patience::AtMost(patience)).await?;
@@ -167,7 +167,7 @@ impl Turns {
 
     /// The time of the hand-over that ended now; the next one begins. Runs count grants in the
     /// window.
-    fn handed_over(&self, name: usize, client: usize, granted: Moment) -> Option<Duration> {
+    fn handed_over(&self, name: usize, client: usize, granted: Instant) -> Option<Duration> {
         if !self.shared {
             return None;
         }
@@ -208,15 +208,15 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     #[test]
     fn a_run_is_of_grants_in_the_window_that_no_other_client_came_between() {
         let score = Score::of_clients(2);
         let turns = Turns {
-            seams: Seams::system(),
+            runtime: Runtime::system(),
             window: Window { from: at(10), until: at(100) },
             names: vec!["jobs".into()],
             shared: true,

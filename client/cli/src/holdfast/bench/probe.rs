@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub(super) struct Probe {
 /// The usage up to one instant. CPU in seconds, user and system together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
-    at: Moment,
+    at: Instant,
     servers_cpu: Option<f64>,
     own_cpu: f64,
     machine_cpu: f64,
@@ -153,13 +153,13 @@ fn loopback_packets() -> Result<u64, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_seams::Seams;
+    use holdfast_runtime::Runtime;
 
     use super::*;
 
     #[test]
     fn work_of_this_process_costs_cpu_and_belongs_to_nobody_else() {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let probe = Probe::new(clock.clone(), Some(vec![std::process::id()]));
         let before = probe.read().expect("it reads");
         // Until the kernel has counted some, however slow or busy the machine is.
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_server_of_ours_has_memory_and_others_are_not_guessed_at() {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         let own = Probe::new(clock.clone(), Some(vec![std::process::id()]));
 
         assert!(own.servers_rss().expect("it reads") > Some(1 << 20));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_is_named() {
-        let failure = Probe::new(Seams::system().clock, Some(vec![u32::MAX])).read().err();
+        let failure = Probe::new(Runtime::system().clock, Some(vec![u32::MAX])).read().err();
 
         assert!(failure.is_some_and(|failure| failure.message.contains("/proc/4294967295/stat")));
     }

@@ -1,6 +1,6 @@
 //! One result: an object with the same keys for every lock service.
 
-use holdfast_seams::Clock;
+use holdfast_runtime::Clock;
 use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::{Client, NodeStatus};
-use holdfast_seams::{Clock, Seams};
+use holdfast_runtime::{Clock, Runtime};
 use tempfile::TempDir;
 
 use super::Plan;
@@ -25,22 +25,22 @@ pub(super) struct Scene {
     folder: Option<TempDir>,
     endpoints: String,
     /// Time, tasks and randomness.
-    pub(super) seams: Seams,
+    pub(super) runtime: Runtime,
 }
 
 impl Scene {
     /// Starts servers, unless foreign ones are measured. Call it on the main thread.
     pub(super) fn set(global: &Global, members: Option<usize>) -> Result<Self, Failure> {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         if let (Some(endpoints), None) = (&global.endpoints, members) {
             let endpoints = endpoints.clone();
-            return Ok(Self { own: None, folder: None, endpoints, seams });
+            return Ok(Self { own: None, folder: None, endpoints, runtime });
         }
         let folder = TempDir::with_prefix("holdfast-bench-")
             .map_err(|error| Failure::own("making a temporary folder", error))?;
         let own = Cluster::start(folder.path(), members.unwrap_or(MEMBERS))?;
         let endpoints = own.endpoints();
-        Ok(Self { own: Some(own), folder: Some(folder), endpoints, seams })
+        Ok(Self { own: Some(own), folder: Some(folder), endpoints, runtime })
     }
 
     /// Ends the servers that it started. If the measurement failed, it keeps and names their logs.
@@ -58,7 +58,7 @@ impl Scene {
     }
 
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.seams.clock
+        &self.runtime.clock
     }
 
     pub(super) fn endpoints(&self) -> &str {
@@ -94,6 +94,6 @@ impl Scene {
 
     /// A prefix of lock names that no other run uses.
     pub(super) fn names(&self) -> String {
-        format!("bench/{:016x}/", self.seams.rng.next_u64())
+        format!("bench/{:016x}/", self.runtime.rng.next_u64())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::{Instant, Runtime};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
@@ -81,7 +81,7 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
         drop(waiting.await?);
         return Err(Failure::own("W5", "the lock was granted while its holder lived"));
     }
-    scene.seams.sleep(KILL_AFTER + random_part_of(KILL_AFTER, &scene.seams)).await;
+    scene.runtime.sleep(KILL_AFTER + random_part_of(KILL_AFTER, &scene.runtime)).await;
     let killed = clock.now();
     let lease_end = holder.kill(plan.ttl).await?;
     let guard = waiting.await?;
@@ -94,8 +94,8 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
     })
 }
 
-fn random_part_of(length: Duration, seams: &Seams) -> Duration {
-    let thousandths = u32::try_from(seams.rng.next_u64() % 1_000).unwrap_or(0);
+fn random_part_of(length: Duration, runtime: &Runtime) -> Duration {
+    let thousandths = u32::try_from(runtime.rng.next_u64() % 1_000).unwrap_or(0);
     length * thousandths / 1_000
 }
 
@@ -126,7 +126,7 @@ impl Holder {
             process.stdout.take().ok_or_else(|| Failure::own("the holder", "has no output"))?;
         let said = BufReader::new(out).lines();
         let mut holder = Self { process, said, safe_until: Arc::default() };
-        let held = scene.seams.timeout(STEP_LIMIT, holder.hear()).await;
+        let held = scene.runtime.timeout(STEP_LIMIT, holder.hear()).await;
         match held {
             Ok(Ok(true)) => Ok(holder),
             Ok(Err(failure)) => Err(failure),
@@ -147,13 +147,13 @@ impl Holder {
 
     /// Kills it with SIGKILL. Returns the end of its lease: the TTL after it sent its last
     /// acknowledged renewal.
-    async fn kill(&mut self, ttl: Duration) -> Result<Moment, Failure> {
+    async fn kill(&mut self, ttl: Duration) -> Result<Instant, Failure> {
         let failed = |error| Failure::own("killing the holder", error);
         self.process.kill().await.map_err(failed)?;
         // Its output from before its death is in the pipe.
         while self.hear().await? {}
         let safe_until = Duration::from_nanos(self.safe_until.load(Ordering::Relaxed));
-        Ok(Moment::from_origin(safe_until + ttl.mul_f64(ALLOWANCE) + SAFETY))
+        Ok(Instant::from_origin(safe_until + ttl.mul_f64(ALLOWANCE) + SAFETY))
     }
 }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use holdfast::{Error, Result as Answered};
 use holdfast_cli::place::failure;
 use holdfast_recipes::{TimeClient, TimeOptions, TimePort, TimeReplica, TimeUpdate};
-use holdfast_seams::select;
+use holdfast_runtime::select;
 
 use super::Place;
 use crate::args::{Global, duration};

@@ -6,7 +6,7 @@ use clap::Args;
 use holdfast::Error;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Housekeeper, Removed, Sweep};
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 
 use super::Place;
 use crate::args::{Global, duration};
@@ -52,10 +52,10 @@ async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<
     let cassandra = place.connect(Global::connect_limit(None)).await?;
     let tokens = place.layout().tokens;
     let mut housekeeper = Housekeeper::new(&cassandra, tokens, args.grace).map_err(failure)?;
-    let seams = Seams::system();
+    let runtime = Runtime::system();
     if args.once {
         tell(global, &housekeeper.sweep().await.map_err(failure)?);
-        seams.sleep(args.grace).await;
+        runtime.sleep(args.grace).await;
         let sweep = housekeeper.sweep().await.map_err(failure)?;
         tell(global, &sweep);
         return all_answered(&sweep);
@@ -67,7 +67,7 @@ async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<
             Err(error @ Error::Unreachable { .. }) => failure(error).print("holdfast", global.json),
             Err(error) => return Err(failure(error)),
         }
-        seams.sleep(args.every.unwrap_or(args.grace / 6)).await;
+        runtime.sleep(args.every.unwrap_or(args.grace / 6)).await;
     }
 }
 

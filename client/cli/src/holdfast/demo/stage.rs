@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment, Seams};
+use holdfast_runtime::{Clock, Instant, Runtime};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -94,7 +94,7 @@ enum Scene {
 
 struct Stage {
     clock: Arc<dyn Clock>,
-    began: Moment,
+    began: Instant,
     cluster: Option<Cluster>,
     workers: Vec<Child>,
     running: u32,
@@ -119,7 +119,7 @@ impl Drop for Stage {
 
 impl Stage {
     fn set(folder: &Path, no_locks: bool, events: &SyncSender<Event>) -> Result<Self, Failure> {
-        let clock = Seams::system().clock;
+        let clock = Runtime::system().clock;
         for file in 0..FILES {
             std::fs::write(folder.join(file_name(file)), "0\n")
                 .map_err(|error| Failure::own("writing the files", error))?;
@@ -221,7 +221,7 @@ impl Stage {
     }
 
     /// Moves to the next state, if it is time.
-    fn look(&mut self, now: Moment) -> Result<(), Failure> {
+    fn look(&mut self, now: Instant) -> Result<(), Failure> {
         if now.saturating_since(self.began) > LIMIT {
             let message = format!("the demo did not end within {} s", LIMIT.as_secs());
             return Err(Failure::new(OFF, message));
@@ -303,6 +303,6 @@ fn progress_bar() -> ProgressBar {
     bar
 }
 
-fn nanos(at: Moment) -> u64 {
+fn nanos(at: Instant) -> u64 {
     u64::try_from(at.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast::{Client, Guard};
-use holdfast_seams::{Clock, Seams};
+use holdfast_runtime::{Clock, Runtime};
 
 use super::record::Turn;
 use super::{FILES, TURNS_MIN, file_name};
@@ -37,7 +37,7 @@ async fn run_all(args: &DemoWorkerArgs, enough: &Arc<AtomicBool>) -> Result<(), 
             number: args.process * args.workers + number,
             folder: args.folder.clone(),
             servers: args.servers.clone(),
-            clock: Seams::system().clock,
+            clock: Runtime::system().clock,
             enough: enough.clone(),
         };
         worker.run()

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::{GuardStates, Moment};
-use holdfast_seams::Clock;
+use holdfast::{GuardStates, Instant};
+use holdfast_runtime::Clock;
 
 use super::Held;
 
@@ -13,7 +13,7 @@ const KILL_BEFORE: Duration = Duration::from_millis(200);
 
 /// A quarter of the TTL. In a scope with fallback a hold may at any time be certain for much less,
 /// and is extended as often: then a third of its certain time at the start.
-pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
+pub(super) fn usual_grace(held: &Held, now: Instant) -> Duration {
     let safe_until = held.states.now().safe_until();
     let ahead = safe_until.map(|until| until.saturating_since(now)).unwrap_or_default();
     if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
@@ -23,9 +23,9 @@ pub(super) fn usual_grace(held: &Held, now: Moment) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     /// Nothing before this instant.
-    WaitUntil(Moment),
+    WaitUntil(Instant),
     /// Ask the command to end, and kill it at this instant.
-    AskToEnd(Moment),
+    AskToEnd(Instant),
     Kill,
 }
 
@@ -49,7 +49,7 @@ impl HoldWatch {
 }
 
 /// TERM at `safe_until − grace`, KILL at `safe_until − 200 ms` (DESIGN §8).
-fn demand(safe_until: Moment, grace: Duration, now: Moment) -> Demand {
+fn demand(safe_until: Instant, grace: Duration, now: Instant) -> Demand {
     let (ask_at, kill_at) = (safe_until - grace, safe_until - KILL_BEFORE);
     if now >= kill_at {
         Demand::Kill
@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     /// DESIGN §8 with a TTL of 10 s.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use holdfast::{Builder, Client, Guard, GuardStates, QueuePlace, TryAcquire};
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
 
 use super::line::WaitLine;
@@ -101,15 +101,15 @@ pub(crate) async fn keep(
     events: SyncSender<Event>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
-    let seams = Seams::system();
-    let line = WaitLine::new(seams.clone());
+    let runtime = Runtime::system();
+    let line = WaitLine::new(runtime.clone());
     line.say("reaching the store");
-    let began = seams.clock.now();
+    let began = runtime.clock.now();
     let client = select! {
         () = stop.cancelled() => return Ok(()),
         client = wanted.builder.clone().connect() => client?,
     };
-    let spent = seams.clock.now().saturating_since(began);
+    let spent = runtime.clock.now().saturating_since(began);
     let granted = select! {
         () = stop.cancelled() => None,
         granted = acquire(&client, &wanted, spent, &line) => Some(granted),
@@ -122,14 +122,14 @@ pub(crate) async fn keep(
             let held = Held::of_locks(guard.states(), &names, token, client.ttl());
             hold(held, &events, &stop).await;
             // The command has ended; whatever the result, the lease passes the lock on.
-            let _ = seams.timeout(GOODBYE_LIMIT, guard.release()).await;
+            let _ = runtime.timeout(GOODBYE_LIMIT, guard.release()).await;
             Ok(())
         }
         Some(Err(error)) => Err(error.into()),
         None => Ok(()),
     };
     // A cancelled request is gone before this process ends.
-    let _ = seams.timeout(GOODBYE_LIMIT, client.close()).await;
+    let _ = runtime.timeout(GOODBYE_LIMIT, client.close()).await;
     outcome
 }
 

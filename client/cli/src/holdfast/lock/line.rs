@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdfast::{Moment, Place};
-use holdfast_seams::Seams;
+use holdfast::{Instant, Place};
+use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::show;
@@ -14,12 +14,12 @@ use crate::show;
 #[derive(Clone)]
 pub(crate) struct WaitLine {
     bar: ProgressBar,
-    seams: Seams,
-    last: Arc<Mutex<Option<(Place, Moment)>>>,
+    runtime: Runtime,
+    last: Arc<Mutex<Option<(Place, Instant)>>>,
 }
 
 impl WaitLine {
-    pub(crate) fn new(seams: Seams) -> Self {
+    pub(crate) fn new(runtime: Runtime) -> Self {
         let shown = std::io::stderr().is_terminal();
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -27,7 +27,7 @@ impl WaitLine {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
             bar.set_style(style);
         }
-        Self { bar, seams, last: Arc::default() }
+        Self { bar, runtime, last: Arc::default() }
     }
 
     /// Shows a text that is not about a place.
@@ -38,21 +38,21 @@ impl WaitLine {
 
     /// Shows a place that the store pushed.
     pub(crate) fn at(&self, place: &Place) {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.clone(), now));
         self.refresh();
     }
 
     /// Ends when it is time to refresh.
     pub(crate) async fn second(&self) {
-        self.seams.sleep(Duration::from_secs(1)).await;
+        self.runtime.sleep(Duration::from_secs(1)).await;
     }
 
     /// Updates the shown times.
     pub(crate) fn refresh(&self) {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((place, told)) = &*last {
-            let since = self.seams.clock.now().saturating_since(*told);
+            let since = self.runtime.clock.now().saturating_since(*told);
             self.bar.set_message(text(place, since));
         }
         self.bar.tick();

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use holdfast::GuardState;
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
@@ -171,7 +171,7 @@ fn supervise(
     inbox: &Receiver<Event>,
     events: SyncSender<Event>,
 ) -> Result<(Ended, Option<Signal>), Failure> {
-    let clock = Seams::system().clock;
+    let clock = Runtime::system().clock;
     let grace = work.grace.unwrap_or_else(|| usual_grace(held, clock.now()));
     let watchdog = clock.watchdog(Arc::new(move || {
         // A full inbox wakes the main thread anyway.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdfast::Moment;
+use holdfast::Instant;
 
 use super::group::Left;
 
@@ -24,9 +24,9 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 /// does not end may have its reasons, and processes that were not asked to end may have work to do.
 pub(super) fn kill_at(
     limit: Option<Duration>,
-    asked: Option<Moment>,
-    ended: Option<Moment>,
-) -> Option<Moment> {
+    asked: Option<Instant>,
+    ended: Option<Instant>,
+) -> Option<Instant> {
     match (limit, asked, ended) {
         (Some(limit), Some(asked), Some(ended)) => Some(asked.min(ended) + limit),
         (Some(limit), Some(since), None) | (Some(limit), None, Some(since)) => Some(since + limit),
@@ -41,19 +41,19 @@ pub(super) struct Rest {
     /// The command's exit code.
     pub(super) code: u8,
     /// When it ended.
-    pub(super) since: Moment,
+    pub(super) since: Instant,
     pause: Duration,
     /// The last line's contents, and when it was printed.
-    said: Option<(Left, Moment)>,
+    said: Option<(Left, Instant)>,
 }
 
 impl Rest {
-    pub(super) fn new(code: u8, since: Moment) -> Self {
+    pub(super) fn new(code: u8, since: Instant) -> Self {
         Self { code, since, pause: PAUSE, said: None }
     }
 
     /// When to check again.
-    pub(super) fn next_look(&mut self, now: Moment) -> Moment {
+    pub(super) fn next_look(&mut self, now: Instant) -> Instant {
         let at = now + self.pause;
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         at
@@ -61,7 +61,7 @@ impl Rest {
 
     /// The line to print now about the hold of `what`, if any: after a second, then on every change, at most every ten
     /// seconds.
-    pub(super) fn line(&mut self, what: &str, left: Left, now: Moment) -> Option<String> {
+    pub(super) fn line(&mut self, what: &str, left: Left, now: Instant) -> Option<String> {
         let is_time = match self.said {
             None => now >= self.since + SAY_AFTER,
             Some((said, at)) => said != left && now >= at + SAY_EVERY,
@@ -87,8 +87,8 @@ impl Rest {
 mod tests {
     use super::*;
 
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
+    fn at(ms: u64) -> Instant {
+        Instant::from_origin(Duration::from_millis(ms))
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use holdfast::Moment;
-use holdfast_seams::Watchdog;
+use holdfast::Instant;
+use holdfast_runtime::Watchdog;
 use nix::sys::signal::Signal;
 
 use super::child::{Child, Word, ended_as_asked};
@@ -50,7 +50,7 @@ pub(super) struct Supervisor {
     /// The last signal that asked this process to end.
     asked_to_end: Option<Signal>,
     /// When the command was first asked to end, for any reason.
-    asked_at: Option<Moment>,
+    asked_at: Option<Instant>,
     /// The command was stopped, and this process with it.
     stopped: bool,
     /// Set once the command itself has ended.
@@ -156,7 +156,7 @@ impl Supervisor {
         self.watchdog.set([demanded, limit, look].into_iter().flatten().min());
     }
 
-    fn tell_to_end(&mut self, now: Moment) {
+    fn tell_to_end(&mut self, now: Instant) {
         if !self.told_to_end {
             self.told_to_end = true;
             self.asked_at.get_or_insert(now);

@@ -9,19 +9,19 @@ use crate::model::Fate;
 
 /// Wiki, lines 6 to 17, unchanged: returns how often the client looked before it had the lock.
 async fn seed_waits(old: &Old<'_>, number: i64, ids: &[&str]) -> usize {
-    let seams = old.seams.clone();
+    let runtime = old.runtime.clone();
     let mut looks = 0;
     let mut choosing_hash: BTreeSet<String> = choosing(old.model).await.into_iter().collect();
     let mut number_hash = numbers(old.model).await;
     for id in ids {
         while choosing_hash.contains(*id) {
             looks += 1;
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             choosing_hash = choosing(old.model).await.into_iter().collect();
         }
         while number_hash.get(*id).is_some_and(|theirs| *theirs < number) {
             looks += 1;
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             number_hash = numbers(old.model).await;
         }
     }
@@ -53,7 +53,7 @@ fn by_the_wikis_line_13_two_with_equal_numbers_are_in_at_once() {
 fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
     let (machine, model) = world(1);
     let [a, b, c] = ["a", "b", "c"].map(|id| Old::new(&machine, &model, id, BakeryForm::Wiki));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         a.raise_flag().await;
         let a_drew = a.next_number().await;
@@ -61,7 +61,7 @@ fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
         let b_drew = b.draw().await;
         assert_eq!((a_drew, b_drew), (1, 2));
         let a_goes_on = async {
-            seams.sleep(secs(5)).await;
+            runtime.sleep(secs(5)).await;
             assert!(a.write_number(a_drew).await);
             c.leave().await;
             a.lower_flag().await;
@@ -80,24 +80,24 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
     let (machine, model) = world(1);
     let ours = locker(&model, &machine.process("ours"), BakeryForm::Wiki);
     let [a, c] = ["a", "c"].map(|id| Old::new(&machine, &model, id, BakeryForm::Wiki));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         a.raise_flag().await;
         assert_eq!(c.draw().await, 1);
         let olds = async {
             while numbers(&model).await.len() < 2 {
-                seams.sleep(ms(10)).await;
+                runtime.sleep(ms(10)).await;
             }
-            seams.sleep(secs(3)).await;
+            runtime.sleep(secs(3)).await;
             assert!(a.write_number(1).await);
             c.leave().await;
             a.lower_flag().await;
-            seams.sleep(secs(20)).await;
-            seams.clock.now()
+            runtime.sleep(secs(20)).await;
+            runtime.clock.now()
         };
         let ours = async {
             let guard = ours.lock("foo").await.unwrap();
-            (seams.clock.now(), guard)
+            (runtime.clock.now(), guard)
         };
         let waits = async {
             let left = olds.await;
@@ -115,7 +115,7 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
 fn who_goes_on_without_an_acknowledgement_of_its_number_is_not_seen() {
     let (machine, model) = world(1);
     let [a, b] = ["a", "b"].map(|id| Old::new(&machine, &model, id, BakeryForm::Php));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         a.raise_flag().await;
         assert_eq!(a.next_number().await, 1);
@@ -125,7 +125,7 @@ fn who_goes_on_without_an_acknowledgement_of_its_number_is_not_seen() {
         assert_eq!(b.draw().await, 1);
         assert_eq!(choosing(&model).await, [""; 0]);
         assert_eq!(numbers(&model).await, [("b".to_owned(), 1)].into(), "b is in");
-        seams.sleep(secs(6)).await;
+        runtime.sleep(secs(6)).await;
         let order = numbers(&model).await;
         assert_eq!(order.first_key_value(), Some((&"a".to_owned(), &1)), "a is in by (1, a)");
     });
@@ -154,7 +154,7 @@ fn by_the_seeds_who_dies_while_it_draws_or_holds_stops_everybody_for_ever() {
     machine.run(async {
         holder.draw().await;
         chooser.raise_flag().await;
-        machine.world().seams().sleep(Duration::from_hours(365 * 24)).await;
+        machine.world().runtime().sleep(Duration::from_hours(365 * 24)).await;
         assert_eq!(choosing(&model).await, ["a"], "line 9 goes round");
         assert_eq!(numbers(&model).await, [("b".to_owned(), 1)].into(), "and so does line 13");
     });
@@ -169,7 +169,7 @@ fn with_ttls_and_nothing_else_a_chooser_that_stalls_is_in_beside_another() {
     machine.run(async {
         a.raise_flag().await;
         let drawn = a.next_number().await;
-        machine.world().seams().sleep(secs(61)).await;
+        machine.world().runtime().sleep(secs(61)).await;
         assert_eq!(b.draw().await, 1);
         assert_eq!(seed_waits(&b, 1, &["a", "b"]).await, 0, "b is in");
         assert!(a.write_number(drawn).await);

@@ -15,7 +15,7 @@ fn told(form: BakeryForm, table: &'static str, value: Option<Value>) -> String {
         let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
         assert!(invalid, "{error}");
         ours.cassandra.settled().await;
-        machine.world().seams().sleep(secs(10)).await;
+        machine.world().runtime().sleep(secs(10)).await;
         let left: Vec<String> =
             numbers(&model).await.into_keys().chain(choosing(&model).await).collect();
         assert!(left.iter().all(|id| id == "odd\u{1b}"), "{left:?}");
@@ -79,7 +79,7 @@ fn the_last_number_is_had_and_nothing_wraps() {
     machine.run(async {
         assert!(old.write_number(i64::MAX - 1).await);
         let leaving = async {
-            old.seams.sleep(secs(5)).await;
+            old.runtime.sleep(secs(5)).await;
             assert!(numbers(&model).await.values().any(|number| *number == i64::MAX));
             let error = next.lock("foo").await.unwrap_err();
             assert!(error.to_string().contains("highest number"), "{error}");
@@ -100,7 +100,7 @@ fn a_row_that_is_longer_than_a_read_is_refused() {
         let down =
             |dead: u32| put("choosing", &dead.to_string(), Some(Value::Flag(false)), NEVER_S, 1);
         join_all((0..9_999).map(|dead| model.execute(down(dead)))).await;
-        machine.world().seams().sleep(secs(10)).await;
+        machine.world().runtime().sleep(secs(10)).await;
         ours.lock("foo").await.unwrap().release().await.unwrap();
         for dead in [9_999, 10_000] {
             model.execute(down(dead)).await.unwrap();

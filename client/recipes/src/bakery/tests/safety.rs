@@ -16,7 +16,7 @@ fn is_number(statement: &Statement) -> bool {
 fn had(attempted: &Attempt, bakery: &Bakery) -> bool {
     let keeping = &bakery.keeping;
     matches!(attempted, Attempt::Had { started }
-        if keeping.terms.safe_until(*started) > keeping.seams.clock.now())
+        if keeping.terms.safe_until(*started) > keeping.runtime.clock.now())
 }
 
 /// `a` stalls for two TTLs at any step. Meanwhile `old` has the lock with the number 2 and sees no
@@ -38,8 +38,8 @@ fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
             let _ = told.send(attempted.is_ok_and(|attempted| had(&attempted, &keeper)));
             std::mem::forget(spot);
         };
-        process.seams().spawn("attempt", attempting).detach();
-        let world = machine.world().seams();
+        process.runtime().spawn("attempt", attempting).detach();
+        let world = machine.world().runtime();
         machine.run(async {
             world.sleep(ms(stalls_after_ms)).await;
             process.pause();
@@ -70,7 +70,7 @@ fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
         model.choose(is_number, Fate::Slowly(lives::TTL + secs(10)));
         machine.run(async {
             let other = async {
-                old.seams.sleep(lives::TTL + secs(2)).await;
+                old.runtime.sleep(lives::TTL + secs(2)).await;
                 assert!(choosing(&model).await.is_empty());
                 assert!(old.write_number(2).await, "old is in");
             };
@@ -92,7 +92,7 @@ fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
         let process = machine.process("a");
         let bakery = locker(&model, &process, form);
         let [before, old] = ["before", "old"].map(|id| Old::new(&machine, &model, id, form));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             before.draw().await;
             let waiting = async {
@@ -126,7 +126,7 @@ fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
         let (machine, model) = world(1);
         let bakery = locker(&model, &machine.process("a"), form);
         let [before, old] = ["before", "old"].map(|id| Old::new(&machine, &model, id, form));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             before.draw().await;
             let waiting = async {
@@ -211,12 +211,12 @@ fn of_several_who_draw_at_once_one_is_in_at_a_time() {
         }
         let come = async |name: &str, after_ms: u64| {
             let process = machine.process(name);
-            process.seams().sleep(ms(after_ms)).await;
+            process.runtime().sleep(ms(after_ms)).await;
             let bakery = locker(&model, &process, form);
             if let Ok(guard) = bakery.lock_within("foo", secs(60)).await {
                 let others = inside.fetch_add(1, Ordering::Relaxed);
                 assert!(others == 0 || !guard.is_safe(), "seed {seed}");
-                process.seams().sleep(secs(4)).await;
+                process.runtime().sleep(secs(4)).await;
                 inside.fetch_sub(1, Ordering::Relaxed);
                 drop(guard);
             }
@@ -234,7 +234,7 @@ fn a_holder_that_wakes_too_late_is_lost_and_leaves_nothing_beside_the_next_one()
     let (machine, model) = world(4);
     let (a, b) = (machine.process("a"), machine.process("b"));
     let [first, second] = [&a, &b].map(|process| locker(&model, process, BakeryForm::Wiki));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = first.lock("foo").await.unwrap();
         a.pause();

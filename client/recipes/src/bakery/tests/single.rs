@@ -33,14 +33,14 @@ fn a_hold_is_a_number_and_no_flag() {
     for form in FORMS {
         let (machine, model) = world(2);
         let bakery = locker(&model, &machine.process("a"), form);
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let guard = bakery.lock("foo").await.unwrap();
             assert_eq!((guard.name(), guard.owner()), ("foo", "a"));
             assert_eq!(numbers(&model).await.into_values().collect::<Vec<_>>(), [1]);
             assert_eq!(choosing(&model).await, [""; 0]);
             guard.release().await.unwrap();
-            seams.sleep(secs(10)).await;
+            runtime.sleep(secs(10)).await;
             assert_eq!(numbers(&model).await, BTreeMap::new());
             assert_eq!(cells(&model, "choosing").await, BTreeMap::new());
         });
@@ -54,7 +54,7 @@ fn who_waits_keeps_its_number_for_longer_than_a_ttl_and_the_order_is_that_of_the
         let (machine, model) = world(3);
         let lockers = ["a", "b", "c", "d"].map(|name| locker(&model, &machine.process(name), form));
         let [a, b, c, d] = &lockers;
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = a.lock("foo").await.unwrap();
             let order = std::sync::Mutex::new(Vec::new());
@@ -83,7 +83,7 @@ fn who_is_far_behind_looks_often_enough_to_keep_its_number() {
         let (machine, model) = world(seed);
         let lockers = ["holder", "a", "b", "c", "d", "e", "f"]
             .map(|name| locker_for(&model, &machine.process(name), form, (secs(5), secs(1))));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = lockers[0].lock("foo").await.unwrap();
             let order = std::sync::Mutex::new(String::new());
@@ -123,18 +123,18 @@ fn who_comes_to_choose_later_is_not_waited_for() {
         let (machine, model) = world(4);
         let ours = locker(&model, &machine.process("ours"), form);
         let [first, z] = ["first", "z"].map(|id| Old::new(&machine, &model, id, form));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let olds = async {
                 // After the PHP form's first step.
                 while choosing(&model).await.is_empty() {
-                    seams.sleep(ms(1)).await;
+                    runtime.sleep(ms(1)).await;
                 }
                 first.raise_flag().await;
-                seams.sleep(secs(5)).await;
+                runtime.sleep(secs(5)).await;
                 assert_eq!(numbers(&model).await.len(), 1, "ours has its number");
                 z.raise_flag().await;
-                seams.sleep(secs(5)).await;
+                runtime.sleep(secs(5)).await;
                 first.lower_flag().await;
             };
             let ((), guard) = join!(olds, ours.lock_within("foo", secs(60)));
@@ -151,15 +151,15 @@ fn the_first_step_of_php_waits_for_nobody_who_came_later() {
     let (machine, model) = world(5);
     let ours = locker(&model, &machine.process("ours"), BakeryForm::Php);
     let [first, z] = ["first", "z"].map(|id| Old::new(&machine, &model, id, BakeryForm::Php));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         first.raise_flag().await;
         let olds = async {
-            seams.sleep(secs(5)).await;
+            runtime.sleep(secs(5)).await;
             assert_eq!(choosing(&model).await, ["first"], "ours has not begun to draw");
             z.raise_flag().await;
             first.lower_flag().await;
-            seams.sleep(secs(5)).await;
+            runtime.sleep(secs(5)).await;
             assert_eq!(numbers(&model).await.len(), 1, "ours has its number");
             z.lower_flag().await;
         };
@@ -173,7 +173,7 @@ fn a_try_finds_a_held_lock_held_and_leaves_nothing_behind() {
     for form in FORMS {
         let (machine, model) = world(6);
         let [a, b] = ["a", "b"].map(|name| locker(&model, &machine.process(name), form));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = a.try_lock("foo").await.unwrap().unwrap();
             let asked = sent(&b, async {
@@ -195,7 +195,7 @@ fn of_two_who_try_at_once_one_has_it() {
         let form = FORMS[usize::try_from(seed % 2).unwrap()];
         let (machine, model) = world(seed);
         let [a, b] = ["a", "b"].map(|name| locker(&model, &machine.process(name), form));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let late = async {
                 world.sleep(ms(seed % 100 * 3)).await;
@@ -216,7 +216,7 @@ fn a_try_does_not_wait_for_who_never_draws() {
         let (machine, model) = world(7);
         let ours = locker(&model, &machine.process("ours"), form);
         let dead = Old::new(&machine, &model, "dead", form);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             dead.raise_flag().await;
             let began = world.clock.now();
@@ -238,11 +238,11 @@ fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
         let (a, b) = (machine.process("a"), machine.process("b"));
         let (first, second) = (locker(&model, &a, form), locker(&model, &b, form));
         model.set_skew(1, i64::try_from(lives::SKEW.as_millis()).unwrap());
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         let held = async move { std::mem::forget(first.lock("foo").await) };
-        a.seams().spawn("acquire", held).detach();
+        a.runtime().spawn("acquire", held).detach();
         machine.run(async {
-            seams.sleep(ms(dies_after_ms)).await;
+            runtime.sleep(ms(dies_after_ms)).await;
             a.kill();
             let within = lives::TTL + lives::SKEW + secs(5);
             let had = second.lock_within("foo", within).await;
@@ -260,7 +260,7 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let (machine, model) = world(seed);
         let bakery = locker(&model, &machine.process("a"), form);
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             drop(world.timeout(ms(seed * 40), bakery.lock("foo")).await);
             world.sleep(secs(10)).await;

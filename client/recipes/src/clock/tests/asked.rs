@@ -31,17 +31,17 @@ fn not_now() -> Result<u64, NoTime> {
 #[test]
 fn a_silent_replica_and_one_that_is_not_there_are_passed_over_and_not_asked_first_again() {
     let machine = Machine::new(1);
-    let seams = machine.process("client").seams();
+    let runtime = machine.process("client").runtime();
     let (silent, asked_silent) = says("a:1", None);
     let (gone, asked_gone) = says("b:2", Some(not_now()));
     let (answers, asked) = says("c:3", Some(Ok(5)));
-    let client = TimeClient::of(vec![silent, gone, answers], seams.clone());
+    let client = TimeClient::of(vec![silent, gone, answers], runtime.clone());
     machine.run(async {
-        let began = seams.clock.now();
+        let began = runtime.clock.now();
         assert_eq!(client.now_us().await, Ok(5));
-        assert_eq!(seams.clock.now().saturating_since(began), LIMIT);
+        assert_eq!(runtime.clock.now().saturating_since(began), LIMIT);
         assert_eq!(client.now_us().await, Ok(5));
-        assert_eq!(seams.clock.now().saturating_since(began), LIMIT);
+        assert_eq!(runtime.clock.now().saturating_since(began), LIMIT);
     });
     let counts = [asked_silent, asked_gone, asked].map(|count| count.load(Ordering::Relaxed));
     assert_eq!(counts, [1, 1, 2]);
@@ -57,7 +57,7 @@ fn a_clients_own_answers_do_not_go_back() {
         Box::pin(ready(Ok([7, 3, 9][nth % 3])))
     };
     let replica = Replica { name: "a:1".into(), ask: Box::new(ask) };
-    let client = TimeClient::of(vec![replica], machine.process("client").seams());
+    let client = TimeClient::of(vec![replica], machine.process("client").runtime());
     machine.run(async {
         let other = client.clone();
         let answers = [client.now_us().await, other.now_us().await, client.now_us().await];
@@ -68,12 +68,12 @@ fn a_clients_own_answers_do_not_go_back() {
 #[test]
 fn when_nobody_tells_the_time_each_is_named_with_its_reason() {
     let machine = Machine::new(1);
-    let seams = machine.process("client").seams();
+    let runtime = machine.process("client").runtime();
     let refused = || Some(Err(NoTime::Refused("the cell has no time".into())));
     let ask = |answers: Vec<Option<Result<u64, NoTime>>>| {
         let names = ["a:1", "b:2"];
         let replicas = names.iter().zip(answers).map(|(name, answer)| says(name, answer).0);
-        let client = TimeClient::of(replicas.collect(), seams.clone()).answer_limit(ms(500));
+        let client = TimeClient::of(replicas.collect(), runtime.clone()).answer_limit(ms(500));
         async move { client.now_us().await.unwrap_err() }
     };
     machine.run(async {

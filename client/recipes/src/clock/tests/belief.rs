@@ -15,7 +15,7 @@ fn a_clock_far_ahead_of_the_nodes_is_not_believed() {
     let (mad, right) = (machine.process("mad"), machine.process("right"));
     mad.set_wall_skew(3 * YEAR_MS);
     let replicas = [&mad, &right].map(|process| replica(&model, process));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let error = replicas[0].now_us().await.unwrap_err();
         assert!(error.to_string().contains("this replica's clock is not believed"), "{error}");
@@ -27,15 +27,15 @@ fn a_clock_far_ahead_of_the_nodes_is_not_believed() {
         for _ in 0..60 {
             for replica in replicas.iter().rev() {
                 replica.update().await.unwrap();
-                seams.sleep(ms(500)).await;
+                runtime.sleep(ms(500)).await;
                 let ahead = i64::try_from(replica.now_us().await.unwrap() / 1_000).unwrap()
-                    - i64::try_from(seams.clock.wall_ms()).unwrap();
+                    - i64::try_from(runtime.clock.wall_ms()).unwrap();
                 assert!((-2_000..=100).contains(&ahead), "{ahead} ms");
             }
         }
         // Alone, it goes on at half the rate.
         let before = replicas[0].update().await.unwrap().time_us.unwrap();
-        seams.sleep(MINUTE).await;
+        runtime.sleep(MINUTE).await;
         let after = replicas[0].update().await.unwrap().time_us.unwrap();
         assert!((29_500_000..=30_500_000).contains(&(after - before)), "{}", after - before);
     });
@@ -49,14 +49,14 @@ fn a_node_with_a_wrong_clock_does_not_stop_the_time() {
     model.set_skew(1, -YEAR_MS);
     let process = machine.process("a");
     let replica = replica(&model, &process);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let mut disbelieved = 0;
         let mut before = 0;
         for _ in 0..100 {
             let update = replica.update().await.unwrap();
             disbelieved += usize::from(!update.disbelieved.is_zero());
-            seams.sleep(ms(500)).await;
+            runtime.sleep(ms(500)).await;
             if let Some(time) = update.time_us {
                 assert!(time > before);
                 assert!(update.local_us - time < 6_000_000, "{update:?}");
@@ -113,7 +113,7 @@ fn a_time_that_was_not_written_is_not_gone_on_from() {
     let process = machine.process("a");
     let is_read_only = Arc::new(AtomicBool::new(true));
     let tables = ReadOnly { model, is_read_only: is_read_only.clone() };
-    let cassandra = Cassandra::on(Arc::new(tables), process.seams());
+    let cassandra = Cassandra::on(Arc::new(tables), process.runtime());
     let replica =
         TimeReplica::new(&cassandra, TimeTable::default(), TimeOptions::default()).unwrap();
     process.set_wall_skew(50_000);

@@ -17,19 +17,19 @@ fn under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
     for process in &living {
         old_replica(&model, process);
     }
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
-        seams.sleep(ms(5_000)).await;
+        runtime.sleep(ms(5_000)).await;
         dead.kill();
-        let died = seams.clock.now();
+        let died = runtime.clock.now();
         // Its last write may still be under way to a node.
-        seams.sleep(ms(10_000)).await;
+        runtime.sleep(ms(10_000)).await;
         let stands = old_answer(&model).await;
         for minute in 1..=9 {
-            seams.clock.sleep_until(died + MINUTE * minute).await;
+            runtime.clock.sleep_until(died + MINUTE * minute).await;
             assert_eq!(old_answer(&model).await, stands, "minute {minute}");
         }
-        seams.clock.sleep_until(died + MINUTE * 10 + ms(5_000)).await;
+        runtime.clock.sleep_until(died + MINUTE * 10 + ms(5_000)).await;
         assert!(old_answer(&model).await > stands);
     });
 }
@@ -44,19 +44,19 @@ fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
         model.set_odds(Odds { answer_lost: 20, request_lost: 20, late: 20, unavailable: 20 });
         let (dead, living) = ahead_and_dead(&machine, &model);
         let replicas = living.each_ref().map(|process| kept(&model, process));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
-            seams.sleep(ms(5_000)).await;
+            runtime.sleep(ms(5_000)).await;
             dead.kill();
-            seams.sleep(ms(10_000)).await;
+            runtime.sleep(ms(10_000)).await;
             let ahead = |answer: u64| {
                 i64::try_from(answer / 1_000).unwrap()
-                    - i64::try_from(seams.clock.wall_ms()).unwrap()
+                    - i64::try_from(runtime.clock.wall_ms()).unwrap()
             };
             let asked = async |nth: usize| loop {
                 // Statements get lost.
                 if let Ok(answer) = replicas[nth % 2].now_us().await {
-                    return (answer, seams.clock.now());
+                    return (answer, runtime.clock.now());
                 }
             };
             let (first, began) = asked(0).await;
@@ -64,7 +64,7 @@ fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
             let mut last = first;
             for nth in 1.. {
                 // An update may be lost, or two.
-                seams.sleep(ms(15_000)).await;
+                runtime.sleep(ms(15_000)).await;
                 let (answer, now) = asked(nth).await;
                 assert!(answer > last, "seed {seed}: it stands");
                 last = answer;
@@ -82,9 +82,9 @@ fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
                 );
             }
             // Twice ten minutes at the latest; then it is right, and stays so.
-            assert!(seams.clock.now().saturating_since(began) <= MINUTE * 20 + ms(30_000));
+            assert!(runtime.clock.now().saturating_since(began) <= MINUTE * 20 + ms(30_000));
             for nth in 0..20 {
-                seams.sleep(ms(5_000)).await;
+                runtime.sleep(ms(5_000)).await;
                 let ahead = ahead(asked(nth).await.0);
                 assert!((-8_000..=0).contains(&ahead), "seed {seed}: {ahead} ms");
             }
@@ -102,11 +102,11 @@ fn under_the_seeds_text_an_answer_may_be_less_than_one_before() {
         model.set_odds(Odds { request_lost: 200, ..Odds::default() });
         let process = machine.process("a");
         old_replica(&model, &process);
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let mut last = 0;
             for _ in 0..200 {
-                seams.sleep(ms(20)).await;
+                runtime.sleep(ms(20)).await;
                 let Some(answer) = old_answer(&model).await else { continue };
                 asked += 1;
                 old_went_back += usize::from(answer < last);

@@ -22,26 +22,26 @@ fn order(seed: u64, by_service: bool) -> Vec<String> {
         let replica =
             TimeReplica::new(&cassandra(&model, process), TimeTable::default(), options).unwrap();
         let keeping = replica.clone();
-        process.seams().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
+        process.runtime().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
         replica
     });
     let [holder, a, b] = [0, 1, 2].map(|at| {
         let queue = queue(&model, &processes[at]);
         if by_service { queue.with_time(Arc::new(replicas[at].clone())) } else { queue }
     });
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     let order = Mutex::new(Vec::new());
     machine.run(async {
-        seams.sleep(ms(1_000)).await;
+        runtime.sleep(ms(1_000)).await;
         let held = holder.lock("jobs").await.unwrap();
         let wait = async |queue: &Queue, after_ms: u64| {
-            seams.sleep(ms(after_ms)).await;
+            runtime.sleep(ms(after_ms)).await;
             let guard = queue.lock("jobs").await.unwrap();
             order.lock().unwrap().push(guard.owner().to_owned());
             guard.release().await.unwrap();
         };
         let release = async {
-            seams.sleep(ms(10_000)).await;
+            runtime.sleep(ms(10_000)).await;
             held.release().await.unwrap();
         };
         futures_util::join!(wait(&a, 2_000), wait(&b, 2_500), release);

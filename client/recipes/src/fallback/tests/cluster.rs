@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use holdfast_proto::v1::{self, client_frame, server_frame::Body};
-use holdfast_seams::simulated::{self, Machine, Process};
-use holdfast_seams::{BoxFuture, Moment, Pipe, Transport, TransportError, Watched, select};
+use holdfast_runtime::simulated::{self, Machine, Process};
+use holdfast_runtime::{BoxFuture, Instant, Pipe, Transport, TransportError, Watched, select};
 use tokio::sync::mpsc;
 
 use super::below;
@@ -48,12 +48,12 @@ struct Server {
     process: Process,
     believes: bool,
     /// By scope: the epoch, and the deadline by the server's own clock.
-    authority: BTreeMap<&'static str, (u16, Moment)>,
+    authority: BTreeMap<&'static str, (u16, Instant)>,
 }
 
 struct Session {
     /// By the world's clock.
-    ends: Moment,
+    ends: Instant,
     next_id: u64,
     pushes: Option<mpsc::Sender<Body>>,
     requests: BTreeMap<u64, String>,
@@ -90,8 +90,8 @@ impl Cluster {
         self.state.lock().unwrap()
     }
 
-    fn now(&self) -> Moment {
-        self.world.seams().clock.now()
+    fn now(&self) -> Instant {
+        self.world.runtime().clock.now()
     }
 
     // ---- for fault injection ------------------------------------------------------------------
@@ -141,7 +141,7 @@ impl Cluster {
         let lock = state.locks.get(name);
         let held = lock.and_then(|lock| lock.held);
         let waiting = lock.map_or(0, |lock| lock.waiting.len());
-        let now = state.servers.each_ref().map(|server| server.process.seams().clock.now());
+        let now = state.servers.each_ref().map(|server| server.process.runtime().clock.now());
         let believes = state.servers.each_ref().map(|server| server.believes);
         let left: Vec<_> = (0..2).map(|at| state.scopes(at, now[at])).collect();
         format!(
@@ -166,7 +166,7 @@ impl Cluster {
         self.lock().epochs[scope]
     }
 
-    pub(super) fn set_authority(&self, at: usize, scope: &'static str, epoch: u16, until: Moment) {
+    pub(super) fn set_authority(&self, at: usize, scope: &'static str, epoch: u16, until: Instant) {
         self.lock().servers[at].authority.insert(scope, (epoch, until));
     }
 
@@ -196,7 +196,7 @@ impl Cluster {
     /// Ends the sessions that were not renewed.
     pub(super) async fn expire(self) {
         loop {
-            self.world.seams().sleep(Duration::from_millis(200)).await;
+            self.world.runtime().sleep(Duration::from_millis(200)).await;
             let now = self.now();
             let mut state = self.lock();
             let over: Vec<_> = state
@@ -213,9 +213,9 @@ impl Cluster {
 
     async fn travel(&self, process: &Process) {
         let length = Duration::from_millis(below(&self.world, LATENCY_MS));
-        process.seams().sleep(length).await;
+        process.runtime().sleep(length).await;
         while self.lock().cut {
-            process.seams().sleep(Duration::from_millis(100)).await;
+            process.runtime().sleep(Duration::from_millis(100)).await;
         }
     }
 
@@ -261,7 +261,7 @@ impl Cluster {
         body: client_frame::Body,
     ) -> Vec<Body> {
         use client_frame::Body as Asked;
-        let server_now = self.server(at).seams().clock.now();
+        let server_now = self.server(at).runtime().clock.now();
         let mut state = self.lock();
         if state.leader != at || !state.servers[at].believes {
             let leader = Some(format!("server:{}", state.leader));
@@ -288,7 +288,7 @@ impl State {
         self.index
     }
 
-    fn scopes(&self, at: usize, now: Moment) -> Vec<v1::ScopeAuthority> {
+    fn scopes(&self, at: usize, now: Instant) -> Vec<v1::ScopeAuthority> {
         let authority = &self.servers[at].authority;
         let told = self.epochs.keys().map(|scope| {
             let (epoch, until) = authority.get(scope).copied().unwrap_or((0, now));
@@ -306,7 +306,7 @@ impl State {
     fn open(
         &mut self,
         open: v1::Open,
-        now: Moment,
+        now: Instant,
         scopes: Vec<v1::ScopeAuthority>,
         pushes: &mpsc::Sender<Body>,
         session: &mut Option<u64>,
@@ -368,7 +368,7 @@ impl State {
         &mut self,
         id: u64,
         body: client_frame::Body,
-        now: Moment,
+        now: Instant,
         scopes: Vec<v1::ScopeAuthority>,
     ) -> Vec<Body> {
         use client_frame::Body as Asked;
@@ -517,7 +517,7 @@ impl Transport for Cluster {
                 return Err(TransportError::Unreachable { endpoint, detail });
             }
             let (ours, theirs) = simulated::pipe(8);
-            server.seams().spawn("stream", cluster.converse(at, theirs)).detach();
+            server.runtime().spawn("stream", cluster.converse(at, theirs)).detach();
             Ok(ours)
         })
     }

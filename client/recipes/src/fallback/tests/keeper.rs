@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_cassandra::authority::{
+use holdfast_keyspace::authority::{
     Authority, AuthorityRow, BUCKETS, Change, Durations, Look, Mode,
 };
-use holdfast_seams::simulated::Process;
-use holdfast_seams::{Moment, Seams};
+use holdfast_runtime::simulated::Process;
+use holdfast_runtime::{Instant, Runtime};
 
 use super::below;
 use super::cluster::Cluster;
@@ -24,13 +24,13 @@ pub(super) struct Keeper {
     /// Its settings: W, by which it counts its authority, and V, which it writes while no hold is in Cassandra.
     pub(super) durations: Durations,
     /// Since the answer to the first of its consecutive bumps, between which no other server wrote.
-    alone_since: Option<Moment>,
+    alone_since: Option<Instant>,
     tables: Arc<Tables>,
     authority: Authority,
-    seams: Seams,
+    runtime: Runtime,
     process: Process,
     /// When the core's epoch may be raised, and to which.
-    due: Option<(u16, Moment)>,
+    due: Option<(u16, Instant)>,
 }
 
 impl Keeper {
@@ -42,9 +42,9 @@ impl Keeper {
         model: &Model,
     ) -> Self {
         let process = cluster.server(at);
-        let seams = process.seams();
-        let tables = Arc::new(Tables::new(Arc::new(model.clone()), seams.clock.clone()));
-        let authority = Authority::new(tables.clone(), seams.clock.clone(), scope);
+        let runtime = process.runtime();
+        let tables = Arc::new(Tables::new(Arc::new(model.clone()), runtime.clock.clone()));
+        let authority = Authority::new(tables.clone(), runtime.clock.clone(), scope);
         let cluster = cluster.clone();
         Self {
             cluster,
@@ -54,7 +54,7 @@ impl Keeper {
             alone_since: None,
             tables,
             authority,
-            seams,
+            runtime,
             process,
             due: None,
         }
@@ -81,7 +81,7 @@ impl Keeper {
     }
 
     async fn sleep(&self, length: Duration) {
-        self.seams.sleep(length).await;
+        self.runtime.sleep(length).await;
     }
 
     /// Takes in a read: a native row above the core's epoch makes the raise of that epoch due.
@@ -95,7 +95,7 @@ impl Keeper {
     }
 
     fn raise_core(&mut self) {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         if let Some((epoch, at)) = self.due
             && at <= now
             && self.cluster.leads(self.at)
@@ -135,7 +135,7 @@ impl Keeper {
     /// A longer W at once, a shorter one when all authority counted by the longer one is over; V only in the core's epoch.
     fn durations_to_write(&self, row: AuthorityRow, core: u16) -> Durations {
         let (own, was) = (self.durations, row.durations);
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         let alone = self.alone_since.map_or(Duration::ZERO, |since| now.saturating_since(since));
         let is_longer = own.take_over_wait() >= was.take_over_wait();
         let may_shorten = row.epoch == core && alone >= was.take_over_wait();
@@ -146,7 +146,7 @@ impl Keeper {
     }
 
     fn until_due(&self) -> Duration {
-        let now = self.seams.clock.now();
+        let now = self.runtime.clock.now();
         self.due.map_or(Duration::MAX, |(_, at)| at.saturating_since(now))
     }
 
@@ -170,8 +170,8 @@ impl Keeper {
 
     /// Waits until no lease is left, or V is over.
     async fn drain(&self, durations: Durations) {
-        let limit = self.seams.clock.now() + durations.v();
-        while self.seams.clock.now() < limit {
+        let limit = self.runtime.clock.now() + durations.v();
+        while self.runtime.clock.now() < limit {
             let mut left = false;
             for bucket in 0..BUCKETS {
                 let key = vec![

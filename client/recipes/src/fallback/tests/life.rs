@@ -79,11 +79,11 @@ impl Life {
         let living = async move {
             for scope in SCOPES {
                 let (life, here) = (life.clone(), here.clone());
-                let seams = here.seams();
-                seams.spawn("work", async move { life.live(scope, here).await }).detach();
+                let runtime = here.runtime();
+                runtime.spawn("work", async move { life.live(scope, here).await }).detach();
             }
         };
-        process.seams().spawn("life", living).detach();
+        process.runtime().spawn("life", living).detach();
     }
 
     /// Three of four processes fall back; the others know only the native store.
@@ -94,7 +94,7 @@ impl Life {
             loop {
                 match self.world.locker(&process, scope, LockerMode::Fallback).await {
                     Ok(locker) => break Arc::new(locker),
-                    Err(_) => process.seams().sleep(secs(1)).await,
+                    Err(_) => process.runtime().sleep(secs(1)).await,
                 }
             }
         };
@@ -109,7 +109,7 @@ impl Life {
             if let Ok(guard) = locker.acquire(name, patience).await {
                 self.hold(&process, guard).await;
             }
-            process.seams().sleep(Duration::from_millis(below(&process, 1_000))).await;
+            process.runtime().sleep(Duration::from_millis(below(&process, 1_000))).await;
         }
     }
 
@@ -119,10 +119,10 @@ impl Life {
         self.judge.granted(&guard, &self.world.cluster);
         let long = below(process, 5) == 0;
         let length = Duration::from_millis(below(process, if long { 40_000 } else { 2_000 }));
-        let seams = process.seams();
-        let until = seams.clock.now() + length;
-        while seams.clock.now() < until && guard.is_safe() {
-            seams.sleep(Duration::from_millis(100)).await;
+        let runtime = process.runtime();
+        let until = runtime.clock.now() + length;
+        while runtime.clock.now() < until && guard.is_safe() {
+            runtime.sleep(Duration::from_millis(100)).await;
         }
         if !guard.is_safe() {
             self.judge.seen.lock().unwrap().lost += 1;
@@ -136,7 +136,7 @@ impl Life {
     /// Injects one fault after another.
     async fn torment(self: &Arc<Self>) {
         let world = self.world.machine.world();
-        let seams = world.seams();
+        let runtime = world.runtime();
         let process = || self.world.machine.process("worker");
         let mut alive: Vec<Process> = (0..PROCESSES).map(|_| process()).collect();
         for process in &alive {
@@ -144,9 +144,9 @@ impl Life {
         }
         // In most runs the processes take a while to think.
         self.world.machine.set_look_takes(Duration::from_micros(below(&world, 4)));
-        let end = seams.clock.now() + LENGTH;
-        while seams.clock.now() < end && self.judge.wrong.lock().unwrap().is_none() {
-            seams.sleep(Duration::from_millis(below(&world, 8_000))).await;
+        let end = runtime.clock.now() + LENGTH;
+        while runtime.clock.now() < end && self.judge.wrong.lock().unwrap().is_none() {
+            runtime.sleep(Duration::from_millis(below(&world, 8_000))).await;
             let at = usize::try_from(below(&world, PROCESSES as u64)).unwrap();
             let some_time = Duration::from_millis(below(&world, 15_000));
             match below(&world, 14) {
@@ -159,7 +159,7 @@ impl Life {
                 }
                 1 => {
                     alive[at].pause();
-                    seams.sleep(some_time).await;
+                    runtime.sleep(some_time).await;
                     alive[at].resume();
                 }
                 // Half a per cent either way for clients, which the leases allow for; four per cent for servers, which
@@ -192,7 +192,7 @@ impl Life {
             _ => {
                 let nothing = Odds { answer_lost: 500, request_lost: 500, ..Odds::default() };
                 model.set_odds(nothing);
-                world.seams().sleep(some_time).await;
+                world.runtime().sleep(some_time).await;
                 model.set_odds(Odds::default());
             }
         }
@@ -200,23 +200,23 @@ impl Life {
 
     async fn trouble_servers(self: &Arc<Self>, kind: u64, at: usize, some_time: Duration) {
         let (world, cluster) = (self.world.machine.world(), &self.world.cluster);
-        let seams = world.seams();
+        let runtime = world.runtime();
         match kind {
             9 => self.elect_another(Duration::from_millis(below(&world, 9_000))),
             10 => {
                 self.world.kill_servers();
-                seams.sleep(some_time * 2).await;
+                runtime.sleep(some_time * 2).await;
                 self.world.elect(at);
             }
             11 => {
                 cluster.set_cut(true);
-                seams.sleep(some_time * 2).await;
+                runtime.sleep(some_time * 2).await;
                 cluster.set_cut(false);
             }
             12 => {
                 let leader = cluster.server(cluster.leader());
                 leader.pause();
-                seams.sleep(some_time).await;
+                runtime.sleep(some_time).await;
                 leader.resume();
             }
             _ => {
@@ -230,21 +230,21 @@ impl Life {
     fn elect_another(self: &Arc<Self>, later: Duration) {
         let cluster = &self.world.cluster;
         self.world.elect(1 - cluster.leader());
-        let (life, seams) = (self.clone(), self.world.machine.world().seams());
+        let (life, runtime) = (self.clone(), self.world.machine.world().runtime());
         let learning = async move {
-            let seams = life.world.machine.world().seams();
-            seams.sleep(later).await;
+            let runtime = life.world.machine.world().runtime();
+            runtime.sleep(later).await;
             life.world.cluster.depose_others();
         };
-        seams.spawn("learning", learning).detach();
+        runtime.spawn("learning", learning).detach();
     }
 
     /// After the faults: the native store serves both scopes again, and a new client gets each lock
     /// from it.
     async fn heal(&self) -> std::result::Result<(), String> {
-        let seams = self.world.machine.world().seams();
+        let runtime = self.world.machine.world().runtime();
         self.world.cluster.depose_others();
-        seams.sleep(secs(120)).await;
+        runtime.sleep(secs(120)).await;
         let client = self.world.client(&self.world.machine.process("newcomer"));
         for name in NAMES {
             let guard = client.lock_within(name, secs(400)).await;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use holdfast_cassandra::authority::{Authority, AuthorityRow, Change, ClusterTag, Mode};
-use holdfast_seams::select;
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Mode};
+use holdfast_runtime::select;
 
 use super::*;
 use crate::locker::{Patience, RemoteGuard, RemoteLocker};
@@ -62,20 +62,20 @@ fn a_scope_whose_servers_are_gone_is_served_by_cassandra_after_w_and_comes_back_
     let (world, process) = world(1);
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
-        let seams = world.machine.world().seams();
+        let runtime = world.machine.world().runtime();
         let native = locker.lock("a/1").await.unwrap();
         let first = native.token();
         assert_eq!(epoch_of(&native), 1);
         world.kill_servers();
-        let died = seams.clock.now();
+        let died = runtime.clock.now();
 
         let guard = locker.lock("a/1").await.unwrap();
-        let taken = seams.clock.now().saturating_since(died);
+        let taken = runtime.clock.now().saturating_since(died);
         assert!(!native.is_safe(), "its authority is over");
         assert_eq!((epoch_of(&guard), row(&world, "a/").0.as_str()), (2, "cassandra"));
         assert!((W..W * 2).contains(&taken), "{taken:?}");
         assert_eq!(guard.ttl(), world.durations.hold(), "as long as one read covers it");
-        seams.sleep(secs(60)).await;
+        runtime.sleep(secs(60)).await;
         assert!(guard.is_safe(), "it is read and renewed for as long as nobody else serves");
         let second = guard.token();
         guard.release().await.unwrap();
@@ -84,7 +84,7 @@ fn a_scope_whose_servers_are_gone_is_served_by_cassandra_after_w_and_comes_back_
         let mut last = locker.lock("a/1").await.unwrap();
         while epoch_of(&last) == 2 {
             last.release().await.unwrap();
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             last = locker.lock("a/1").await.unwrap();
         }
         assert_eq!((epoch_of(&last), row(&world, "a/").0.as_str()), (4, "native"));
@@ -97,7 +97,7 @@ fn while_the_native_store_serves_nobody_reads_the_row() {
     let (world, process) = world(2);
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
-        world.machine.world().seams().sleep(secs(5)).await;
+        world.machine.world().runtime().sleep(secs(5)).await;
         // Bumps of both scopes are the only statements; a reader would add one each V/3.
         let before = world.model.arrived();
         let guard = locker.lock("a/1").await.unwrap();
@@ -131,16 +131,16 @@ fn a_hold_is_safe_no_longer_than_v_after_the_last_read_that_was_answered() {
     let (world, process) = world(4);
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
-        let seams = world.machine.world().seams();
+        let runtime = world.machine.world().runtime();
         world.kill_servers();
         let guard = locker.lock("a/1").await.unwrap();
         let nothing = crate::model::Odds { request_lost: 1_000, ..Default::default() };
         world.model.set_odds(nothing);
-        let last = seams.clock.now();
+        let last = runtime.clock.now();
 
         let reason = guard.lost().await;
 
-        let held = seams.clock.now().saturating_since(last);
+        let held = runtime.clock.now().saturating_since(last);
         assert_eq!(reason, LostReason::DeadlinePassed);
         assert!(held <= world.durations.hold(), "{held:?}");
         assert!(held > world.durations.hold() / 3, "{held:?}");
@@ -156,7 +156,7 @@ fn a_hold_under_another_epoch_is_lost_at_the_next_read() {
         world.kill_servers();
         let guard = locker.lock("a/1").await.unwrap();
         set_row(&world, "a/", "draining", 3);
-        world.machine.world().seams().sleep(V / 2).await;
+        world.machine.world().runtime().sleep(V / 2).await;
         assert!(guard.is_safe(), "it drains: who holds goes on");
         let denied = locker.try_lock_within("a/2", V / 2).await;
         assert!(denied.is_err(), "and nobody new enters: {denied:?}");
@@ -176,7 +176,7 @@ fn who_only_holds_takes_nothing_over() {
         world.kill_servers();
         let guard = locker.lock("a/1").await.unwrap();
         set_row(&world, "a/", "draining", 3);
-        world.machine.world().seams().sleep(W * 3).await;
+        world.machine.world().runtime().sleep(W * 3).await;
 
         assert!(guard.is_safe());
         assert_eq!(row(&world, "a/"), ("draining".to_owned(), 3, 0));
@@ -191,9 +191,9 @@ fn a_change_of_the_row_asks_for_all_of_it() {
     world.machine.run(async {
         world.kill_servers();
         set_row(&world, "a/", "native", 3);
-        let seams = process.seams();
+        let runtime = process.runtime();
         let tables = world.cassandra(&process).tables().clone();
-        let authority = Authority::new(tables, seams.clock.clone(), "a/");
+        let authority = Authority::new(tables, runtime.clock.clone(), "a/");
         let durations = world.durations;
         let cluster = None;
         let there = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 0, durations, cluster };
@@ -223,11 +223,11 @@ fn w_and_v_are_what_the_row_says() {
         world.write_row("a/", "native", 3, Durations::new(secs(20), secs(2)).unwrap());
         let options = FallbackOptions::default();
         let fallback = Fallback::new(&world.cassandra(&process), "a/", &options).unwrap();
-        let seams = process.seams();
-        let began = seams.clock.now();
+        let runtime = process.runtime();
+        let began = runtime.clock.now();
 
         let guard = fallback.acquire("a/1", Patience::Endless).await.unwrap();
-        let taken = seams.clock.now().saturating_since(began);
+        let taken = runtime.clock.now().saturating_since(began);
         assert!((secs(20)..secs(22)).contains(&taken), "{taken:?}");
         assert_eq!(guard.ttl(), Duration::from_millis(1_800));
         let columns = ["take_over_ms", "hold_ms"].map(Ident::new);
@@ -303,9 +303,9 @@ fn a_token_counts_only_if_the_lease_was_had_before_and_after_it_was_drawn() {
             },
             Fate::Slowly(secs(2)),
         );
-        let seams = world.machine.world().seams();
+        let runtime = world.machine.world().runtime();
         let stealing = async {
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             let mut key = fallback.partition_of("a/1");
             key.push((Ident::new("name"), Value::from("a/1")));
             let stolen = vec![(Ident::new("owner"), Some(Value::from("somebody")))];
@@ -327,9 +327,9 @@ fn a_take_over_without_an_answer_gives_nothing() {
     let (world, process) = world(13);
     world.machine.run(async {
         let locker = fallback(&world, &process).await;
-        let seams = world.machine.world().seams();
+        let runtime = world.machine.world().runtime();
         world.kill_servers();
-        let died = seams.clock.now();
+        let died = runtime.clock.now();
         world.model.choose(
             |lwt| {
                 lwt.table.as_str() == "authority" && matches!(lwt.action, Action::UpdateIf { .. })
@@ -339,7 +339,7 @@ fn a_take_over_without_an_answer_gives_nothing() {
 
         let guard = locker.lock("a/1").await.unwrap();
 
-        let taken = seams.clock.now().saturating_since(died);
+        let taken = runtime.clock.now().saturating_since(died);
         assert_eq!((row(&world, "a/").0.as_str(), epoch_of(&guard)), ("cassandra", 2));
         assert!(taken >= W * 2, "W begins anew: {taken:?}");
     });
@@ -354,14 +354,14 @@ fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
         set_row(&world, "a/", "cassandra", 2);
         let options = FallbackOptions::default();
         let fallback = Fallback::new(&world.cassandra(&process), "a/", &options).unwrap();
-        let (seams, began) = (process.seams(), process.seams().clock.now());
+        let (runtime, began) = (process.runtime(), process.runtime().clock.now());
         // The token takes as long as the time between two reads, and the second read takes long, too.
         world.model.choose(
             |lwt| lwt.table.as_str() == "fences" && matches!(lwt.action, Action::UpdateIf { .. }),
             Fate::Slowly(Duration::from_millis(1_300)),
         );
         let slow_read = async {
-            seams.sleep(Duration::from_millis(600)).await;
+            runtime.sleep(Duration::from_millis(600)).await;
             world.model.choose(
                 |read| read.table.as_str() == "authority",
                 Fate::Slowly(Duration::from_millis(1_100)),
@@ -374,7 +374,7 @@ fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
         world.model.set_odds(nothing);
         let _ = guard.lost().await;
 
-        let held = seams.clock.now().saturating_since(began);
+        let held = runtime.clock.now().saturating_since(began);
         let least = world.durations.hold();
         let latest = least + Duration::from_millis(200);
         assert!((least..latest).contains(&held), "{held:?}, not {least:?}");
@@ -394,7 +394,7 @@ fn a_row_that_is_answered_slowly_is_waited_for() {
         let always_slow = async {
             loop {
                 world.model.choose(|read| read.table.as_str() == "authority", Fate::Slowly(SLOWLY));
-                process.seams().sleep(Duration::from_millis(10)).await;
+                process.runtime().sleep(Duration::from_millis(10)).await;
             }
         };
         assert!(world.durations.read_every() < SLOWLY);
@@ -417,19 +417,19 @@ fn a_late_delete_of_a_lease_that_was_given_up_does_not_hit_the_next_one() {
         let options = FallbackOptions::default();
         let new =
             |process: &Process| Fallback::new(&world.cassandra(process), "a/", &options).unwrap();
-        let seams = process.seams();
+        let runtime = process.runtime();
         world.model.choose(
             |lwt| lwt.table.as_str() == "fences" && matches!(lwt.action, Action::UpdateIf { .. }),
             Fate::RequestLost,
         );
         let switching = async {
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             assert!(world.model.nothing_is_chosen(), "the lease is had, and the draw under way");
             set_row(&world, "a/", "draining", 3);
             world
                 .model
                 .choose(|lwt| matches!(lwt.action, Action::DeleteIf { .. }), Fate::Late(secs(4)));
-            seams.sleep(secs(4)).await;
+            runtime.sleep(secs(4)).await;
             assert!(world.model.nothing_is_chosen(), "it was given up");
             set_row(&world, "a/", "cassandra", 4);
         };
@@ -514,8 +514,8 @@ fn a_process_goes_between_native_and_fallback_without_losing_what_it_holds() {
         let refused = scope.go_back().await.unwrap_err();
         assert!(refused.to_string().contains("(fallback)"), "{refused}");
         let back = locker.set_mode(LockerMode::Native);
-        let seams = world.machine.world().seams();
-        assert!(seams.timeout(secs(5), back).await.is_err(), "a guard of the old mode is there");
+        let runtime = world.machine.world().runtime();
+        assert!(runtime.timeout(secs(5), back).await.is_err(), "a guard of the old mode is there");
         assert_eq!(locker.mode(), Some(LockerMode::Native), "and new ones are of the next");
         drop(fallen);
         locker.set_mode(LockerMode::Native).await.unwrap();

@@ -42,13 +42,13 @@ fn value_of_foo(model: &Model) -> Option<String> {
 #[test]
 fn under_the_seeds_renewal_a_leaders_value_vanishes_after_180_s() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let value = (Ident::new("value"), Some(Value::from("10.0.0.1:80")));
         let cells = vec![owner("a"), value];
         model.apply(&on_foo(Action::InsertIfAbsent { cells, ttl_s: Some(180) }));
         for _ in 0..3 {
-            seams.sleep(secs(60)).await;
+            runtime.sleep(secs(60)).await;
             assert_eq!(model.apply(&seed_renewal("a")), Answer::Applied);
         }
 
@@ -65,11 +65,11 @@ fn a_leaders_value_stands_as_long_as_it_leads() {
     machine.run(async {
         let leading = lease.campaign("foo", "10.0.0.1:80", Patience::Endless).await.unwrap();
         for _ in 0..20 {
-            process.seams().sleep(secs(60)).await;
+            process.runtime().sleep(secs(60)).await;
             assert_eq!(value_of_foo(&model).as_deref(), Some("10.0.0.1:80"));
         }
         leading.set_value(Some("10.0.0.2:80".into())).await.unwrap();
-        process.seams().sleep(secs(400)).await;
+        process.runtime().sleep(secs(400)).await;
         assert_eq!(value_of_foo(&model).as_deref(), Some("10.0.0.2:80"));
         leading.set_value(None).await.unwrap();
         assert_eq!(value_of_foo(&model), None);
@@ -81,11 +81,11 @@ fn a_leaders_value_stands_as_long_as_it_leads() {
 #[test]
 fn under_skew_the_seeds_three_minutes_have_two_owners() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     model.set_skew(2, 60_000);
     machine.run(async {
         assert_eq!(model.apply_at(0, &seed_insert("a")), Answer::Applied);
-        seams.sleep(secs(121)).await;
+        runtime.sleep(secs(121)).await;
 
         assert_eq!(model.apply_at(2, &seed_insert("b")), Answer::Applied, "121 s of a's 180");
     });
@@ -98,7 +98,7 @@ fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
     model.set_skew(2, 60_000);
     let process = machine.process("holder");
     let lease = locker(&model, &process, "a", secs(180), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let guard = lease.lock("foo").await.unwrap();
         // From here on no request of the holder is applied.
@@ -121,17 +121,17 @@ fn under_skew_a_guard_is_unsafe_before_its_row_can_end_anywhere() {
 #[test]
 fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_a_ttl() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("a"));
         // The answer to that insert is lost; the article's client draws its next id and tries
         // again.
         for attempt in 0..17 {
-            seams.sleep(secs(10)).await;
+            runtime.sleep(secs(10)).await;
             let again = model.apply(&seed_insert(&format!("a-{attempt}")));
             assert!(matches!(again, Answer::NotApplied(_)), "attempt {attempt}");
         }
-        seams.sleep(secs(11)).await;
+        runtime.sleep(secs(11)).await;
         assert_eq!(model.apply(&seed_insert("a-last")), Answer::Applied);
     });
 }
@@ -142,7 +142,7 @@ fn an_insert_whose_answer_is_lost_is_found_in_the_row_and_held_by_a_renewal() {
     let (machine, model) = world(3);
     let process = machine.process("a");
     let lease = locker(&model, &process, "a", secs(180), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.set_odds(Odds { answer_lost: 1_000, ..Odds::default() });
         let getting = lease.lock("foo");
@@ -168,7 +168,7 @@ fn a_row_found_to_be_ours_is_safe_from_a_renewal_of_our_own_only() {
     let (machine, model) = world(4);
     let process = machine.process("a");
     let lease = locker(&model, &process, "a", secs(180), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.set_odds(Odds { answer_lost: 1_000, ..Odds::default() });
         let script = async {

@@ -34,7 +34,7 @@ fn a_lock_is_had_by_one_and_by_the_next_after_its_release() {
 #[test]
 fn a_wait_ends_at_its_limit_and_says_who_holds() {
     let (machine, _model, _processes, [a, b]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let _held = a.lock("jobs").await.unwrap();
         let began = world.clock.now();
@@ -49,7 +49,7 @@ fn a_wait_ends_at_its_limit_and_says_who_holds() {
 #[test]
 fn what_is_dropped_is_given_back() {
     let (machine, _model, _processes, [a, b]) = two(2);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         drop(a.lock("jobs").await.unwrap());
         world.sleep(secs(1)).await;
@@ -69,7 +69,7 @@ fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
     for seed in 0..200 {
         let (machine, model, _processes, [a, b]) = two(seed);
         model.set_odds(Odds { answer_lost: 300, ..Odds::default() });
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let patience = Duration::from_millis(seed % 90);
             let dropped = world.timeout(patience, a.lock("jobs")).await;
@@ -85,7 +85,7 @@ fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
 #[test]
 fn a_holder_holds_on_for_as_long_as_it_renews() {
     let (machine, _model, _processes, [a, b]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();
         for _ in 0..60 {
@@ -101,7 +101,7 @@ fn a_holder_holds_on_for_as_long_as_it_renews() {
 fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
     let (machine, model, [a, _], [lease, waiter]) = two(1);
     model.set_skew(0, -60_000);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let task = world.spawn("holder", async { drop(lease) });
         drop(task);
@@ -121,7 +121,7 @@ fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
 #[test]
 fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
     let (machine, _model, [a, _], [lease, other]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = lease.lock("jobs").await.unwrap();
         a.pause();
@@ -179,7 +179,7 @@ fn a_sequence_gives_no_number_twice() {
                     assert!(numbers.start > before, "{numbers:?} after {before}");
                     drawn.lock().unwrap().extend(numbers);
                 }
-                process.seams().sleep(Duration::from_millis(300)).await;
+                process.runtime().sleep(Duration::from_millis(300)).await;
             }
         };
         futures_util::join!(draw(&a, &processes[0]), draw(&b, &processes[1]));
@@ -206,7 +206,7 @@ fn a_ttl_below_three_times_the_skew_is_refused() {
 #[test]
 fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
     let (machine, model, _processes, [a, b]) = two(9);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.choose(
             |one| matches!(one.action, Action::InsertIfAbsent { .. }),

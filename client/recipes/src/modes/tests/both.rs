@@ -87,9 +87,9 @@ fn an_acquire_that_is_given_up_leaves_nothing_in_either_store() {
         let [a, b] = ["a", "b"].map(|name| world.machine.process(name));
         world.machine.run(async {
             let both = world.locker(&a, LockerMode::Both).await.unwrap();
-            let seams = a.seams();
+            let runtime = a.runtime();
             let acquiring = both.lock("jobs");
-            drop(seams.timeout(Duration::from_millis(after_ms), acquiring).await);
+            drop(runtime.timeout(Duration::from_millis(after_ms), acquiring).await);
             world.sleep(secs(2)).await;
             assert_eq!(others(&world, &b).await, [true, true], "given up after {after_ms} ms");
         });

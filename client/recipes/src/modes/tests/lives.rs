@@ -39,12 +39,12 @@ impl Life {
                     let locker = locker.clone();
                     async move { changing.change_modes(&locker, &process).await }
                 };
-                here.seams().spawn("modes", changes).detach();
+                here.runtime().spawn("modes", changes).detach();
                 Arc::new(locker)
             };
             work(locker, here, life.judge.clone(), life.seed).await;
         };
-        process.seams().spawn("life", living).detach();
+        process.runtime().spawn("life", living).detach();
     }
 
     async fn enter(&self, process: &Process) -> Locker {
@@ -56,16 +56,16 @@ impl Life {
             };
             match self.world.locker(process, mode).await {
                 Ok(locker) => return locker,
-                Err(_) => process.seams().sleep(secs(1)).await,
+                Err(_) => process.runtime().sleep(secs(1)).await,
             }
         }
     }
 
     /// Mostly follows the operator's direction.
     async fn change_modes(&self, locker: &Locker, process: &Process) {
-        let seams = process.seams();
+        let runtime = process.runtime();
         loop {
-            seams.sleep(Duration::from_millis(below(process, 20_000))).await;
+            runtime.sleep(Duration::from_millis(below(process, 20_000))).await;
             let onward = self.towards_native.load(Ordering::Relaxed);
             let mode = match (below(process, 4), onward) {
                 (0, _) => LockerMode::Both,
@@ -73,7 +73,7 @@ impl Life {
                 (1, false) | (_, true) => LockerMode::Native,
             };
             let limit = Duration::from_millis(below(process, 60_000));
-            if let Ok(Ok(())) = seams.timeout(limit, locker.set_mode(mode)).await {
+            if let Ok(Ok(())) = runtime.timeout(limit, locker.set_mode(mode)).await {
                 self.switches.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -81,10 +81,10 @@ impl Life {
 
     async fn operate(&self) {
         let world = self.world.machine.world();
-        let seams = world.seams();
+        let runtime = world.runtime();
         let scope = self.world.scope();
         loop {
-            seams.sleep(Duration::from_millis(below(&world, 10_000))).await;
+            runtime.sleep(Duration::from_millis(below(&world, 10_000))).await;
             if below(&world, 12) == 0 {
                 self.towards_native.fetch_xor(true, Ordering::Relaxed);
             }
@@ -109,9 +109,9 @@ impl Life {
     async fn trouble_native(&self) {
         let world = self.world.machine.world();
         loop {
-            world.seams().sleep(Duration::from_millis(below(&world, 120_000))).await;
+            world.runtime().sleep(Duration::from_millis(below(&world, 120_000))).await;
             self.world.native.set_down(true);
-            world.seams().sleep(Duration::from_millis(below(&world, 15_000))).await;
+            world.runtime().sleep(Duration::from_millis(below(&world, 15_000))).await;
             self.world.native.set_down(false);
         }
     }
@@ -140,7 +140,7 @@ fn live(seed: u64, all: &mut Seen) {
         switches: AtomicUsize::new(0),
     });
     let machine = &life.world.machine;
-    let operator = machine.world().seams();
+    let operator = machine.world().runtime();
     let operating = life.clone();
     let operation = operator.spawn("operator", async move { operating.operate().await });
     let troubling = life.clone();

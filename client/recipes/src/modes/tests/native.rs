@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::simulated::{Machine, Process};
-use holdfast_seams::{Clock, Moment, Rng, Seams, select};
+use holdfast_runtime::simulated::{Machine, Process};
+use holdfast_runtime::{Clock, Instant, Rng, Runtime, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::secs;
@@ -28,7 +28,7 @@ pub(super) struct NativeStore {
 #[derive(Default)]
 struct State {
     /// For each lock the token of its holder, and the deadline by the store's clock.
-    held: BTreeMap<String, (u64, Moment)>,
+    held: BTreeMap<String, (u64, Instant)>,
     token: u64,
     /// The store answers no request.
     down: bool,
@@ -59,28 +59,28 @@ impl NativeStore {
     }
 
     pub(super) fn is_held(&self, name: &str) -> bool {
-        let now = self.world.seams().clock.now();
+        let now = self.world.runtime().clock.now();
         self.state.lock().unwrap().held.get(name).is_some_and(|(_, until)| now < *until)
     }
 
     /// Takes up to 40 ms, for one direction.
     async fn travel(&self) {
         let length = Duration::from_micros(Rng::next_u64(&self.world) % 40_000);
-        self.world.seams().sleep(length).await;
+        self.world.runtime().sleep(length).await;
     }
 
     /// Waits while the store is down.
     async fn reach(&self) {
         self.travel().await;
         while self.state.lock().unwrap().down {
-            self.world.seams().sleep(Duration::from_millis(100)).await;
+            self.world.runtime().sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// The token, if the lock is free.
     async fn take(&self, name: &str) -> Option<u64> {
         self.reach().await;
-        let now = self.world.seams().clock.now();
+        let now = self.world.runtime().clock.now();
         let taken = {
             let mut state = self.state.lock().unwrap();
             let free = state.held.get(name).is_none_or(|(_, until)| *until <= now);
@@ -97,7 +97,7 @@ impl NativeStore {
 
     async fn keep_alive(&self, name: &str, token: u64) -> bool {
         self.reach().await;
-        let now = self.world.seams().clock.now();
+        let now = self.world.runtime().clock.now();
         let kept = match self.state.lock().unwrap().held.get_mut(name) {
             Some((held, until)) if *held == token && now < *until => {
                 *until = now + TTL;
@@ -127,16 +127,16 @@ pub(super) struct NativeLike {
     cluster: &'static str,
 }
 
-fn safe_until(sent: Moment) -> Moment {
+fn safe_until(sent: Instant) -> Instant {
     sent + TTL * 9 / 10
 }
 
 impl NativeLike {
     /// Polls, unlike the real store.
     async fn wait(&self, name: &str, waits: bool) -> Option<Hold> {
-        let seams = self.process.seams();
+        let runtime = self.process.runtime();
         loop {
-            let sent = seams.clock.now();
+            let sent = runtime.clock.now();
             // The store's side gives back the lock of a request that no caller awaits any more.
             let (answer, answered) = tokio::sync::oneshot::channel();
             let (store, lock) = (self.store.clone(), name.to_owned());
@@ -146,7 +146,7 @@ impl NativeLike {
                     store.give_back(&lock, token).await;
                 }
             };
-            self.store.world.seams().spawn("take", asking).detach();
+            self.store.world.runtime().spawn("take", asking).detach();
             if let Ok(Some(token)) = answered.await {
                 let hold = Hold::new(self, name, token, sent);
                 if hold.is_some() {
@@ -155,7 +155,7 @@ impl NativeLike {
             } else if !waits {
                 return None;
             }
-            seams.sleep(Duration::from_millis(200)).await;
+            runtime.sleep(Duration::from_millis(200)).await;
         }
     }
 }
@@ -177,10 +177,10 @@ impl RemoteLocker for NativeLike {
         patience: Patience,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
-            let seams = self.process.seams();
+            let runtime = self.process.runtime();
             let limit = patience.limit(secs(10)).unwrap_or(secs(1_000_000));
             let wait = self.wait(lock_id, patience.waits());
-            let Ok(Some(hold)) = seams.timeout(limit, wait).await else {
+            let Ok(Some(hold)) = runtime.timeout(limit, wait).await else {
                 let names = vec![lock_id.to_owned()];
                 return Err(Error::NotGranted { names, holders: Vec::new(), waited: None });
             };
@@ -192,20 +192,21 @@ impl RemoteLocker for NativeLike {
 struct Hold {
     safety: Arc<Safety>,
     store: NativeStore,
-    seams: Seams,
+    runtime: Runtime,
     name: String,
     token: u64,
     _renewing: DropGuard,
 }
 
 impl Hold {
-    fn new(of: &NativeLike, name: &str, token: u64, sent: Moment) -> Option<Self> {
-        let (store, seams) = (of.store.clone(), of.process.seams());
+    fn new(of: &NativeLike, name: &str, token: u64, sent: Instant) -> Option<Self> {
+        let (store, runtime) = (of.store.clone(), of.process.runtime());
         let span = Span::new(safe_until(sent));
-        let alive = span.is_alive(&*seams.clock);
+        let alive = span.is_alive(&*runtime.clock);
         let safety = alive.then(|| Safety::within(span).map(Arc::new)).flatten()?;
         let over = CancellationToken::new();
-        let renewing = renew(store.clone(), seams.clone(), safety.clone(), name.to_owned(), token);
+        let renewing =
+            renew(store.clone(), runtime.clone(), safety.clone(), name.to_owned(), token);
         let until = over.clone();
         let renewing = async move {
             select! {
@@ -213,19 +214,25 @@ impl Hold {
                 () = renewing => {}
             }
         };
-        seams.spawn("renew", renewing).detach();
+        runtime.spawn("renew", renewing).detach();
         let name = name.to_owned();
-        Some(Self { safety, store, seams, name, token, _renewing: over.drop_guard() })
+        Some(Self { safety, store, runtime, name, token, _renewing: over.drop_guard() })
     }
 }
 
-async fn renew(store: NativeStore, seams: Seams, safety: Arc<Safety>, name: String, token: u64) {
-    while safety.is_safe(&*seams.clock) {
-        seams.sleep(TTL / 4).await;
-        let sent = seams.clock.now();
-        match seams.timeout(TTL, store.keep_alive(&name, token)).await {
+async fn renew(
+    store: NativeStore,
+    runtime: Runtime,
+    safety: Arc<Safety>,
+    name: String,
+    token: u64,
+) {
+    while safety.is_safe(&*runtime.clock) {
+        runtime.sleep(TTL / 4).await;
+        let sent = runtime.clock.now();
+        match runtime.timeout(TTL, store.keep_alive(&name, token)).await {
             Ok(true) => {
-                safety.extend(safe_until(sent), &*seams.clock);
+                safety.extend(safe_until(sent), &*runtime.clock);
                 safety.publish(false);
             }
             Ok(false) => safety.end(GuardState::Lost(LostReason::SessionExpired)),
@@ -241,7 +248,7 @@ impl Held for Hold {
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.seams.clock
+        &*self.runtime.clock
     }
 
     fn token(&self) -> Option<FencingToken> {
@@ -257,7 +264,7 @@ impl Held for Hold {
             let lost = self.safety.lost_reason();
             self.safety.end(GuardState::Released);
             let (store, name, token) = (self.store.clone(), self.name.clone(), self.token);
-            let released = self.seams.timeout(secs(5), store.give_back(&name, token)).await;
+            let released = self.runtime.timeout(secs(5), store.give_back(&name, token)).await;
             match (lost, released) {
                 (Some(reason), _) => Err(Error::Lost { reason }),
                 (None, Ok(true)) => Ok(()),
@@ -275,6 +282,6 @@ impl Drop for Hold {
         let giving_back = async move {
             store.give_back(&name, token).await;
         };
-        self.store.world.seams().spawn("give back", giving_back).detach();
+        self.store.world.runtime().spawn("give back", giving_back).detach();
     }
 }

@@ -252,7 +252,7 @@ fn what_is_not_safe_any_more_is_not_handed_out() {
     for stalls_after_ms in (0..400).step_by(5) {
         let world = World::new(stalls_after_ms);
         let a = world.machine.process("a");
-        let (seams, here) = (a.seams(), a.clone());
+        let (runtime, here) = (a.runtime(), a.clone());
         let options = LockerOptions::default().ttl(secs(600)).max_skew(secs(10));
         let (said, mut heard) = tokio::sync::oneshot::channel();
         let lease = Lease::new(&world.cassandra(&a), &options, LeaseTable::default()).unwrap();
@@ -265,7 +265,7 @@ fn what_is_not_safe_any_more_is_not_handed_out() {
             let _ = said.send(held.is_safe());
             std::future::pending::<()>().await;
         };
-        seams.spawn("acquiring", acquiring).detach();
+        runtime.spawn("acquiring", acquiring).detach();
         world.machine.run(async {
             started.await.unwrap();
             world.sleep(ms(stalls_after_ms)).await;

@@ -53,7 +53,7 @@ fn a_worker_that_dies_keeps_everybody_out_for_ever() {
             for _ in 0..dies_after {
                 dead.step(&model).await;
             }
-            machine.world().seams().sleep(secs(1_000_000)).await;
+            machine.world().runtime().sleep(secs(1_000_000)).await;
             assert!(!SeedWorker::new(&machine, "next").finish(&model).await, "{dies_after}");
         });
     }
@@ -81,7 +81,7 @@ fn a_row_that_is_deleted_by_a_clock_behind_stays_for_ever() {
         let mut held = SeedWorker::new(&machine, "a").ahead(1_000);
         assert!(held.finish(&model).await);
         held.ahead(0).release(&model).await;
-        machine.world().seams().sleep(secs(1_000_000)).await;
+        machine.world().runtime().sleep(secs(1_000_000)).await;
         assert!(!SeedWorker::new(&machine, "b").finish(&model).await);
     });
 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use futures_util::future::join_all;
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 use super::*;
 
@@ -25,7 +25,7 @@ impl Inside {
             assert_eq!(inside.0, 0, "two are in");
             *inside = (1, inside.1 + 1);
         }
-        process.seams().sleep(WORK).await;
+        process.runtime().sleep(WORK).await;
         self.0.lock().unwrap().0 = 0;
     }
 
@@ -38,12 +38,12 @@ impl Inside {
 fn by_the_seed(seed: u64) -> usize {
     let (machine, model) = world(seed);
     let inside = Inside::default();
-    let seams = machine.world().seams();
-    let until = seams.clock.now() + LENGTH;
+    let runtime = machine.world().runtime();
+    let until = runtime.clock.now() + LENGTH;
     let work = async |number: usize| {
         let process = machine.process("worker");
         let mut turn = 0;
-        while seams.clock.now() < until {
+        while runtime.clock.now() < until {
             turn += 1;
             let mut worker = SeedWorker::new(&machine, &format!("{number}-{turn}"));
             if worker.finish(&model).await {
@@ -51,7 +51,7 @@ fn by_the_seed(seed: u64) -> usize {
                 worker.release(&model).await;
             }
             let pause = u64::try_from(SEED_SLEEP.as_millis()).unwrap();
-            seams.sleep(Duration::from_millis(Rng::next_u64(&process) % pause)).await;
+            runtime.sleep(Duration::from_millis(Rng::next_u64(&process) % pause)).await;
         }
     };
     machine.run(join_all((0..WORKERS).map(work)));
@@ -62,12 +62,12 @@ fn by_the_seed(seed: u64) -> usize {
 fn by_ours(seed: u64) -> usize {
     let (machine, model) = world(seed);
     let inside = Inside::default();
-    let seams = machine.world().seams();
-    let until = seams.clock.now() + LENGTH;
+    let runtime = machine.world().runtime();
+    let until = runtime.clock.now() + LENGTH;
     let work = async |_| {
         let process = machine.process("worker");
         let tokens = locker(&model, &process, "worker", secs(180), secs(60));
-        while seams.clock.now() < until {
+        while runtime.clock.now() < until {
             if let Ok(guard) = tokens.lock_within("foo", secs(20)).await {
                 inside.work(&process).await;
                 guard.release().await.unwrap();

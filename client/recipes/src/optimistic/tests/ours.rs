@@ -15,13 +15,13 @@ fn meet_in_all(plans: impl Iterator<Item = Vec<Before>>) -> [usize; 4] {
         machine.run(async {
             let old = SeedWorker::new(&machine, "old");
             let meeting = Meeting::new(&machine, &model, old, &plan);
-            let seams = machine.process("ours").seams();
-            let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), seams.clone());
+            let runtime = machine.process("ours").runtime();
+            let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), runtime.clone());
             let tokens = on(&cassandra, "ours", TTL, SKEW);
             let attempted = tokens.spot("foo").attempt().await;
             let theirs = meeting.other.lock().await.finish(&model).await;
             let is_safe =
-                |started| seams.clock.now() < tokens.cells.keeping.terms.safe_until(started);
+                |started| runtime.clock.now() < tokens.cells.keeping.terms.safe_until(started);
             let ours = matches!(attempted, Ok(Attempt::Had { started }) if is_safe(started));
             let at = match (ours, theirs) {
                 (true, true) => 0,
@@ -64,7 +64,7 @@ fn one_row_that_is_somebody_elses_is_no_lock() {
     machine.run(async {
         let plan = [Before::default(), Before { stall: TTL + SKEW, steps: 2, lost: false }];
         let meeting = Meeting::new(&machine, &model, SeedWorker::new(&machine, "old"), &plan);
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
         let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
         let attempted = spot.attempt().await.unwrap();
         let Attempt::TryAgain { owner, .. } = attempted else { panic!("{attempted:?}") };
@@ -79,9 +79,9 @@ fn a_hold_counts_from_before_its_row_was_written() {
     machine.run(async {
         let plan = [Before::default(), Before { stall: TTL * 5 / 6, steps: 0, lost: false }];
         let meeting = Meeting::new(&machine, &model, SeedWorker::new(&machine, "old"), &plan);
-        let seams = machine.process("ours").seams();
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), seams.clone());
-        let began = seams.clock.now();
+        let runtime = machine.process("ours").runtime();
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), runtime.clone());
+        let began = runtime.clock.now();
         let attempted = on(&cassandra, "ours", TTL, SKEW).spot("foo").attempt().await;
         assert_eq!(attempted, Ok(Attempt::Had { started: began }));
     });
@@ -116,16 +116,16 @@ fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_on
 #[test]
 fn a_holders_row_is_renewed_and_ends_with_a_holder_that_dies() {
     let (machine, model) = world(2);
-    let (a, seams) = (machine.process("a"), machine.world().seams());
+    let (a, runtime) = (machine.process("a"), machine.world().runtime());
     let [first, next] =
         [&a, &machine.process("b")].map(|process| locker(&model, process, "x", TTL, SKEW));
     machine.run(async {
         let held = first.lock("foo").await.unwrap();
-        seams.sleep(secs(100)).await;
+        runtime.sleep(secs(100)).await;
         assert!(held.is_safe());
         assert!(next.try_lock("foo").await.unwrap().is_none());
         a.kill();
-        seams.sleep(secs(31)).await;
+        runtime.sleep(secs(31)).await;
         assert!(next.try_lock("foo").await.unwrap().is_some());
     });
 }
@@ -138,7 +138,7 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
     machine.run(async {
         let plan = [Before::default(), Before { lost: true, ..Before::default() }];
         let meeting = Meeting::new(&machine, &model, SeedWorker::new(&machine, "old"), &plan);
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
         let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
         spot.look_first = true;
         // A look, and a write whose answer is lost.
@@ -156,13 +156,13 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let (machine, model) = world(seed);
         let tokens = locker(&model, &machine.process("a"), "a", secs(180), secs(60));
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
-            drop(seams.timeout(patience, tokens.lock("foo")).await);
-            seams.sleep(secs(10)).await;
+            drop(runtime.timeout(patience, tokens.lock("foo")).await);
+            runtime.sleep(secs(10)).await;
             model.set_odds(Odds::default());
-            seams.sleep(secs(20)).await;
+            runtime.sleep(secs(20)).await;
             assert_eq!(TOKENS.names(&model).await, [""; 0], "seed {seed}");
         });
     }

@@ -16,13 +16,14 @@ fn meet(plan: &[Before], other: fn(SeedThread) -> SeedThread) -> (bool, Verdict)
     let (machine, model) = world(1);
     machine.run(async {
         let meeting = Meeting::new(&machine, &model, other(SeedThread::new(&machine, "old")), plan);
-        let seams = machine.process("ours").seams();
+        let runtime = machine.process("ours").runtime();
         let shadow =
-            on(&Cassandra::on(Arc::new(Met(meeting.clone())), seams.clone()), "ours", TTL, SKEW);
+            on(&Cassandra::on(Arc::new(Met(meeting.clone())), runtime.clone()), "ours", TTL, SKEW);
         let mut spot = shadow.spot("foo");
         let attempted = spot.attempt().await;
         let theirs = meeting.other.lock().await.finish(&model).await;
-        let is_safe = |started| seams.clock.now() < shadow.cells.keeping.terms.safe_until(started);
+        let is_safe =
+            |started| runtime.clock.now() < shadow.cells.keeping.terms.safe_until(started);
         let ours = matches!(attempted, Ok(Attempt::Had { started }) if is_safe(started));
         (ours, theirs)
     })
@@ -84,7 +85,7 @@ fn one_cell_that_is_somebody_elses_is_no_lock() {
         let mut plan = [Before::default(); 5];
         plan[2] = Before { stall: TTL + SKEW, steps: 2, lost: false };
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
         let attempted = on(&cassandra, "ours", TTL, SKEW).spot("foo").attempt().await;
         let Ok(Attempt::TryAgain { owner, .. }) = attempted else { panic!("{attempted:?}") };
         assert_eq!(owner.as_deref(), Some("old"));
@@ -101,7 +102,7 @@ fn a_violation_that_is_known_an_old_client_that_stalls_for_its_ttl_goes_in_besid
         let mut old = SeedThread::new(&machine, "old").with_ttl(60);
         old.steps(4, &model).await;
         assert!(shadow.try_lock("foo").await.unwrap().is_none(), "not as long as its cell stands");
-        machine.world().seams().sleep(secs(61)).await;
+        machine.world().runtime().sleep(secs(61)).await;
         let guard = shadow.try_lock("foo").await.unwrap().unwrap();
         assert_eq!(old.finish(&model).await, Verdict::Success);
         assert!(guard.is_safe());
@@ -126,7 +127,7 @@ fn a_violation_that_is_known_an_old_client_whose_cell_is_hidden_by_clocks_goes_i
 
         let meeting = Meeting::new(&machine, &model, old.ahead(0).again(), &plan);
         let cassandra =
-            Cassandra::on(Arc::new(Met(meeting.clone())), machine.process("ours").seams());
+            Cassandra::on(Arc::new(Met(meeting.clone())), machine.process("ours").runtime());
         let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
         assert!(matches!(spot.attempt().await, Ok(Attempt::Had { .. })));
         assert_eq!(meeting.other.lock().await.finish(&model).await, Verdict::Success);
@@ -139,12 +140,12 @@ fn a_violation_that_is_known_an_old_client_whose_cell_is_hidden_by_clocks_goes_i
 fn who_looked_before_we_were_in_is_kept_out_for_as_long_as_we_hold() {
     let (machine, model) = world(1);
     let shadow = locker(&model, &machine.process("ours"), "ours", TTL, SKEW);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let mut old = SeedThread::new(&machine, "old").literal();
         old.step(&model).await;
         let guard = shadow.lock("foo").await.unwrap();
-        seams.sleep(TTL * 3).await;
+        runtime.sleep(TTL * 3).await;
         assert!(guard.is_safe());
         assert_eq!(old.finish(&model).await, Verdict::ConcurrentAttempt);
         let next = SeedThread::new(&machine, "next").finish(&model).await;

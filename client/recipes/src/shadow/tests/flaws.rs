@@ -111,7 +111,7 @@ fn a_thread_that_dies_keeps_everybody_out_for_ever() {
         let (machine, model) = world(1);
         machine.run(async {
             SeedThread::new(&machine, "dead").steps(dies_after, &model).await;
-            machine.world().seams().sleep(secs(1_000_000)).await;
+            machine.world().runtime().sleep(secs(1_000_000)).await;
             assert_eq!(SeedThread::new(&machine, "b").finish(&model).await, then);
         });
     }
@@ -124,7 +124,7 @@ fn with_a_ttl_and_nothing_else_who_stalls_for_it_goes_in_beside_the_next() {
     machine.run(async {
         let [mut a, mut b] = ["a", "b"].map(|id| SeedThread::new(&machine, id).with_ttl(60));
         a.steps(4, &model).await;
-        machine.world().seams().sleep(secs(61)).await;
+        machine.world().runtime().sleep(secs(61)).await;
         assert_eq!(b.finish(&model).await, Verdict::Success);
         assert_eq!(a.finish(&model).await, Verdict::Success);
     });

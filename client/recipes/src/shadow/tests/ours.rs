@@ -30,7 +30,7 @@ fn a_free_lock_takes_five_statements_and_two_to_give_back_and_a_look_at_one_that
         assert_eq!((MAIN.names(&model).await.len(), SHADOW.names(&model).await.len()), (1, 1));
         let released = sent(&a, async { held.unwrap().release().await.unwrap() }).await;
         assert_eq!(released, 2);
-        machine.world().seams().sleep(secs(10)).await;
+        machine.world().runtime().sleep(secs(10)).await;
         assert_eq!((MAIN.names(&model).await.len(), SHADOW.names(&model).await.len()), (0, 0));
     });
 }
@@ -79,7 +79,7 @@ fn a_step_that_is_repeated_by_one_attempt_finds_its_own_cell_and_is_in() {
         let old = SeedThread::new(&machine, "old");
         let meeting = Meeting::new(&machine, &model, old, &plan);
         let process = machine.process("ours");
-        let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), process.seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), process.runtime());
         let mut spot = on(&cassandra, "ours", secs(180), secs(60)).spot("foo");
         assert!(spot.attempt().await.is_err());
         assert_eq!(MAIN.names(&model).await, [spot.cells.owner.as_str()]);
@@ -99,7 +99,7 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
         let mut plan = [Before::default(); 5];
         plan[2].lost = true;
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
         let mut spot = on(&cassandra, "ours", secs(180), secs(60)).spot("foo");
         assert!(spot.attempt().await.is_err());
         assert_eq!(SHADOW.names(&model).await, [spot.cells.owner.as_str()]);
@@ -118,7 +118,7 @@ fn a_release_whose_answer_is_lost_half_way_is_a_release() {
         let mut plan = [Before::default(); 7];
         plan[6].lost = true;
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
-        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").seams());
+        let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
         let shadow = on(&cassandra, "ours", secs(180), secs(60));
         let released = shadow.lock("foo").await.unwrap().release().await;
         assert!(released.is_ok(), "{released:?}");
@@ -145,13 +145,13 @@ fn a_cell_whose_name_is_no_text_is_somebody_elses() {
 fn who_waits_looks_twice_a_second_and_writes_nothing() {
     let (machine, model) = world(8);
     let [a, b] = ["a", "b"].map(|name| usual(&model, &machine.process(name)));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let held = a.lock("foo").await.unwrap();
         assert!(b.lock_within("foo", secs(60)).await.is_err());
         let looks = b.cells.sent();
         assert!((75..=150).contains(&looks), "{looks}");
-        seams.sleep(secs(10)).await;
+        runtime.sleep(secs(10)).await;
         assert_eq!(SHADOW.names(&model).await.len(), 1);
         held.release().await.unwrap();
     });
@@ -164,13 +164,13 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         let (machine, model) = world(seed);
         let shadow = usual(&model, &machine.process("a"));
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let patience = Duration::from_millis(seed * 40);
-            drop(seams.timeout(patience, shadow.lock("foo")).await);
-            seams.sleep(secs(10)).await;
+            drop(runtime.timeout(patience, shadow.lock("foo")).await);
+            runtime.sleep(secs(10)).await;
             model.set_odds(Odds::default());
-            seams.sleep(secs(20)).await;
+            runtime.sleep(secs(20)).await;
             let left = (MAIN.names(&model).await, SHADOW.names(&model).await);
             assert_eq!(left, (Vec::new(), Vec::new()), "seed {seed}");
         });
@@ -181,18 +181,18 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
 #[test]
 fn the_cells_of_a_holder_are_renewed_together_and_end_together() {
     let (machine, model) = world(5);
-    let (a, seams) = (machine.process("a"), machine.world().seams());
+    let (a, runtime) = (machine.process("a"), machine.world().runtime());
     let [first, next] =
         [&a, &machine.process("b")].map(|process| locker(&model, process, "x", secs(30), secs(10)));
     machine.run(async {
         let held = first.lock("foo").await.unwrap();
-        seams.sleep(secs(100)).await;
+        runtime.sleep(secs(100)).await;
         assert!(held.is_safe());
         let there = [MAIN.names(&model).await.len(), SHADOW.names(&model).await.len()];
         assert_eq!(there, [1, 1]);
         a.kill();
         assert!(next.try_lock("foo").await.unwrap().is_none());
-        seams.sleep(secs(31)).await;
+        runtime.sleep(secs(31)).await;
         assert!(next.try_lock("foo").await.unwrap().is_some());
     });
 }
@@ -201,14 +201,14 @@ fn the_cells_of_a_holder_are_renewed_together_and_end_together() {
 /// return at once.
 fn longest_run(seed: u64, make: fn(&Model, &Process) -> Arc<dyn RemoteLocker>) -> usize {
     let (machine, model) = world(seed);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     let holds = std::sync::Mutex::new(Vec::new());
     let work = async |name: &'static str| {
         let locker = make(&model, &machine.process(name));
         while holds.lock().unwrap().len() < 200 {
             let guard = locker.lock("foo").await.unwrap();
             holds.lock().unwrap().push(name);
-            seams.sleep(Duration::from_millis(250)).await;
+            runtime.sleep(Duration::from_millis(250)).await;
             guard.release().await.unwrap();
         }
     };

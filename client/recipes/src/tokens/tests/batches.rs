@@ -18,7 +18,7 @@ fn two(seed: u64) -> (Machine, Model, [Process; 2], [Tokens; 2]) {
 #[test]
 fn a_batch_gets_what_is_free_at_once_and_comes_back_for_the_rest() {
     let (machine, model, _processes, [a, b]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = a.lock("2").await.unwrap();
         let mut batch = b.batch(["3", "1", "2", "1"]);
@@ -67,7 +67,7 @@ fn batches_of_the_same_tokens_all_come_to_their_end_and_meet_on_no_token() {
                     let others = inside.lock().unwrap().insert(token.clone(), 1);
                     assert_eq!(others, None, "seed {seed}: two work on {token}");
                 }
-                process.seams().sleep(Duration::from_millis(200)).await;
+                process.runtime().sleep(Duration::from_millis(200)).await;
                 for token in bunch.tokens() {
                     inside.lock().unwrap().remove(token);
                 }
@@ -87,7 +87,7 @@ fn a_large_batch_beats_while_it_is_taken() {
     let (machine, model) = world(1);
     let process = machine.process("a");
     let tokens = locker(&model, &process, "a", secs(6), Duration::ZERO);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         // 2,000 tokens at 16 at once, each 80 ms, twice: more than two terms.
         let mut batch = tokens.batch((0..2_000).map(|number| format!("t{number:04}")));
@@ -115,7 +115,7 @@ fn a_large_batch_beats_while_it_is_taken() {
 fn a_bunch_whose_session_was_ended_is_lost_and_its_tokens_can_have_another_turn() {
     let (machine, model, [_, b], [_, tokens]) = two(1);
     keep_house(&model, &machine.process("housekeeper"), GRACE);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let mut batch = tokens.batch(["1", "2"]);
         let bunch = batch.next().await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 
 /// "delete token from `lwt_lock.tokens`": plain, through this node.
 fn seed_delete(model: &Model, machine: &Machine, node: usize, skew_ms: i64, token: &str) {
-    let wall_ms = i64::try_from(machine.world().seams().clock.wall_ms()).unwrap();
+    let wall_ms = i64::try_from(machine.world().runtime().clock.wall_ms()).unwrap();
     let at_us = (wall_ms + skew_ms) * 1_000;
     assert_eq!(model.apply_at(node, &on_token(token, Action::Erase { at_us })), Answer::Written);
 }
@@ -27,19 +27,19 @@ fn seed_beat(model: &Model, session: &str, now_ms: i64) {
 }
 
 fn wall_ms(machine: &Machine) -> i64 {
-    i64::try_from(machine.world().seams().clock.wall_ms()).unwrap()
+    i64::try_from(machine.world().runtime().clock.wall_ms()).unwrap()
 }
 
 /// A pause of the holder, nothing else. Nothing in the article ends its belief.
 #[test]
 fn the_seeds_housekeeper_takes_the_token_of_a_paused_holder_that_believes_on() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("foo", "a"));
         seed_beat(&model, "a", wall_ms(&machine));
         assert_eq!(session_of(&model, "foo").as_deref(), Some("a"), "a goes in, and is paused");
-        seams.sleep(secs(61)).await;
+        runtime.sleep(secs(61)).await;
         assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
         seed_delete(&model, &machine, 0, 0, "foo");
         assert_eq!(model.apply(&seed_insert("foo", "b")), Answer::Applied, "b goes in beside a");
@@ -55,11 +55,11 @@ fn the_seeds_housekeeper_takes_the_token_of_a_paused_holder_that_believes_on() {
 #[test]
 fn the_seeds_housekeeper_takes_the_token_of_a_holder_that_beat_in_time() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("foo", "a"));
         seed_beat(&model, "a", wall_ms(&machine));
-        seams.sleep(Duration::from_millis(60_001)).await;
+        runtime.sleep(Duration::from_millis(60_001)).await;
         let late = late_sessions(&model, &["a"], wall_ms(&machine), secs(60));
         seed_beat(&model, "a", wall_ms(&machine));
         assert_eq!(late, ["a"]);
@@ -73,17 +73,17 @@ fn the_seeds_housekeeper_takes_the_token_of_a_holder_that_beat_in_time() {
 #[test]
 fn of_two_of_the_seeds_housekeepers_the_slower_one_takes_the_next_holders_token() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("foo", "a"));
         seed_beat(&model, "a", wall_ms(&machine));
-        seams.sleep(secs(61)).await;
+        runtime.sleep(secs(61)).await;
         for _ in 0..2 {
             assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
         }
         seed_delete(&model, &machine, 0, 0, "foo");
         assert_eq!(model.apply(&seed_insert("foo", "b")), Answer::Applied);
-        seams.sleep(secs(1)).await;
+        runtime.sleep(secs(1)).await;
         seed_delete(&model, &machine, 0, 0, "foo");
         assert_eq!(model.apply(&seed_insert("foo", "c")), Answer::Applied, "c goes in beside b");
     });
@@ -93,10 +93,10 @@ fn of_two_of_the_seeds_housekeepers_the_slower_one_takes_the_next_holders_token(
 #[test]
 fn a_heartbeat_of_the_seeds_that_comes_late_makes_a_live_session_look_dead() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         let held_up = wall_ms(&machine);
-        seams.sleep(secs(61)).await;
+        runtime.sleep(secs(61)).await;
         seed_beat(&model, "a", wall_ms(&machine));
         seed_beat(&model, "a", held_up);
         assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), ["a"]);
@@ -119,10 +119,10 @@ fn the_seeds_housekeeper_takes_everybodys_tokens_when_its_clock_is_ahead() {
 #[test]
 fn a_token_whose_worker_died_before_its_first_heartbeat_is_never_found() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("foo", "a"));
-        seams.sleep(secs(1_000_000)).await;
+        runtime.sleep(secs(1_000_000)).await;
         assert_eq!(late_sessions(&model, &["a"], wall_ms(&machine), secs(60)), [""; 0]);
         assert!(matches!(model.apply(&seed_insert("foo", "b")), Answer::NotApplied(_)));
     });
@@ -133,17 +133,17 @@ fn a_token_whose_worker_died_before_its_first_heartbeat_is_never_found() {
 #[test]
 fn after_the_seeds_delete_through_a_node_that_is_ahead_two_are_in() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     model.set_skew(2, 60_000);
     machine.run(async {
         model.apply_at(0, &seed_insert("foo", "a"));
-        seams.sleep(secs(1)).await;
+        runtime.sleep(secs(1)).await;
         seed_delete(&model, &machine, 2, 60_000, "foo");
-        seams.sleep(secs(1)).await;
+        runtime.sleep(secs(1)).await;
         assert_eq!(model.apply_at(0, &seed_insert("foo", "b")), Answer::Applied);
         assert_eq!(model.apply_at(1, &seed_insert("foo", "c")), Answer::Applied, "and b is in");
         assert_eq!(session_of(&model, "foo"), None);
-        seams.sleep(secs(60)).await;
+        runtime.sleep(secs(60)).await;
         model.apply_at(0, &seed_insert("foo", "d"));
         assert_eq!(session_of(&model, "foo").as_deref(), Some("d"));
     });
@@ -153,11 +153,11 @@ fn after_the_seeds_delete_through_a_node_that_is_ahead_two_are_in() {
 #[test]
 fn the_seeds_delete_through_a_node_that_is_behind_leaves_the_token_where_it_is() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     model.set_skew(2, 60_000);
     machine.run(async {
         model.apply_at(2, &seed_insert("foo", "a"));
-        seams.sleep(secs(30)).await;
+        runtime.sleep(secs(30)).await;
         seed_delete(&model, &machine, 0, 0, "foo");
         assert_eq!(session_of(&model, "foo").as_deref(), Some("a"), "for ever");
     });
@@ -185,12 +185,12 @@ fn a_release_frees_whatever_the_nodes_clocks_say_and_the_next_one_is_seen() {
 #[test]
 fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_ever() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         // The answer to that insert is lost.
         model.apply(&seed_insert("foo", "a-0"));
         for attempt in 1..1_000 {
-            seams.sleep(secs(1)).await;
+            runtime.sleep(secs(1)).await;
             let again = model.apply(&seed_insert("foo", &format!("a-{attempt}")));
             assert!(matches!(again, Answer::NotApplied(_)), "attempt {attempt}");
         }
@@ -201,13 +201,13 @@ fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_ever() {
 #[test]
 fn under_the_seeds_text_a_waiter_is_passed_for_as_long_as_others_come() {
     let (machine, model) = world(1);
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("foo", "lucky-0"));
         for round in 0..1_000 {
             let waiter = model.apply(&seed_insert("foo", "waiter"));
             assert!(matches!(waiter, Answer::NotApplied(_)), "round {round}");
-            seams.sleep(Duration::from_millis(500)).await;
+            runtime.sleep(Duration::from_millis(500)).await;
             let session = Some(Value::from(format!("lucky-{round}").as_str()));
             let only_if = vec![(Ident::new("service_session_id"), session)];
             assert_eq!(
@@ -216,7 +216,7 @@ fn under_the_seeds_text_a_waiter_is_passed_for_as_long_as_others_come() {
             );
             let lucky = format!("lucky-{}", round + 1);
             assert_eq!(model.apply(&seed_insert("foo", &lucky)), Answer::Applied);
-            seams.sleep(Duration::from_millis(500)).await;
+            runtime.sleep(Duration::from_millis(500)).await;
         }
     });
 }

@@ -31,7 +31,7 @@ fn freed(sweep: &Sweep) -> Vec<&str> {
 fn what_has_not_beaten_for_the_grace_is_removed_and_what_has_is_left() {
     let (machine, model) = world(1);
     let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         for number in 0..10 {
             beat(&model, &format!("s{number}"), 1);
@@ -58,7 +58,7 @@ fn what_was_removed_without_an_answer_is_told_all_the_same() {
     let deletes = |table: &'static str| {
         let (machine, model) = world(1);
         let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             beat(&model, "s", 1);
             model.apply(&seed_insert("t", "s"));
@@ -90,7 +90,7 @@ fn clocks_that_are_apart_end_no_session_that_beats() {
     let process = machine.process("housekeeper");
     process.set_wall_skew(365 * 24 * 3_600 * 1_000);
     let mut keeper = housekeeper(&model, &process, secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         for stamp in 1..20 {
             beat(&model, "behind", stamp);
@@ -106,7 +106,7 @@ fn clocks_that_are_apart_end_no_session_that_beats() {
 fn a_token_without_a_session_is_a_stray_and_goes_after_the_grace() {
     let (machine, model) = world(1);
     let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("stray", "nobody"));
         model.apply(&seed_insert("late", "slow"));
@@ -127,7 +127,7 @@ fn a_token_without_a_session_is_a_stray_and_goes_after_the_grace() {
 fn a_stray_that_was_taken_again_is_another_one() {
     let (machine, model) = world(1);
     let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         model.apply(&seed_insert("t", "first"));
         keeper.sweep().await.unwrap();
@@ -147,7 +147,7 @@ fn a_session_lives_as_long_as_it_was_promised_whatever_the_housekeepers_grace() 
     let holder = machine.process("holder");
     keep_house(&model, &machine.process("housekeeper"), secs(10));
     let tokens = usual(&model, &holder);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = tokens.lock("jobs").await.unwrap();
         holder.pause();
@@ -167,7 +167,7 @@ fn a_session_that_beats_at_the_last_moment_lives_on() {
     for delay in 0..60 {
         let (machine, model) = world(delay);
         let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             beat(&model, "s", 1);
             model.apply(&seed_insert("t", "s"));
@@ -197,7 +197,7 @@ fn a_token_that_was_taken_again_since_the_look_is_left_to_its_next_holder() {
         let (machine, model) = world(delay);
         let process = machine.process("housekeeper");
         let mut keeper = housekeeper(&model, &process, secs(60));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             beat(&model, "s", 1);
             model.apply(&seed_insert("t", "s"));
@@ -225,7 +225,7 @@ fn a_session_that_is_back_before_its_token_was_freed_keeps_it() {
     for delay in 0..80 {
         let (machine, model) = world(delay);
         let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             beat(&model, "s", 1);
             model.apply(&seed_insert("t", "s"));
@@ -253,7 +253,7 @@ fn several_housekeepers_at_once_remove_what_is_dead_and_nothing_else() {
         for at in 0..3 {
             keep_house(&model, &machine.process(&format!("housekeeper-{at}")), secs(30));
         }
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             model.apply(&seed_insert("stray", "nobody"));
             beat(&model, "dead", 1);
@@ -283,7 +283,7 @@ fn a_housekeeper_that_died_half_way_is_followed_by_another_one() {
         let (machine, model) = world(delay);
         let process = machine.process("first");
         let mut first = housekeeper(&model, &process, secs(60));
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             beat(&model, "s", 1);
             model.apply(&seed_insert("t", "s"));
@@ -304,7 +304,7 @@ fn a_housekeeper_that_died_half_way_is_followed_by_another_one() {
 fn a_look_without_an_answer_removes_nothing_and_is_told() {
     let (machine, model) = world(1);
     let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         beat(&model, "s", 1);
         keeper.sweep().await.unwrap();

@@ -37,7 +37,7 @@ fn a_token_is_had_by_one_and_given_back_without_a_trace() {
 #[test]
 fn a_holder_holds_on_for_as_long_as_it_beats_and_its_session_lists_the_token() {
     let (machine, model, _processes, [a, b]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();
         for _ in 0..60 {
@@ -55,7 +55,7 @@ fn a_holder_holds_on_for_as_long_as_it_beats_and_its_session_lists_the_token() {
 #[test]
 fn the_token_of_a_holder_that_died_is_free_after_the_grace_and_not_without_a_housekeeper() {
     let (machine, model, [a, _, housekeeper], [_, waiter]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let doomed = usual(&model, &a);
         std::mem::forget(doomed.lock("jobs").await.unwrap());
@@ -82,7 +82,7 @@ fn what_was_applied_without_an_answer_is_found_by_a_read_and_held() {
     let mut unseen = 0;
     for seed in 0..20 {
         let (machine, model, _processes, [a, _]) = two(seed);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             model.set_odds(Odds { answer_lost: 600, ..Odds::default() });
             let getting = a.lock("foo");
@@ -109,7 +109,7 @@ fn what_was_applied_without_an_answer_is_found_by_a_read_and_held() {
 fn a_session_goes_on_beating_over_beats_without_an_answer() {
     for seed in 0..20 {
         let (machine, model, _processes, [a, _]) = two(seed);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = a.lock("jobs").await.unwrap();
             model.set_odds(Odds { answer_lost: 200, late: 200, request_lost: 100, unavailable: 0 });
@@ -137,7 +137,7 @@ fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
         // implementations.
         let a = locker(&model, &processes[0], "a", secs(30), Duration::ZERO);
         let b = locker(&model, &processes[1], "b", secs(30), Duration::ZERO);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = a.lock("jobs").await.unwrap();
             world.sleep(secs(seed * 3)).await;
@@ -155,7 +155,7 @@ fn a_guard_is_unsafe_before_a_housekeeper_can_free_its_token() {
 #[test]
 fn a_holder_that_slept_too_long_is_lost_and_leaves_the_next_one_alone() {
     let (machine, model, [a, _, _], [lease, other]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = lease.lock("jobs").await.unwrap();
         a.pause();
@@ -177,7 +177,7 @@ fn a_holder_that_slept_too_long_is_lost_and_leaves_the_next_one_alone() {
 #[test]
 fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
     let (machine, model, _processes, [a, _]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();
         let session = session_of(&model, "jobs").unwrap();
@@ -196,7 +196,7 @@ fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
     for seed in 0..200 {
         let (machine, model, _processes, [a, b]) = two(seed);
         model.set_odds(Odds { answer_lost: 300, ..Odds::default() });
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let patience = Duration::from_millis(seed % 150);
             drop(world.timeout(patience, a.lock("jobs")).await);
@@ -217,7 +217,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
     let mut stalled = 0;
     for seed in 0..60 {
         let (machine, model, [a, _, _], [waiter, other]) = two(seed);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let held = other.lock("jobs").await.unwrap();
             let waiting = async {
@@ -255,7 +255,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
 #[test]
 fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
     let (machine, _model, _processes, [a, _]) = two(1);
-    let world = machine.world().seams();
+    let world = machine.world().runtime();
     machine.run(async {
         let mut rows = a.rows(vec!["jobs".into()]);
         let first = rows.attempt().await.unwrap();
@@ -271,11 +271,11 @@ fn the_session_of_a_waiter_is_not_taken_for_dead() {
     let mut met = 0;
     for seed in 0..40 {
         let (machine, model, _processes, [a, b]) = two(seed);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             let (a, b) = (a.lock("jobs"), b.lock("jobs"));
             let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
-            let first = holdfast_seams::select! {
+            let first = holdfast_runtime::select! {
                 guard = &mut a => guard,
                 guard = &mut b => guard,
             };

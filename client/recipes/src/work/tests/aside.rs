@@ -67,13 +67,13 @@ fn a_worker_that_dies_while_it_sets_an_item_aside_loses_nothing() {
         let process = machine.process("dying");
         let dying = queue(&model, &process).max_attempts(1);
         let heir = queue(&model, &machine.process("heir")).max_attempts(1);
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             heir.enqueue("job").await.unwrap();
             next(&heir).await.give_back().await.unwrap();
             let looking = async move { drop(dying.next(Patience::Endless).await) };
-            process.seams().spawn("look", looking).detach();
-            seams.sleep(Duration::from_millis(killed_after_ms)).await;
+            process.runtime().spawn("look", looking).detach();
+            runtime.sleep(Duration::from_millis(killed_after_ms)).await;
             process.kill();
             let kept = heir.list(9).await.unwrap();
             assert!(!kept.is_empty(), "killed after {killed_after_ms} ms");

@@ -15,7 +15,7 @@ impl SeedWorker {
     fn new(model: &Model, machine: &Machine, name: &str) -> Self {
         let process = machine.process(name);
         let owner =
-            OwnerId::draw(&Signature::draw(name, &*process.seams().rng), &*process.seams().rng);
+            OwnerId::draw(&Signature::draw(name, &*process.runtime().rng), &*process.runtime().rng);
         Self { rows: queue(model, &process).rows, owner }
     }
 
@@ -129,7 +129,7 @@ fn a_number_drawn_during_the_wait_is_seen() {
             a.choose(&id, NO_TTL).await;
             let by_a = a.number(&id).await;
             let choosing = async {
-                machine.world().seams().sleep(Duration::from_millis(chosen_after_ms)).await;
+                machine.world().runtime().sleep(Duration::from_millis(chosen_after_ms)).await;
                 a.take(&id, by_a, NO_TTL).await;
             };
             let (had, ()) = futures_util::join!(b.take(id.clone()), choosing);
@@ -144,7 +144,7 @@ fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
     machine.run(async {
         let (ours, id, a, _) = seed_world(&machine, &model).await;
         assert!(a.all_steps(&id, NO_TTL).await, "and it dies");
-        machine.world().seams().sleep(Duration::from_hours(1_000)).await;
+        machine.world().runtime().sleep(Duration::from_hours(1_000)).await;
         assert!(ours.next(Patience::AtMost(secs(120))).await.unwrap().is_none());
         assert!(!ours.is_empty().await.unwrap());
     });
@@ -157,19 +157,19 @@ fn a_dead_workers_item_is_had_after_its_ttl() {
         let (machine, model) = world(seed as u64);
         let (dead, heir) = (machine.process("dead"), machine.process("heir"));
         let [dying, living] = [&dead, &heir].map(|process| queue(&model, process));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let id = living.enqueue("job").await.unwrap();
             let working = async move {
                 let _item = next(&dying).await;
                 std::future::pending::<()>().await;
             };
-            dead.seams().spawn("work", working).detach();
-            seams.sleep(Duration::from_millis(killed_after_ms)).await;
+            dead.runtime().spawn("work", working).detach();
+            runtime.sleep(Duration::from_millis(killed_after_ms)).await;
             dead.kill();
-            let died = seams.clock.now();
+            let died = runtime.clock.now();
             let item = next(&living).await;
-            let waited = seams.clock.now().saturating_since(died);
+            let waited = runtime.clock.now().saturating_since(died);
             assert_eq!(item.id(), &id, "killed after {killed_after_ms} ms");
             assert!(waited <= TTL + SKEW + secs(4), "{killed_after_ms} ms: {waited:?}");
             item.done().await.unwrap();
@@ -186,7 +186,7 @@ fn rows_that_end_by_themselves_are_not_enough() {
         let (_, id, a, b) = seed_world(&machine, &model).await;
         a.choose(&id, 30).await;
         let by_a = a.number(&id).await;
-        machine.world().seams().sleep(secs(31)).await;
+        machine.world().runtime().sleep(secs(31)).await;
         assert!(b.all_steps(&id, 60).await, "b has it");
         a.take(&id, by_a, 60).await;
         let numbers = a.read(&id).await;
@@ -205,7 +205,7 @@ fn a_chooser_that_stalls_for_a_ttl_has_nothing() {
         let patient = LockerOptions::default().answer_limit(Duration::from_hours(1));
         let stalling = queue_with(&model, &a, patient);
         let living = queue(&model, &b);
-        let world = machine.world().seams();
+        let world = machine.world().runtime();
         machine.run(async {
             living.enqueue("job").await.unwrap();
             let (had, mut has) = tokio::sync::oneshot::channel();
@@ -213,7 +213,7 @@ fn a_chooser_that_stalls_for_a_ttl_has_nothing() {
                 let _ = had.send(next(&stalling).await);
                 std::future::pending::<()>().await;
             };
-            a.seams().spawn("work", working).detach();
+            a.runtime().spawn("work", working).detach();
             world.sleep(Duration::from_millis(stalls_after_ms)).await;
             a.pause();
             let item = next(&living).await;
@@ -255,7 +255,7 @@ fn an_item_that_is_done_is_not_had_by_who_found_it_before_and_leaves_nothing() {
         assert_eq!(b.scanner.free().await.unwrap(), std::slice::from_ref(&id));
         next(&a).await.done().await.unwrap();
         assert!(b.take(id).await.unwrap().is_none());
-        machine.world().seams().sleep(secs(20)).await;
+        machine.world().runtime().sleep(secs(20)).await;
         assert_eq!(numbers(&b).await, []);
     });
 }
@@ -267,7 +267,7 @@ fn under_the_seeds_text_an_item_may_have_no_details() {
     let (machine, model) = world(7);
     machine.run(async {
         let (ours, done, ..) = seed_world(&machine, &model).await;
-        let id = ItemId::draw(done.written_us() + 1, &*machine.world().seams().rng);
+        let id = ItemId::draw(done.written_us() + 1, &*machine.world().runtime().rng);
         ours.rows.put_marker(&id).await.unwrap();
         let a = SeedWorker::new(&model, &machine, "a");
         assert!(a.all_steps(&id, NO_TTL).await, "it has the item");
@@ -286,18 +286,18 @@ fn an_enqueue_that_dies_half_way_leaves_no_item_without_details() {
         let process = machine.process("dying");
         let dying = queue(&model, &process);
         let ours = queue(&model, &machine.process("ours"));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             let (answer, mut answered) = tokio::sync::oneshot::channel();
             let enqueueing = async move {
                 let _ = answer.send(dying.enqueue("job").await);
             };
-            process.seams().spawn("enqueue", enqueueing).detach();
-            seams.sleep(Duration::from_millis(killed_after_ms)).await;
+            process.runtime().spawn("enqueue", enqueueing).detach();
+            runtime.sleep(Duration::from_millis(killed_after_ms)).await;
             process.kill();
             model.set_odds(Odds::default());
             // Longer than a write may be under way.
-            seams.sleep(secs(20)).await;
+            runtime.sleep(secs(20)).await;
             // It may lie in an hour that is not listed: the test lists it.
             ours.rows.list_hour(id::hour_of(ours.rows.now_us())).await.unwrap();
             let found = ours.list(9).await.unwrap();
@@ -323,13 +323,13 @@ fn a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again() {
         let (machine, model) = world(killed_after_ms);
         let process = machine.process("dying");
         let (dying, heir) = (queue(&model, &process), queue(&model, &machine.process("heir")));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             heir.enqueue("job").await.unwrap();
             let item = next(&dying).await;
             let removing = async move { drop(item.done().await) };
-            process.seams().spawn("done", removing).detach();
-            seams.sleep(Duration::from_millis(killed_after_ms)).await;
+            process.runtime().spawn("done", removing).detach();
+            runtime.sleep(Duration::from_millis(killed_after_ms)).await;
             process.kill();
             let is_ghost =
                 heir.list(1).await.unwrap().is_empty() && !heir.is_empty().await.unwrap();
@@ -339,7 +339,7 @@ fn a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again() {
                 again += 1;
                 item.done().await.unwrap();
             }
-            seams.sleep(TTL + SKEW + secs(10)).await;
+            runtime.sleep(TTL + SKEW + secs(10)).await;
             assert_eq!(numbers(&heir).await, [], "killed after {killed_after_ms} ms");
         });
     }
@@ -368,7 +368,7 @@ fn clocks_that_differ_by_minutes_change_nothing_but_the_order() {
             let item = next(worker).await;
             assert_eq!((attempts, item.attempt()), (vec![1, 2, 3], 4));
             item.done().await.unwrap();
-            machine.world().seams().sleep(secs(60)).await;
+            machine.world().runtime().sleep(secs(60)).await;
             for one in [&behind, &ahead, &enqueues] {
                 assert!(one.next(Patience::AtMost(secs(40))).await.unwrap().is_none());
             }

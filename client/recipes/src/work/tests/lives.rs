@@ -58,7 +58,7 @@ impl Judge {
         self.had(&item, seed);
         let long = below(process, 8) == 0;
         let length = Duration::from_millis(below(process, if long { 60_000 } else { 3_000 }));
-        process.seams().sleep(length).await;
+        process.runtime().sleep(length).await;
         let Ok(item) = Arc::try_unwrap(item) else { panic!("nobody else has it") };
         if !item.is_safe() {
             self.counts.lock().unwrap().lost += 1;
@@ -93,7 +93,7 @@ impl Judge {
             if let Ok(Some(item)) = queue.next(patience).await {
                 self.work_on(&process, item, seed).await;
             }
-            process.seams().sleep(Duration::from_millis(below(&process, 4_000))).await;
+            process.runtime().sleep(Duration::from_millis(below(&process, 4_000))).await;
         }
     }
 }
@@ -105,7 +105,7 @@ fn live(seed: u64) -> (Counts, usize) {
         // Clocks of processes change the order only.
         process.set_wall_skew(i64::try_from(below(process, 600_000)).unwrap() - 300_000);
         let work = judge.clone().work(queue(&model, process), process.clone(), seed);
-        process.seams().spawn("work", work).detach();
+        process.runtime().spawn("work", work).detach();
     };
     machine.run(torment(&machine, &model, &start));
     // Healed: the processes that still run and a newcomer do all of it. Items enqueued from now on
@@ -114,9 +114,9 @@ fn live(seed: u64) -> (Counts, usize) {
     let last = queue(&model, &newcomer);
     let enqueued = judge.enqueued.lock().unwrap().clone();
     machine.run(async {
-        let until = newcomer.seams().clock.now() + secs(1_200);
+        let until = newcomer.runtime().clock.now() + secs(1_200);
         let is_left = || !judge.worked.lock().unwrap().is_superset(&enqueued);
-        while is_left() && newcomer.seams().clock.now() < until {
+        while is_left() && newcomer.runtime().clock.now() < until {
             if let Some(item) = last.next(Patience::AtMost(secs(60))).await.unwrap() {
                 judge.work_on(&newcomer, item, seed).await;
             }

@@ -1,6 +1,6 @@
 //! One worker or a few, without faults except those that a test injects.
 
-use holdfast_seams::Rng;
+use holdfast_runtime::Rng;
 
 use super::*;
 
@@ -79,17 +79,17 @@ fn what_is_enqueued_out_of_order_is_found() {
     let late = machine.process("late");
     late.set_wall_skew(-600_000);
     let [late, works] = [late, machine.process("works")].map(|process| queue(&model, &process));
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         for _ in 0..3 {
             works.enqueue("early").await.unwrap();
             next(&works).await.done().await.unwrap();
-            seams.sleep(secs(70)).await;
+            runtime.sleep(secs(70)).await;
         }
         let id = late.enqueue("late").await.unwrap();
-        let began = seams.clock.now();
+        let began = runtime.clock.now();
         assert_eq!(next(&works).await.id(), &id);
-        assert!(seams.clock.now().saturating_since(began) < secs(35));
+        assert!(runtime.clock.now().saturating_since(began) < secs(35));
     });
 }
 
@@ -108,7 +108,7 @@ fn a_look_costs_the_same_after_many_items() {
         // Hours, a page, eight for the bakery and the details, three deletes.
         assert!(costs.iter().all(|(_, cost)| *cost == 13), "{costs:?}");
         let before = queue.rows.now_us();
-        machine.world().seams().sleep(secs(120)).await;
+        machine.world().runtime().sleep(secs(120)).await;
         queue.scanner.free().await.unwrap();
         queue.enqueue("job").await.unwrap();
         queue.scanner.free().await.unwrap();
@@ -120,15 +120,15 @@ fn a_look_costs_the_same_after_many_items() {
 fn workers_that_meet_spread_over_the_next_items() {
     let (machine, model) = world(7);
     let workers: Vec<_> = (0..20).map(|_| queue(&model, &machine.process("worker"))).collect();
-    let seams = machine.world().seams();
+    let runtime = machine.world().runtime();
     machine.run(async {
         for number in 0..40 {
             workers[0].enqueue(format!("{number}")).await.unwrap();
         }
-        let began = seams.clock.now();
+        let began = runtime.clock.now();
         let before = model.arrived();
         let had = futures_util::future::join_all(workers.iter().map(next)).await;
-        let took = seams.clock.now().saturating_since(began);
+        let took = runtime.clock.now().saturating_since(began);
         let mut ids: Vec<_> = had.iter().map(WorkItem::id).collect();
         ids.sort();
         ids.dedup();
@@ -144,7 +144,7 @@ fn who_loses_an_item_draws_from_more_and_who_has_one_from_fewer() {
     let (machine, model) = world(11);
     let queue = queue(&model, &machine.process("worker"));
     let ids: Vec<ItemId> =
-        (0..4).map(|at_us| ItemId::draw(at_us, &*machine.world().seams().rng)).collect();
+        (0..4).map(|at_us| ItemId::draw(at_us, &*machine.world().runtime().rng)).collect();
     let drawn = |random| queue.scanner.draw(&mut ids.clone(), random);
     let at = |random: usize| ids.get(random).cloned();
     assert_eq!([0, 1, 7].map(drawn), [at(0), at(0), at(0)]);
@@ -181,7 +181,7 @@ fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
         // Eleven hours: it removes the hour from the list thirteen hours after its end.
         ahead.set_wall_skew(39_600_000);
         let [stops, works] = [&process, &ahead].map(|process| queue(&model, process));
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             stops.enqueue("early").await.unwrap();
             next(&works).await.done().await.unwrap();
@@ -189,10 +189,10 @@ fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
             let enqueueing = async move {
                 let _ = answer.send(stops.enqueue("late").await);
             };
-            process.seams().spawn("enqueue", enqueueing).detach();
-            seams.sleep(Duration::from_millis(stops_after_ms)).await;
+            process.runtime().spawn("enqueue", enqueueing).detach();
+            runtime.sleep(Duration::from_millis(stops_after_ms)).await;
             process.pause();
-            seams.sleep(Duration::from_hours(15)).await;
+            runtime.sleep(Duration::from_hours(15)).await;
             let early = works.next(Patience::AtMost(secs(90))).await.unwrap();
             if early.is_none() {
                 assert_eq!(works.rows.hours(0).await.unwrap(), [0; 0]);
@@ -256,12 +256,12 @@ fn of_many_who_want_one_item_one_has_it() {
     for seed in 0..60 {
         let (machine, model) = world(seed);
         let workers: Vec<_> = (0..6).map(|_| queue(&model, &machine.process("worker"))).collect();
-        let seams = machine.world().seams();
+        let runtime = machine.world().runtime();
         machine.run(async {
             workers[0].enqueue("job").await.unwrap();
             let wanting = workers.iter().map(async |worker| {
                 let delay = Rng::next_u64(&machine.world()) % 300;
-                seams.sleep(Duration::from_millis(delay)).await;
+                runtime.sleep(Duration::from_millis(delay)).await;
                 worker.next(Patience::AtMost(secs(8))).await.unwrap()
             });
             let had = futures_util::future::join_all(wanting).await;

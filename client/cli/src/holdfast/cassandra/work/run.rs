@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast::Error;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Patience, WorkItem, WorkQueue};
-use holdfast_seams::{Seams, select};
+use holdfast_runtime::{Runtime, select};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +40,7 @@ pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Fa
         let worker = Worker { queue, until_empty, json, failed: 0 };
         let outcome = worker.work(&events, &stop).await;
         // Abandoned rows are removed from the tables before this process ends.
-        let _ = Seams::system().timeout(GOODBYE_LIMIT, cassandra.settled()).await;
+        let _ = Runtime::system().timeout(GOODBYE_LIMIT, cassandra.settled()).await;
         outcome
     })
 }
@@ -79,10 +79,10 @@ impl Worker {
 
     /// `None`: the queue is empty, with `--until-empty`.
     async fn next(&self) -> Result<Option<WorkItem>, Failure> {
-        let seams = Seams::system();
+        let runtime = Runtime::system();
         if let Some(doublings) = self.failed.checked_sub(1) {
             let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
-            seams.sleep(FAILED_PAUSE.saturating_mul(factor).min(FAILED_PAUSE_MAX)).await;
+            runtime.sleep(FAILED_PAUSE.saturating_mul(factor).min(FAILED_PAUSE_MAX)).await;
         }
         loop {
             let patience = if self.until_empty { Patience::None } else { Patience::Endless };
@@ -92,7 +92,7 @@ impl Worker {
             if self.queue.is_empty().await.map_err(failure)? {
                 return Ok(None);
             }
-            seams.sleep(LOOK_EVERY).await;
+            runtime.sleep(LOOK_EVERY).await;
         }
     }
 

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use crate::database::{Conditional, Fault, Row, Tables};
 use crate::statement::{Action, Cells, Ident, Statement, Value};
@@ -194,9 +194,9 @@ fn millis(length: Duration) -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Not later than it was sent.
-    pub began: Moment,
+    pub began: Instant,
     /// Not earlier than it was answered.
-    pub ended: Moment,
+    pub ended: Instant,
     /// The row; `None`: there is no such row, and the scope has no fallback.
     pub row: Option<AuthorityRow>,
 }
@@ -207,9 +207,9 @@ pub enum Change {
     /// The row is changed.
     Done {
         /// Not later than the change was sent.
-        began: Moment,
+        began: Instant,
         /// Not earlier than it was answered.
-        ended: Moment,
+        ended: Instant,
     },
     /// The row differed from what the change expected, and is unchanged. The caller reads it before
     /// it concludes anything.
@@ -301,7 +301,7 @@ mod tests {
     use std::sync::Mutex;
 
     use futures_util::FutureExt;
-    use holdfast_seams::{BoxFuture, Seams};
+    use holdfast_runtime::{BoxFuture, Runtime};
 
     use super::*;
     use crate::database::{Answer, Database};
@@ -381,7 +381,7 @@ mod tests {
     /// miss earlier writes.
     #[test]
     fn the_row_is_read_at_serial_and_changed_on_condition_of_all_of_it_among_all_datacenters() {
-        let (asked, clock) = (Arc::new(Asked::default()), Seams::system().clock);
+        let (asked, clock) = (Arc::new(Asked::default()), Runtime::system().clock);
         let tables = Arc::new(Tables::new(asked.clone(), clock.clone()));
         let authority = Authority::new(tables, clock, "pay/");
         let durations = Durations::default();

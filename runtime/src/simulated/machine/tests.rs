@@ -9,15 +9,15 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Counts every tenth of a second until it is dropped.
 fn ticks(process: &Process) -> Arc<AtomicU64> {
-    let (seams, count) = (process.seams(), Arc::new(AtomicU64::new(0)));
+    let (runtime, count) = (process.runtime(), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&count);
     let tick = async move {
         loop {
-            seams.sleep(SECOND / 10).await;
+            runtime.sleep(SECOND / 10).await;
             counted.fetch_add(1, Ordering::Relaxed);
         }
     };
-    process.seams().spawn("tick", tick).detach();
+    process.runtime().spawn("tick", tick).detach();
     count
 }
 
@@ -28,8 +28,8 @@ async fn keep<T>(something: T) {
 }
 
 fn wait(machine: &Machine, length: Duration) {
-    let seams = machine.world().seams();
-    machine.run(async move { seams.sleep(length).await });
+    let runtime = machine.world().runtime();
+    machine.run(async move { runtime.sleep(length).await });
 }
 
 /// Ten tasks that communicate over channels, a watch among them, and sleep for random times.
@@ -40,16 +40,16 @@ fn busy_life(seed: u64) -> (u64, Vec<u64>) {
     let (tell, mut told) = mpsc::channel(4);
     for number in 0..10_u64 {
         let process = machine.process("talker");
-        let (seams, tell, mut news) = (process.seams(), tell.clone(), news.subscribe());
+        let (runtime, tell, mut news) = (process.runtime(), tell.clone(), news.subscribe());
         let talk = async move {
             while news.changed().await.is_ok() {
-                seams.sleep(Duration::from_micros(seams.rng.next_u64() % 1_000)).await;
+                runtime.sleep(Duration::from_micros(runtime.rng.next_u64() % 1_000)).await;
                 let _ = tell.send(number).await;
             }
         };
-        process.seams().spawn("talk", talk).detach();
+        process.runtime().spawn("talk", talk).detach();
     }
-    let (seams, into) = (machine.world().seams(), Arc::clone(&heard));
+    let (runtime, into) = (machine.world().runtime(), Arc::clone(&heard));
     machine.run(async move {
         for round in 1..20 {
             news.send_replace(round);
@@ -57,7 +57,7 @@ fn busy_life(seed: u64) -> (u64, Vec<u64>) {
                 let number = told.recv().await.unwrap();
                 into.lock().unwrap().push(number);
             }
-            seams.sleep(SECOND).await;
+            runtime.sleep(SECOND).await;
         }
     });
     let order = heard.lock().unwrap().clone();
@@ -80,7 +80,7 @@ fn a_paused_process_does_nothing_and_its_clock_goes_on() {
     let machine = Machine::new(1);
     let process = machine.process("node");
     let count = ticks(&process);
-    let before = process.seams().clock.now();
+    let before = process.runtime().clock.now();
 
     wait(&machine, SECOND);
     process.pause();
@@ -93,7 +93,7 @@ fn a_paused_process_does_nothing_and_its_clock_goes_on() {
     assert!((9..=10).contains(&at_pause), "{at_pause} ticks in a second");
     assert_eq!(paused, at_pause);
     assert!(count.load(Ordering::Relaxed) >= at_pause + 10);
-    assert_eq!(process.seams().clock.now().saturating_since(before), 7 * SECOND);
+    assert_eq!(process.runtime().clock.now().saturating_since(before), 7 * SECOND);
 }
 
 /// A task that it starts while it is dropped never runs either.
@@ -108,14 +108,14 @@ fn a_killed_process_is_dropped_where_it_stands_and_never_runs_again() {
             let task = async move {
                 late.fetch_add(100, Ordering::Relaxed);
             };
-            self.0.seams().spawn("late", task).detach();
+            self.0.runtime().spawn("late", task).detach();
         }
     }
     let machine = Machine::new(1);
     let process = machine.process("node");
     let (count, ends) = (ticks(&process), Arc::new(AtomicU64::new(0)));
     let held = TellsEnd(process.clone(), Arc::clone(&ends));
-    process.seams().spawn("held", keep(held)).detach();
+    process.runtime().spawn("held", keep(held)).detach();
     wait(&machine, SECOND);
 
     process.kill();
@@ -132,13 +132,13 @@ fn a_process_may_kill_itself() {
     let machine = Machine::new(1);
     let process = machine.process("node");
     let count = ticks(&process);
-    let (seams, itself) = (process.seams(), process.clone());
+    let (runtime, itself) = (process.runtime(), process.clone());
     let end = async move {
-        seams.sleep(SECOND).await;
+        runtime.sleep(SECOND).await;
         itself.kill();
-        seams.sleep(SECOND).await;
+        runtime.sleep(SECOND).await;
     };
-    process.seams().spawn("end", end).detach();
+    process.runtime().spawn("end", end).detach();
 
     wait(&machine, 5 * SECOND);
 
@@ -152,12 +152,12 @@ fn a_clock_that_runs_fast_is_ahead_and_wakes_early() {
     let machine = Machine::new(1);
     let (usual, fast) = (machine.process("usual"), machine.process("fast"));
     let (slow_count, fast_count) = (ticks(&usual), ticks(&fast));
-    let before = fast.seams().clock.now();
+    let before = fast.runtime().clock.now();
 
     fast.set_rate(500_000);
     wait(&machine, 10 * SECOND);
 
-    let passed = fast.seams().clock.now().saturating_since(before);
+    let passed = fast.runtime().clock.now().saturating_since(before);
     assert_eq!(passed, 15 * SECOND);
     assert!(slow_count.load(Ordering::Relaxed) <= 100);
     assert!((148..=150).contains(&fast_count.load(Ordering::Relaxed)));
@@ -166,13 +166,13 @@ fn a_clock_that_runs_fast_is_ahead_and_wakes_early() {
 #[test]
 fn a_local_deadline_can_be_told_on_the_worlds_clock() {
     let machine = Machine::new(1);
-    let (world, process) = (machine.world().seams(), machine.process("slow"));
+    let (world, process) = (machine.world().runtime(), machine.process("slow"));
     process.set_rate(-100_000);
-    let (seams, before) = (process.seams(), world.clock.now());
-    let deadline = seams.clock.now() + 9 * SECOND;
+    let (runtime, before) = (process.runtime(), world.clock.now());
+    let deadline = runtime.clock.now() + 9 * SECOND;
     let expected = process.on_the_worlds_clock(deadline);
 
-    machine.run(async move { seams.clock.sleep_until(deadline).await });
+    machine.run(async move { runtime.clock.sleep_until(deadline).await });
 
     assert_eq!(world.clock.now(), expected);
     assert_eq!(expected, before + 10 * SECOND);
@@ -184,7 +184,7 @@ fn an_aborted_task_is_dropped_and_counts_as_finished() {
     let process = machine.process("node");
     let ended = Arc::new(());
     let held = Arc::clone(&ended);
-    let task = process.seams().spawn("held", keep(held));
+    let task = process.runtime().spawn("held", keep(held));
     wait(&machine, SECOND);
     assert!(!task.is_finished());
 
@@ -204,19 +204,19 @@ fn a_life_in_which_nothing_can_happen_ends() {
 fn a_process_sees_time_pass_between_two_looks_if_looks_take_any() {
     let machine = Machine::new(1);
     let (process, world) = (machine.process("a"), machine.world());
-    let seams = process.seams();
-    let look = || seams.clock.now();
+    let runtime = process.runtime();
+    let look = || runtime.clock.now();
     assert_eq!(look(), look());
     machine.set_look_takes(Duration::from_micros(3));
     let began = look();
     assert_eq!(look().saturating_since(began), Duration::from_micros(3));
-    let clock = world.seams().clock;
+    let clock = world.runtime().clock;
     assert_eq!(clock.now(), clock.now());
     // A timer that became due meanwhile is late, but not lost.
     let until = look() + Duration::from_micros(10);
     for _ in 0..10 {
         let _ = look();
     }
-    machine.run(seams.clock.sleep_until(until));
+    machine.run(runtime.clock.sleep_until(until));
     assert!(look() > until);
 }

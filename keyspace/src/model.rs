@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::Rng;
-use holdfast_seams::simulated::{Machine, Process};
+use holdfast_runtime::Rng;
+use holdfast_runtime::simulated::{Machine, Process};
 use tokio::sync::oneshot;
 
 use crate::database::{Answer, Cell, Database, Fault, Row};
@@ -240,7 +240,7 @@ impl Model {
 
     /// Executes a statement at this instant, through this node.
     pub fn apply_at(&self, node: usize, statement: &Statement) -> Answer {
-        let wall_ms = self.world.seams().clock.wall_ms();
+        let wall_ms = self.world.runtime().clock.wall_ms();
         let mut state = self.lock();
         let now_ms = i64::try_from(wall_ms).unwrap_or(i64::MAX) + state.skew_ms[node];
         state.learn_key(statement);
@@ -285,7 +285,7 @@ impl Model {
     }
 
     async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
-        let seams = self.world.seams();
+        let runtime = self.world.runtime();
         match &statement.action {
             Action::Put { .. } | Action::Erase { .. } => return self.write(statement, reply).await,
             Action::First { .. } | Action::FirstFrom { .. } => {
@@ -304,11 +304,11 @@ impl Model {
             _ => {}
         }
         let unknown = || Err(Fault::Unknown("write timeout of type CAS".into()));
-        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let answer = match self.fate_of(&statement) {
             Fate::Answered => Ok(self.apply(&statement)),
             Fate::Slowly(by) => {
-                seams.sleep(by).await;
+                runtime.sleep(by).await;
                 Ok(self.apply(&statement))
             }
             Fate::Unavailable { applied } => {
@@ -318,29 +318,29 @@ impl Model {
                 Err(Fault::of_too_few_replicas(&statement, TOO_FEW.into()))
             }
             Fate::RequestLost => {
-                seams.sleep(TIMEOUT).await;
+                runtime.sleep(TIMEOUT).await;
                 unknown()
             }
             Fate::AnswerLost => {
                 self.apply_unseen(&statement);
-                seams.sleep(TIMEOUT).await;
+                runtime.sleep(TIMEOUT).await;
                 unknown()
             }
             Fate::Late(by) => {
-                seams.sleep(TIMEOUT).await;
+                runtime.sleep(TIMEOUT).await;
                 // The client may be dead.
                 let _ = reply.send(unknown());
-                seams.sleep(by).await;
+                runtime.sleep(by).await;
                 self.apply_unseen(&statement);
                 return;
             }
         };
-        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let _ = reply.send(answer);
     }
 
     fn now_ms(&self, node: usize) -> i64 {
-        let wall_ms = self.world.seams().clock.wall_ms();
+        let wall_ms = self.world.runtime().clock.wall_ms();
         i64::try_from(wall_ms).unwrap_or(i64::MAX) + self.lock().skew_ms[node]
     }
 
@@ -355,11 +355,11 @@ impl Model {
     /// A write without LWT: it reaches each replica after a random time, and is answered when two have it. After an
     /// unknown outcome some replicas have it, or none, or all a while later.
     async fn write(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
-        let seams = self.world.seams();
+        let runtime = self.world.runtime();
         let fate = self.fate_of(&statement);
         if let Fate::Slowly(by) = fate {
             // Before it reaches the coordinator, whose clock determines the end of its TTL.
-            seams.sleep(by).await;
+            runtime.sleep(by).await;
         }
         let (row, version) = self.version(&statement);
         if let Fate::AnswerLost | Fate::Late(_) = fate {
@@ -376,7 +376,7 @@ impl Model {
         };
         if let Fate::Late(by) = fate {
             let _ = reply.send(Err(Fault::Unknown("write timeout".into())));
-            seams.sleep(by).await;
+            runtime.sleep(by).await;
             (0..3).for_each(|replica| self.store(replica, &row, version.clone()));
             return;
         }
@@ -385,13 +385,13 @@ impl Model {
         for nth in 0..reached {
             // The last replica may be far behind, as with a hint that is delivered late.
             let limit = if nth == 2 { LATE_MAX } else { LATENCY_MAX };
-            seams.sleep(self.draw_up_to(limit)).await;
+            runtime.sleep(self.draw_up_to(limit)).await;
             self.store((first + nth) % 3, &row, version.clone());
             if nth + 1 == reply_after {
                 let _ = reply.take().map(|reply| reply.send(Ok(Answer::Written)));
             }
         }
-        seams.sleep(TIMEOUT).await;
+        runtime.sleep(TIMEOUT).await;
         let _ = reply.map(|reply| reply.send(Err(Fault::Unknown("write timeout".into()))));
     }
 
@@ -428,7 +428,7 @@ impl Model {
 
     /// A read at QUORUM: it merges two of the replicas, each read at an instant of its own.
     async fn scan(&self, statement: &Statement) -> Result<Answer, Fault> {
-        let seams = self.world.seams();
+        let runtime = self.world.runtime();
         let (limit, from) = match &statement.action {
             Action::First { limit, .. } => (limit, None),
             Action::FirstFrom { limit, from: (_, from), .. } => (limit, Some(from)),
@@ -439,7 +439,7 @@ impl Model {
         let mut merged: BTreeMap<Vec<Value>, Version> = BTreeMap::new();
         let (node, first) = (self.any_node(), self.any_node());
         for nth in 0..2 {
-            seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+            runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
             let state = self.lock();
             let replica = &state.replicas[(first + nth) % 3];
             for (key, version) in versions_for(replica, &statement.table, &partition) {
@@ -468,16 +468,16 @@ impl Model {
             let cell = |(name, value)| (name, Cell { value, ttl_s: None });
             Some(Row(version.cells?.into_iter().map(cell).collect()))
         });
-        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
         Ok(Answer::Rows(rows.take(usize::try_from(*limit).unwrap_or(0)).collect()))
     }
 
     /// Reads a random node's wall clock.
     async fn read_clock(&self, statement: &Statement) -> Result<Answer, Fault> {
         self.fate_of_read(statement).await?;
-        self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
+        self.world.runtime().sleep(self.draw_up_to(LATENCY_MAX)).await;
         let shown = Cell { value: Value::Long(self.now_ms(self.any_node())), ttl_s: None };
-        self.world.seams().sleep(self.draw_up_to(LATENCY_MAX)).await;
+        self.world.runtime().sleep(self.draw_up_to(LATENCY_MAX)).await;
         Ok(Answer::Rows(vec![Row([(NODE_TIME.to_owned(), shown)].into())]))
     }
 
@@ -486,12 +486,12 @@ impl Model {
         match self.fate_of(statement) {
             Fate::Unavailable { .. } => Err(Fault::of_too_few_replicas(statement, TOO_FEW.into())),
             Fate::AnswerLost | Fate::RequestLost | Fate::Late(_) => {
-                self.world.seams().sleep(TIMEOUT).await;
+                self.world.runtime().sleep(TIMEOUT).await;
                 Err(Fault::Unknown("read timeout".into()))
             }
             Fate::Answered => Ok(()),
             Fate::Slowly(by) => {
-                self.world.seams().sleep(by).await;
+                self.world.runtime().sleep(by).await;
                 Ok(())
             }
         }
@@ -503,11 +503,11 @@ impl Model {
         columns: &[Ident],
         from: Option<&[u8]>,
     ) -> Result<Answer, Fault> {
-        let seams = self.world.seams();
+        let runtime = self.world.runtime();
         self.fate_of_read(statement).await?;
-        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
         let answer = self.page(statement, columns, from);
-        seams.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
         Ok(answer)
     }
 
@@ -545,8 +545,8 @@ impl Database for Model {
                 return Err(Fault::Refused("Key may not be empty".into()));
             }
             let (reply, answer) = oneshot::channel();
-            let seams = model.world.seams();
-            seams.spawn("statement", model.serve(statement, reply)).detach();
+            let runtime = model.world.runtime();
+            runtime.spawn("statement", model.serve(statement, reply)).detach();
             answer.await.unwrap_or_else(|_| Err(Fault::Unknown("the world has ended".into())))
         })
     }

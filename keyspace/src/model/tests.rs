@@ -74,7 +74,7 @@ fn a_ttl_of_0_is_none() {
     machine.run(async {
         put(&model, &["q", "a", "w"], 0, 1).await;
         put(&model, &["q", "b", "w"], 1, 1).await;
-        machine.world().seams().sleep(Duration::from_hours(1_000)).await;
+        machine.world().runtime().sleep(Duration::from_hours(1_000)).await;
         assert_eq!(items(&model, &["q"], first(9)).await, ["aw"]);
     });
 }

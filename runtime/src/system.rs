@@ -1,7 +1,7 @@
-//! The real machine behind the seams.
+//! The real machine behind the runtime.
 #![expect(
     clippy::disallowed_methods,
-    reason = "this is where the seams end: the one place that names the system's clock and tokio's tasks"
+    reason = "this is where the runtime end: the one place that names the system's clock and tokio's tasks"
 )]
 
 use std::os::fd::OwnedFd;
@@ -15,14 +15,14 @@ use rustix::time::{
 };
 
 use crate::spawn::{Spawn, Task, TaskHandle};
-use crate::{BoxFuture, Clock, Moment, Rng, Watchdog, WatchdogHandle};
+use crate::{BoxFuture, Clock, Instant, Rng, Watchdog, WatchdogHandle};
 
 /// `CLOCK_BOOTTIME`: monotonic, and counts suspended time.
 pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
-    fn now(&self) -> Moment {
-        Moment::from_origin(duration_of(clock_gettime(ClockId::Boottime)))
+    fn now(&self) -> Instant {
+        Instant::from_origin(duration_of(clock_gettime(ClockId::Boottime)))
     }
 
     fn wall_ms(&self) -> u64 {
@@ -30,7 +30,7 @@ impl Clock for SystemClock {
         u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
         // tokio's timer stands still while the machine is suspended, so after a suspension it would be
         // late by its length; a deadline that must not be missed uses a watchdog.
         let length = at.saturating_since(self.now());
@@ -119,7 +119,7 @@ fn watch(timer: &OwnedFd, stopped: &AtomicBool, on_due: &OnDue) {
 }
 
 impl WatchdogHandle for TimerThread {
-    fn set(&self, at: Option<Moment>) {
+    fn set(&self, at: Option<Instant>) {
         match at {
             Some(at) => self.arm(at.since_origin()),
             None => self.disarm(),
@@ -152,7 +152,7 @@ struct TimerTask {
 }
 
 impl WatchdogHandle for TimerTask {
-    fn set(&self, at: Option<Moment>) {
+    fn set(&self, at: Option<Instant>) {
         let rings = at.map(|at| {
             let on_due = self.on_due.clone();
             let rings = async move {
@@ -177,7 +177,7 @@ impl Drop for TimerTask {
 struct RingsAtOnce(OnDue);
 
 impl WatchdogHandle for RingsAtOnce {
-    fn set(&self, at: Option<Moment>) {
+    fn set(&self, at: Option<Instant>) {
         if at.is_some() {
             (self.0)();
         }
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    fn soon() -> Moment {
+    fn soon() -> Instant {
         SystemClock.now() + Duration::from_millis(20)
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::BoxFuture;
-use holdfast_seams::{Clock, Moment};
+use holdfast_runtime::{Clock, Instant};
 
 use crate::statement::{Ident, Statement, Value};
 
@@ -195,7 +195,7 @@ impl Tables {
 
     /// Executes an LWT. The returned instant precedes the sending: whatever the TTL guarantees
     /// counts from there.
-    pub async fn conditional(&self, statement: Statement) -> (Moment, Result<Conditional, Fault>) {
+    pub async fn conditional(&self, statement: Statement) -> (Instant, Result<Conditional, Fault>) {
         let lane = self.lane(&statement);
         let _alone = lane.lock().await;
         let started = self.clock.now();

@@ -1,6 +1,6 @@
-//! The seams of Holdfast: time, tasks, randomness and transport as traits.
+//! The runtime of Holdfast: time, tasks, randomness and transport as traits.
 //!
-//! The session code of client and server knows only what is declared here. [`Seams::system`] implements
+//! The session code of client and server knows only what is declared here. [`Runtime::system`] implements
 //! it with the real machine, [`simulated`] with a machine in which time is virtual, randomness is seeded
 //! and no socket exists; the same code then runs a whole cluster in one thread, and a seed determines
 //! the run.
@@ -9,7 +9,7 @@
 //!
 //! - [`Clock::now`] counts suspended time. Every right, a safe deadline above all, is measured on it
 //!   (DESIGN §5.4).
-//! - Nothing here compares the clocks of two processes; a [`Moment`] has no meaning outside the process
+//! - Nothing here compares the clocks of two processes; an [`Instant`] has no meaning outside the process
 //!   that took it.
 
 mod clock;
@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use clock::{Clock, Elapsed, Moment, Watchdog, WatchdogHandle};
+pub use clock::{Clock, Elapsed, Instant, Watchdog, WatchdogHandle};
 pub use random::Rng;
 pub use spawn::{Spawn, Task, TaskHandle};
 pub use transport::{Pipe, Transport, TransportError, Watched};
@@ -35,7 +35,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Time, tasks and randomness, handed down from `main` or from a test. Cheap to clone.
 #[derive(Clone)]
-pub struct Seams {
+pub struct Runtime {
     /// Reads time and waits for it.
     pub clock: Arc<dyn Clock>,
     /// Starts tasks.
@@ -44,7 +44,7 @@ pub struct Seams {
     pub rng: Arc<dyn Rng>,
 }
 
-impl Seams {
+impl Runtime {
     /// The real machine: `CLOCK_BOOTTIME`, the tokio runtime of the caller, the system's
     /// randomness.
     pub fn system() -> Self {
@@ -86,9 +86,9 @@ impl Seams {
     }
 }
 
-impl std::fmt::Debug for Seams {
+impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seams").finish_non_exhaustive()
+        f.debug_struct("Runtime").finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_seams::Seams;
+use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::cluster::ClusterState;
@@ -125,7 +125,7 @@ pub async fn open(
     if let Some(Credentials { user, password }) = credentials {
         builder = builder.user(user, password);
     }
-    let opened = Seams::system().timeout(limit, builder.build()).await;
+    let opened = Runtime::system().timeout(limit, builder.build()).await;
     let unreachable = |last: String| NotOpen::Unreachable {
         contact_points: points.iter().map(|&point| point.to_owned()).collect(),
         waited: limit,

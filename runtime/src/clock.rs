@@ -9,9 +9,9 @@ use crate::BoxFuture;
 
 /// An instant on one process's [`Clock`]. It has no meaning for any other process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(Duration);
+pub struct Instant(Duration);
 
-impl Moment {
+impl Instant {
     /// An instant this long after the clock's origin.
     pub const fn from_origin(length: Duration) -> Self {
         Self(length)
@@ -33,7 +33,7 @@ impl Moment {
     }
 }
 
-impl Add<Duration> for Moment {
+impl Add<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at the end of time.
@@ -42,7 +42,7 @@ impl Add<Duration> for Moment {
     }
 }
 
-impl Sub<Duration> for Moment {
+impl Sub<Duration> for Instant {
     type Output = Self;
 
     /// Saturates at the clock's origin.
@@ -54,13 +54,13 @@ impl Sub<Duration> for Moment {
 /// Reads time and waits for it.
 pub trait Clock: Send + Sync + 'static {
     /// The instant now. Never goes back; counts the time the machine was suspended.
-    fn now(&self) -> Moment;
+    fn now(&self) -> Instant;
 
     /// The wall clock, Unix milliseconds. For people; decides nothing.
     fn wall_ms(&self) -> u64;
 
     /// Waits until `at`. May return late, never early by the clock it waits on. Cancel safe.
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()>;
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()>;
 
     /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own: even
     /// while the executor stalls, and at once after a suspension (DESIGN §5.4). Where the system has no
@@ -78,7 +78,7 @@ pub struct Elapsed;
 /// The implementation of a [`Watchdog`].
 pub trait WatchdogHandle: Send + Sync {
     /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
-    fn set(&self, at: Option<Moment>);
+    fn set(&self, at: Option<Instant>);
 }
 
 /// An alarm that can be set again and again; stops when dropped.
@@ -91,7 +91,7 @@ impl Watchdog {
     }
 
     /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
-    pub fn set(&self, at: Option<Moment>) {
+    pub fn set(&self, at: Option<Instant>) {
         self.0.set(at);
     }
 }

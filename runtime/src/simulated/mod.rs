@@ -1,12 +1,12 @@
 //! Machines in which time is virtual, randomness is seeded and no socket exists.
 //!
 //! There are two. [`Machine`] is for whole simulated runs of a cluster: processes that pause, die and
-//! have clocks of their own, repeatable to the step. [`seams`] is for tests of one component, on a
+//! have clocks of their own, repeatable to the step. [`runtime`] is for tests of one component, on a
 //! current-thread tokio runtime with paused time: whenever every task waits, the clock jumps to the next
 //! timer that is due.
 #![expect(
     clippy::disallowed_methods,
-    reason = "this is where the seams end: virtual time is tokio's paused clock"
+    reason = "this is where the runtime end: virtual time is tokio's paused clock"
 )]
 
 mod machine;
@@ -21,23 +21,23 @@ use futures_util::StreamExt;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time;
 
 use crate::system::TokioSpawn;
 pub use machine::{Machine, current};
 pub use process::Process;
 
 use crate::{
-    BoxFuture, Clock, Moment, Pipe, Rng, Seams, Spawn as _, Task, Watchdog, WatchdogHandle,
+    BoxFuture, Clock, Instant, Pipe, Rng, Runtime, Spawn as _, Task, Watchdog, WatchdogHandle,
 };
 
-/// Seams on virtual time. Call it inside the runtime; its clock begins at one hour, so that instants
+/// A runtime on virtual time. Call it inside tokio's runtime; its clock begins at one hour, so that instants
 /// before now can be expressed.
 ///
 /// `wall_ms` is what the wall clock shows at that moment, Unix milliseconds.
-pub fn seams(seed: u64, wall_ms: u64) -> Seams {
-    Seams {
-        clock: Arc::new(VirtualClock { started: Instant::now(), wall_ms }),
+pub fn runtime(seed: u64, wall_ms: u64) -> Runtime {
+    Runtime {
+        clock: Arc::new(VirtualClock { started: time::Instant::now(), wall_ms }),
         spawn: Arc::new(TokioSpawn),
         rng: rng(seed),
     }
@@ -52,19 +52,19 @@ const ORIGIN: Duration = Duration::from_hours(1);
 
 #[derive(Clone)]
 struct VirtualClock {
-    started: Instant,
+    started: time::Instant,
     wall_ms: u64,
 }
 
 impl VirtualClock {
-    fn instant_of(&self, at: Moment) -> Instant {
+    fn instant_of(&self, at: Instant) -> time::Instant {
         self.started + at.since_origin().saturating_sub(ORIGIN)
     }
 }
 
 impl Clock for VirtualClock {
-    fn now(&self) -> Moment {
-        Moment::from_origin(self.started.elapsed() + ORIGIN)
+    fn now(&self) -> Instant {
+        Instant::from_origin(self.started.elapsed() + ORIGIN)
     }
 
     fn wall_ms(&self) -> u64 {
@@ -72,7 +72,7 @@ impl Clock for VirtualClock {
         self.wall_ms.saturating_add(elapsed)
     }
 
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep_until(self.instant_of(at)))
     }
 
@@ -86,7 +86,7 @@ impl Clock for VirtualClock {
 
 /// Calls `on_due` whenever the instant last set has come, until the watchdog is dropped.
 async fn ring(
-    mut due: watch::Receiver<Option<Moment>>,
+    mut due: watch::Receiver<Option<Instant>>,
     clock: Arc<dyn Clock>,
     on_due: Arc<dyn Fn() + Send + Sync>,
 ) {
@@ -113,12 +113,12 @@ async fn ring(
 }
 
 struct VirtualWatchdog {
-    set: watch::Sender<Option<Moment>>,
+    set: watch::Sender<Option<Instant>>,
     _task: Task,
 }
 
 impl WatchdogHandle for VirtualWatchdog {
-    fn set(&self, at: Option<Moment>) {
+    fn set(&self, at: Option<Instant>) {
         self.set.send_replace(at);
     }
 }
@@ -127,7 +127,7 @@ thread_local! {
     static DRAWS: RefCell<Option<Arc<dyn Rng>>> = const { RefCell::new(None) };
 }
 
-/// From here on, code on this thread that receives no seams, because a library calls it, draws from
+/// From here on, code on this thread that receives no runtime, because a library calls it, draws from
 /// `rng`. For simulations on tokio; under a [`Machine`] the current process provides it.
 pub fn draw_from(rng: Arc<dyn Rng>) {
     DRAWS.set(Some(rng));
@@ -171,29 +171,29 @@ mod tests {
     /// An hour passes in no time at all, and both clocks show it.
     #[tokio::test(start_paused = true)]
     async fn virtual_time_passes_while_everybody_waits() {
-        let seams = seams(1, 5_000);
-        let before = seams.clock.now();
+        let runtime = runtime(1, 5_000);
+        let before = runtime.clock.now();
 
-        seams.sleep(Duration::from_hours(1)).await;
+        runtime.sleep(Duration::from_hours(1)).await;
 
-        assert_eq!(seams.clock.now().saturating_since(before), Duration::from_hours(1));
-        assert_eq!(seams.clock.wall_ms(), 5_000 + 3_600_000);
+        assert_eq!(runtime.clock.now().saturating_since(before), Duration::from_hours(1));
+        assert_eq!(runtime.clock.wall_ms(), 5_000 + 3_600_000);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_watchdog_rings_once_for_each_instant_set_and_not_for_one_taken_back() {
-        let seams = seams(1, 0);
+        let runtime = runtime(1, 0);
         let rings = Arc::new(AtomicU32::new(0));
         let count = rings.clone();
-        let watchdog = seams.clock.watchdog(Arc::new(move || {
+        let watchdog = runtime.clock.watchdog(Arc::new(move || {
             count.fetch_add(1, Ordering::Relaxed);
         }));
 
-        watchdog.set(Some(seams.clock.now() + Duration::from_secs(1)));
-        seams.sleep(Duration::from_secs(2)).await;
-        watchdog.set(Some(seams.clock.now() + Duration::from_secs(1)));
+        watchdog.set(Some(runtime.clock.now() + Duration::from_secs(1)));
+        runtime.sleep(Duration::from_secs(2)).await;
+        watchdog.set(Some(runtime.clock.now() + Duration::from_secs(1)));
         watchdog.set(None);
-        seams.sleep(Duration::from_secs(2)).await;
+        runtime.sleep(Duration::from_secs(2)).await;
 
         assert_eq!(rings.load(Ordering::Relaxed), 1);
     }

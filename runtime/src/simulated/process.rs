@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::machine::{Shared, TaskId};
 use super::timers::TimerId;
 use super::{VirtualWatchdog, ring};
-use crate::{BoxFuture, Clock, Moment, Rng, Seams, Spawn, Task, TaskHandle, Watchdog};
+use crate::{BoxFuture, Clock, Instant, Rng, Runtime, Spawn, Task, TaskHandle, Watchdog};
 
 /// Every clock shows at least this at the beginning, so that instants before now can be expressed.
 const ORIGIN_NS: u64 = 3_600_000_000_000;
@@ -133,8 +133,8 @@ impl Process {
     }
 
     /// Its clock, tasks and randomness.
-    pub fn seams(&self) -> Seams {
-        Seams {
+    pub fn runtime(&self) -> Runtime {
+        Runtime {
             clock: Arc::new(self.clone()),
             spawn: Arc::new(self.clone()),
             rng: Arc::new(self.clone()),
@@ -187,9 +187,9 @@ impl Process {
 
     /// What the world's clock shows when this process' clock shows `moment`, if its rate does not
     /// change.
-    pub fn on_the_worlds_clock(&self, moment: Moment) -> Moment {
+    pub fn on_the_worlds_clock(&self, moment: Instant) -> Instant {
         let when = self.look(|process, _| process.clock.when(nanos(moment)));
-        Moment::from_origin(Duration::from_nanos(ORIGIN_NS.saturating_add(when)))
+        Instant::from_origin(Duration::from_nanos(ORIGIN_NS.saturating_add(when)))
     }
 
     /// How much true time passes while its clock advances by `length`, if its rate does not change.
@@ -213,15 +213,15 @@ impl fmt::Debug for Process {
     }
 }
 
-fn nanos(moment: Moment) -> u64 {
+fn nanos(moment: Instant) -> u64 {
     u64::try_from(moment.since_origin().as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Clock for Process {
-    fn now(&self) -> Moment {
+    fn now(&self) -> Instant {
         self.shared.lock().look(self.id);
         let shown = self.look(|process, now| process.clock.at(now));
-        Moment::from_origin(Duration::from_nanos(shown))
+        Instant::from_origin(Duration::from_nanos(shown))
     }
 
     fn wall_ms(&self) -> u64 {
@@ -230,7 +230,7 @@ impl Clock for Process {
         state.wall_ms().saturating_add_signed(skew)
     }
 
-    fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
+    fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
         Box::pin(Sleep { process: self.clone(), deadline: nanos(at), timer: None })
     }
 

@@ -81,7 +81,7 @@ thread_local! {
 
 /// The simulated process whose task is being polled on this thread; `None` on a real machine.
 ///
-/// For code that receives no seams because a library calls it: openraft's runtime.
+/// For code that receives no runtime because a library calls it: openraft's runtime.
 pub fn current() -> Option<Process> {
     CURRENT.with_borrow(Clone::clone)
 }
