@@ -7,10 +7,16 @@ _list:
 verify:
     .ci/verify
 
-# Rewrites: format, and the lints that clippy can mend by itself.
+# Rewrites: format, the lints that clippy can mend by itself, and the listing of the public API.
 fix:
     cargo clippy --workspace --all-targets --locked --fix --allow-dirty --allow-staged
     cargo fmt --all
+    cargo run --quiet --locked -p holdfast-api -- --write
+
+# What `cargo add` of the library or the recipes needs, as packages in target/package.
+packages:
+    cargo package --no-verify --allow-dirty -p holdfast-client -p holdfast-recipes -p holdfast-guard -p holdfast-keyspace \
+        -p holdfast-runtime -p holdfast-mutants -p holdfast-proto -p holdfast-types
 
 # The tests; arguments go to tests/run, for instance `just test --only fast`.
 test *arguments:

@@ -30,7 +30,7 @@
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
 //! - [`Acquire::enqueue`]: the place in the queue, as a future and as a stream of changes.
 //! - [`Client::claim`]: takes over a hold or a place that was imported from another store.
-//! - [`Client::watch`]: changes of locks, for observers without a session.
+//! - [`Reader::watch`]: changes of locks, for observers without a session.
 //!
 //! `client/examples` shows them at work: fenced writes, a batch worker, leader election.
 //!

@@ -396,6 +396,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-runtime", "proto"),
         ("holdfast-fuzz", ""),
         ("holdfast-model", ""),
+        ("holdfast-api", ""),
         ("holdfast-keyspace", "runtime"),
         ("holdfast-server", "keyspace core mutants proto runtime"),
         ("holdfast-guard", "mutants runtime types"),

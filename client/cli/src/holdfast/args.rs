@@ -12,9 +12,8 @@ use holdfast::Builder;
 use holdfast_cli::CONNECT_LIMIT;
 pub(crate) use holdfast_cli::duration;
 
-use crate::failure::Failure;
 #[cfg(feature = "cassandra")]
-use crate::failure::OWN_ERROR;
+use crate::failure::{Failure, OWN_ERROR};
 
 /// The servers without an option or variable.
 const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";

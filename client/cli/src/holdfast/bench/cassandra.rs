@@ -13,6 +13,7 @@ use serde_json::json;
 use super::pairs::{self, Loops, Window};
 use super::probe::{self, Probe};
 use super::row::{Row, float, timestamp};
+use super::store::Store;
 use super::table;
 use crate::args::Global;
 use crate::failure::Failure;
@@ -78,7 +79,7 @@ pub(crate) async fn measure(
     let start = format!("bench/{:016x}/", runtime.rng.next_u64());
     let loops = Loops {
         probe: Probe::new(runtime.clock.clone(), None),
-        lockers: measured.lockers,
+        stores: measured.lockers.into_iter().map(Store::Cassandra).collect(),
         clients: count(args.clients),
         names: (0..args.names).map(|lock| format!("{start}{lock}")).collect(),
         runtime: runtime.clone(),

@@ -19,6 +19,7 @@ mod probe;
 mod row;
 mod scene;
 mod score;
+mod store;
 mod table;
 mod takeover;
 

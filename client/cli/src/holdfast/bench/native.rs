@@ -1,25 +1,21 @@
 //! The closed loops on the native store.
 
-use std::sync::Arc;
-
-use holdfast_recipes::RemoteLocker;
-
 use super::Plan;
 use super::pairs::{self, Loops, Window};
 use super::row::Row;
 use super::scene::Scene;
+use super::store::Store;
 use crate::failure::Failure;
 
 /// W1 to W3; `shared`: all clients use one lock.
 pub(super) async fn measure(plan: &Plan, scene: &Scene, shared: bool) -> Result<Row, Failure> {
     let sessions = scene.sessions(plan, plan.sessions).await?;
-    let locker = |session: &holdfast::Client| Arc::new(session.clone()) as Arc<dyn RemoteLocker>;
     let start = scene.names();
     let locks = if shared { 1 } else { plan.clients };
     let loops = Loops {
         runtime: scene.runtime.clone(),
         probe: scene.probe(),
-        lockers: sessions.iter().map(locker).collect(),
+        stores: sessions.iter().cloned().map(Store::Native).collect(),
         clients: plan.clients,
         names: (0..locks).map(|lock| format!("{start}{lock}")).collect(),
     };

@@ -1,9 +1,8 @@
-//! W1, W2 and W3: acquire and release, over and over, with any locker.
+//! W1, W2 and W3: acquire and release, over and over, in any store.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_recipes::{Patience, RemoteLocker};
 use holdfast_runtime::{Clock, Instant, Runtime};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -12,6 +11,7 @@ use super::WARM_UP;
 use super::probe::{Cost, Probe};
 use super::row::{self, Row, float};
 use super::score::{Pair, Score};
+use super::store::Store;
 use crate::failure::Failure;
 
 /// How long after the window an acquire that began in it may take before it counts as failed.
@@ -24,7 +24,7 @@ pub(super) struct Loops {
     pub(super) runtime: Runtime,
     pub(super) probe: Probe,
     /// Shared by the clients.
-    pub(super) lockers: Vec<Arc<dyn RemoteLocker>>,
+    pub(super) stores: Vec<Store>,
     pub(super) clients: usize,
     /// At least one; shared by the clients, if there are fewer.
     pub(super) names: Vec<String>,
@@ -82,7 +82,7 @@ pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failur
         tally: Mutex::new(Tally { score, last: vec![None; names.len()] }),
         names,
     });
-    let all = start(&turns, &loops.lockers, loops.clients);
+    let all = start(&turns, &loops.stores, loops.clients);
     let cost = cost_of(loops, window).await?;
     wait_for(all).await;
     let rss = loops.probe.servers_rss()?;
@@ -90,16 +90,12 @@ pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failur
 }
 
 /// Starts the clients; the receiver closes when the last of them is done.
-fn start(
-    turns: &Arc<Turns>,
-    lockers: &[Arc<dyn RemoteLocker>],
-    clients: usize,
-) -> mpsc::Receiver<()> {
+fn start(turns: &Arc<Turns>, stores: &[Store], clients: usize) -> mpsc::Receiver<()> {
     let (done, all) = mpsc::channel(1);
-    for (client, locker) in (0..clients).zip(lockers.iter().cycle()) {
-        let (own, locker, done) = (turns.clone(), locker.clone(), done.clone());
+    for (client, store) in (0..clients).zip(stores.iter().cycle()) {
+        let (own, store, done) = (turns.clone(), store.clone(), done.clone());
         let loops = async move {
-            own.take(client, &*locker).await;
+            own.take(client, &store).await;
             drop(done);
         };
         turns.runtime.spawn("bench-client", loops).detach();
@@ -128,26 +124,21 @@ impl Turns {
 
     /// Runs one client: the next request follows as soon as its release was acknowledged, until the
     /// window ends.
-    async fn take(&self, client: usize, locker: &dyn RemoteLocker) {
+    async fn take(&self, client: usize, store: &Store) {
         let name = client % self.names.len();
         while self.runtime.clock.now() < self.window.until {
-            if let Err(error) = self.take_one(client, locker, name).await {
+            if let Err(error) = self.take_one(client, store, name).await {
                 self.tally().score.failed(&error);
                 self.runtime.sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
 
-    async fn take_one(
-        &self,
-        client: usize,
-        locker: &dyn RemoteLocker,
-        name: usize,
-    ) -> holdfast::Result<()> {
+    async fn take_one(&self, client: usize, store: &Store, name: usize) -> holdfast::Result<()> {
         let clock = &self.runtime.clock;
         let asked = clock.now();
         let patience = self.window.until.saturating_since(asked) + PATIENCE;
-        let guard = locker.acquire(&self.names[name], Patience::AtMost(patience)).await?;
+        let guard = store.acquire(&self.names[name], patience).await?;
         let granted = clock.now();
         let handover = self.handed_over(name, client, granted);
         guard.release().await?;
