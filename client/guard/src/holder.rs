@@ -1,10 +1,10 @@
-//! Who holds a lock.
+//! The holder of a lock.
 
 use std::time::Duration;
 
 use crate::{FencingToken, Mode};
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {

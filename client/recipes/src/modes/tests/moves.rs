@@ -142,7 +142,7 @@ fn who_waits_when_the_mode_changes_waits_on_in_the_new_mode() {
             theirs.release().await.unwrap();
         };
         let (guard, ()) = tokio::join!(waiting, changing);
-        assert!(guard.token().is_some(), "it was had in both");
+        assert!(guard.token().is_some(), "the lock was held in both stores");
     });
 }
 
