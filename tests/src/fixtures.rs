@@ -70,7 +70,7 @@ fn claim() -> wire::Acquire {
 }
 
 fn release() -> wire::Release {
-    wire::Release { token: TOKEN, names: vec!["a".into(), "b".into()] }
+    wire::Release { token: TOKEN, names: vec!["a".into(), "b".into()], lost: false }
 }
 
 fn set_value(change: wire::set_value::Change) -> wire::SetValue {

@@ -213,7 +213,7 @@ impl Wire {
     /// Releases these names of a grant.
     pub async fn release_names(&mut self, token: u64, names: &[&str]) {
         let names = names.iter().map(|name| name.as_bytes().to_vec().into()).collect();
-        self.send(Ask::Release(Release { token, names })).await;
+        self.send(Ask::Release(Release { token, names, lost: false })).await;
     }
 
     /// Changes the value of `name`, held under `token`; `None` is a frame without a change.

@@ -272,7 +272,7 @@ impl Machine {
                 self.queue(Intent::Cancel(key));
             }
             Phase::Uncovered(uncovered) => {
-                request.phase = Phase::GivingBack(GivingBack::unattended(uncovered.token));
+                request.phase = Phase::GivingBack(GivingBack::unused(uncovered.token));
                 self.queue(Intent::Release(key));
             }
             Phase::Held(_) => self.give_back(key, None),

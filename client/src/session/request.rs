@@ -62,6 +62,9 @@ pub(super) struct GivingBack {
     /// How often it was sent. After a second copy, "not the holder" means that the first one
     /// released the lock.
     pub(super) sent: u32,
+    /// The hold was lost before: what its holder was doing may be half done, and the store marks the
+    /// value as suspect.
+    pub(super) is_lost: bool,
     /// Receives the outcome.
     pub(super) done: Done,
 }
@@ -79,9 +82,19 @@ pub(super) struct Part {
 }
 
 impl GivingBack {
-    /// A release whose outcome no caller awaits.
-    pub(super) fn unattended(token: FencingToken) -> Self {
-        Self { token, sent: 0, done: None }
+    /// A release of a grant that no caller ever had.
+    pub(super) fn unused(token: FencingToken) -> Self {
+        Self { token, sent: 0, is_lost: false, done: None }
+    }
+
+    /// A release by its holder.
+    pub(super) fn by_holder(token: FencingToken, done: Done) -> Self {
+        Self { token, sent: 0, is_lost: false, done }
+    }
+
+    /// A release of a hold that its holder lost.
+    pub(super) fn lost(token: FencingToken) -> Self {
+        Self { token, sent: 0, is_lost: true, done: None }
     }
 }
 

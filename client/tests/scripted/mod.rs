@@ -267,8 +267,16 @@ impl Server {
 
     pub async fn release(&mut self) -> u64 {
         match self.hear().await {
-            client_frame::Body::Release(release) => release.token,
+            client_frame::Body::Release(release) if !release.lost => release.token,
             other => panic!("not Release: {other:?}"),
+        }
+    }
+
+    /// The next frame, which is a release of a lost hold: its token.
+    pub async fn release_lost(&mut self) -> u64 {
+        match self.hear().await {
+            client_frame::Body::Release(release) if release.lost => release.token,
+            other => panic!("no Release of a lost hold: {other:?}"),
         }
     }
 

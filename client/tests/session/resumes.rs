@@ -103,7 +103,7 @@ async fn a_grant_that_state_shows_after_the_deadline_is_handed_out_once_the_leas
     assert!(second.try_recv().is_err() && third.try_recv().is_err(), "there is no lease yet (I6)");
 
     server.say(kept_alive(seq)).await;
-    assert_eq!(server.release().await, 41, "what was lost stays lost");
+    assert_eq!(server.release_lost().await, 41, "what was lost stays lost");
     let (two, three) = (second.await.unwrap().unwrap(), third.await.unwrap().unwrap());
     assert!(two.is_safe() && three.is_safe() && !guard.is_safe());
 }

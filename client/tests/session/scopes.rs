@@ -98,7 +98,7 @@ async fn a_guard_that_nothing_covers_any_more_is_lost_and_given_back_while_its_s
     let (_client, mut server, guard) = holding(&mut net).await;
     server.scopes = told(3, 0);
 
-    let (lost, token) = tokio::join!(guard.lost(), server.release());
+    let (lost, token) = tokio::join!(guard.lost(), server.release_lost());
 
     assert_eq!((lost, token), (LostReason::AuthorityPassed, of_epoch(3)));
     assert!(!guard.is_safe());
@@ -117,7 +117,7 @@ async fn a_guard_of_an_epoch_that_is_over_is_lost_at_once() {
     server.say(kept_alive_in(seq, told(6, 10_000))).await;
 
     assert_eq!(guard.lost().now_or_never(), Some(LostReason::AuthorityPassed));
-    assert_eq!(server.release().await, of_epoch(3));
+    assert_eq!(server.release_lost().await, of_epoch(3));
 }
 
 #[tokio::test(start_paused = true)]

@@ -159,7 +159,7 @@ async fn a_change_never_sent_before_the_deadline_is_certainly_not_made() {
     assert_eq!(change.await, Err(Error::Lost { reason: LostReason::DeadlinePassed }));
     drop(server);
     server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
-    assert_eq!(server.release().await, 41, "and nothing else is sent");
+    assert_eq!(server.release_lost().await, 41, "and nothing else is sent");
 }
 
 #[tokio::test(start_paused = true)]

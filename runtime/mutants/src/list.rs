@@ -90,6 +90,8 @@ mutants! {
         "the waits of a session that ended stay in their queues";
     SuspectNotSet, "suspect-not-set", "§4, value",
         "the value of a holder whose lease ran out is not suspect";
+    LostReleaseIsClean, "lost-release-is-clean", "§4, value",
+        "the value of a hold that its client lost, and gives back when it is connected again, is not suspect";
     TableBytesNotCounted, "table-bytes-not-counted", "I27",
         "a request is kept without being counted towards the bytes that the table may take";
     LocksLeftBehind, "locks-left-behind", "I33",

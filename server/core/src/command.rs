@@ -184,6 +184,19 @@ pub enum Command {
         /// The limit, as the table counts itself ([`Counts::table_bytes`](crate::Counts::table_bytes)).
         max_bytes: u64,
     },
+    /// Gives back a grant, or some of its locks, that its client had already lost: the safe
+    /// deadline passed before the client released it. As `Release`, and the values of the locks
+    /// become suspect as if the lease had expired.
+    ReleaseLost {
+        /// As in `Release`.
+        session: SessionId,
+        /// As in `Acquire`.
+        done_below: RequestId,
+        /// As in `Release`.
+        token: FencingToken,
+        /// As in `Release`.
+        locks: Vec<LockName>,
+    },
 }
 
 impl Command {
@@ -208,7 +221,20 @@ impl Command {
             | Self::Suspend { .. }
             | Self::Resume { .. }
             | Self::RaiseEpoch { .. } => 4,
-            Self::LimitTable { .. } => 5,
+            Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
+        }
+    }
+
+    /// The same command in a form that older versions know, for members of an older release;
+    /// itself if it has no such form. A lock must come free in a cluster of two releases too: there
+    /// a lost grant is released as any other, and its value does not become suspect.
+    #[must_use]
+    pub fn into_older_form(self) -> Self {
+        match self {
+            Self::ReleaseLost { session, done_below, token, locks } => {
+                Self::Release { session, done_below, token, locks }
+            }
+            command => command,
         }
     }
 }

@@ -18,6 +18,17 @@ pub(crate) struct Ending {
     pub(crate) part: Part,
 }
 
+/// A grant, or a part of it, that its session gives back.
+pub(crate) struct Returned<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) done_below: RequestId,
+    pub(crate) token: FencingToken,
+    /// Empty: all that the grant holds.
+    pub(crate) locks: &'a [LockName],
+    /// The client had lost it before it gave it back.
+    pub(crate) is_lost: bool,
+}
+
 impl LockTable {
     /// Ends a request, whatever its state: a waiting one leaves its queues, a hold is passed on, an
     /// unseen id is spent.
@@ -50,7 +61,7 @@ impl LockTable {
             Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
                 let (wish, token, part) = (wish.clone(), *token, *part);
                 let grant = Grant { session, request, token };
-                self.give_back(&Ending { grant, wish, part }, Part::default(), events);
+                self.give_back(&Ending { grant, wish, part }, Part::default(), false, events);
                 Was::Held { token }
             }
             Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
@@ -95,8 +106,8 @@ impl LockTable {
         }
     }
 
-    /// Gives back the locks of the grant `token`, or only `locks` of them, and passes them on at
-    /// once.
+    /// Gives back the locks of a grant, or only some of them, and passes them on at once. If the
+    /// client had lost the grant before, the values of the locks become suspect first.
     ///
     /// The token is compared, not only the session: a release delayed past a re-acquire by the same
     /// session must not free the newer grant (I13). A second copy of a release is refused, and
@@ -108,14 +119,8 @@ impl LockTable {
     /// session's mark: [`Rejection::NotHolder`] if the session has no current hold under that
     /// token; [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
     /// [`Rejection::TooManyNames`], [`Rejection::NameTwice`].
-    pub(crate) fn release(
-        &mut self,
-        session: SessionId,
-        done_below: RequestId,
-        token: FencingToken,
-        locks: &[LockName],
-        events: &mut Vec<Event>,
-    ) -> Outcome {
+    pub(crate) fn release(&mut self, returned: &Returned<'_>, events: &mut Vec<Event>) -> Outcome {
+        let &Returned { session, done_below, token, locks, is_lost } = returned;
         self.confirm(session, done_below)?;
         let found = self.open(session)?;
         let newest = found.holds.last_key_value().filter(|_| mutant!(ReleaseIgnoresToken));
@@ -126,7 +131,7 @@ impl LockTable {
         let left = held.without(part);
         let grant = Grant { session, request, token };
         let ending = Ending { grant, wish: wish.clone(), part };
-        self.give_back(&ending, left, events);
+        self.give_back(&ending, left, is_lost, events);
         Ok(Answer::Released { request, token, over: left.is_empty() })
     }
 
@@ -147,21 +152,20 @@ impl LockTable {
     }
 
     /// Ends a part of a hold by its holder; `left` is what it goes on to hold.
-    fn give_back(&mut self, ending: &Ending, left: Part, events: &mut Vec<Event>) {
+    fn give_back(&mut self, ending: &Ending, left: Part, is_lost: bool, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
         self.change_session(session, |found| found.give_back(request, token, left));
         let (items, over) = (wish.items_of(*part), left.is_empty());
         events.push(Event::Released { session, request, token, items, over });
+        if is_lost && !mutant!(LostReleaseIsClean) {
+            self.suspect_values(ending, events);
+        }
         self.end_hold(ending, events);
     }
 
     /// Ends a hold without a release, because its session ended or its epoch was raised, and passes
     /// on its locks. The caller has removed it from the session's records.
-    ///
-    /// An exclusive holder whose lease ran out, or whose scope was served elsewhere, may have been
-    /// about to set the value of its lock, or have done half of the work that the value describes:
-    /// the table marks the value as suspect before the next holder gets it.
     pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
         let Ending { grant, wish, part } = ending;
         let Grant { session, request, token } = *grant;
@@ -172,13 +176,20 @@ impl LockTable {
             LossCause::Expired | LossCause::EpochRaised => true,
         };
         if unclean && !mutant!(SuspectNotSet) {
-            for (name, mode) in wish.iter_part(*part) {
-                if mode == Mode::Exclusive {
-                    self.suspect_value(name, events);
-                }
-            }
+            self.suspect_values(ending, events);
         }
         self.end_hold(ending, events);
+    }
+
+    /// Marks the values of a hold as suspect, before the next holder gets them. An exclusive holder
+    /// whose lease ran out, or whose scope was served elsewhere, may have been about to set the
+    /// value of its lock, or have done half of the work that the value describes.
+    fn suspect_values(&mut self, ending: &Ending, events: &mut Vec<Event>) {
+        for (name, mode) in ending.wish.iter_part(ending.part) {
+            if mode == Mode::Exclusive {
+                self.suspect_value(name, events);
+            }
+        }
     }
 
     fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {

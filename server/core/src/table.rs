@@ -15,6 +15,7 @@ use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::import::{Claimed, Imported};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::release::Returned;
 use crate::scopes::Scopes;
 use crate::sessions::Sessions;
 use crate::value::Write;
@@ -163,7 +164,12 @@ impl LockTable {
                 self.stop_waiting(session, request, events)
             }
             Command::Release { session, done_below, token, ref locks } => {
-                self.release(session, done_below, token, locks, events)
+                let is_lost = false;
+                self.release(&Returned { session, done_below, token, locks, is_lost }, events)
+            }
+            Command::ReleaseLost { session, done_below, token, ref locks } => {
+                let is_lost = true;
+                self.release(&Returned { session, done_below, token, locks, is_lost }, events)
             }
             Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
                 let write = Write { session, done_below, request, token, lock, change };

@@ -226,9 +226,13 @@ impl Stage {
                 let request = RequestId::new(words.number(2));
                 Command::StopWaiting { session, request }
             }
-            "release" => {
+            verb @ ("release" | "release-lost") => {
                 let locks = words.items(3).into_iter().map(|item| item.lock).collect();
-                Command::Release { session, done_below, token: words.token(), locks }
+                let token = words.token();
+                match verb {
+                    "release" => Command::Release { session, done_below, token, locks },
+                    _ => Command::ReleaseLost { session, done_below, token, locks },
+                }
             }
             "set" | "clear" | "confirm" => {
                 let request = self.request(session, words);

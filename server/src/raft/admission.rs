@@ -71,9 +71,10 @@ impl Kind {
             | Command::Suspend { .. }
             | Command::Resume { .. }
             | Command::RaiseEpoch { .. } => Self::Own,
-            Command::CloseSession { .. } | Command::Cancel { .. } | Command::Release { .. } => {
-                Self::Frees
-            }
+            Command::CloseSession { .. }
+            | Command::Cancel { .. }
+            | Command::Release { .. }
+            | Command::ReleaseLost { .. } => Self::Frees,
             Command::OpenSession { .. }
             | Command::Acquire { .. }
             | Command::SetValue { .. }
@@ -104,6 +105,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::Acquire { session, .. }
         | Command::Cancel { session, .. }
         | Command::Release { session, .. }
+        | Command::ReleaseLost { session, .. }
         | Command::SetValue { session, .. }
         | Command::StopWaiting { session, .. }
         | Command::Claim { session, .. } => Some(*session),

@@ -176,6 +176,7 @@ impl Proposer {
     /// See [`Consensus::submit`](crate::consensus::Consensus::submit). A command that can be
     /// refused at once is refused before this returns.
     pub(super) fn submit(&self, command: Command, done: Done) {
+        let command = self.in_known_form(command);
         match self.admit(&command) {
             Err(error) => done(Err(error)),
             Ok(tenure) => {
@@ -214,11 +215,20 @@ impl Proposer {
     fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {
         let tenure = self.role.borrow().tenure();
         let tenure = tenure.ok_or_else(|| not_leader(&self.role))?;
-        self.policy.check_version(command).or_else(|unknown| {
-            if self.was_applied(command.version()) { Ok(()) } else { Err(unknown) }
-        })?;
+        self.check_version(command)?;
         self.policy.check_room(command)?;
         Ok(tenure)
+    }
+
+    /// The command, or an older form of it where a member may not know its own (I29).
+    fn in_known_form(&self, command: Command) -> Command {
+        if self.check_version(&command).is_ok() { command } else { command.into_older_form() }
+    }
+
+    fn check_version(&self, command: &Command) -> Result<(), ProposeError> {
+        self.policy.check_version(command).or_else(|unknown| {
+            if self.was_applied(command.version()) { Ok(()) } else { Err(unknown) }
+        })
     }
 
     /// When a version was proposed, every member knew it (I29). So a member that is down when a

@@ -18,12 +18,37 @@ use super::refusals;
 /// A frame after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    KeepAlive { seq: u64 },
-    Acquire { request: RequestId, items: Vec<Item>, need: Need, wait: bool, follow_place: bool },
-    Claim { request: RequestId, lock: LockName, owner: Label, follow_place: bool },
-    Cancel { request: RequestId },
-    Release { token: FencingToken, locks: Vec<LockName> },
-    SetValue { request: RequestId, token: FencingToken, lock: LockName, change: ValueChange },
+    KeepAlive {
+        seq: u64,
+    },
+    Acquire {
+        request: RequestId,
+        items: Vec<Item>,
+        need: Need,
+        wait: bool,
+        follow_place: bool,
+    },
+    Claim {
+        request: RequestId,
+        lock: LockName,
+        owner: Label,
+        follow_place: bool,
+    },
+    Cancel {
+        request: RequestId,
+    },
+    /// `is_lost`: the client had lost the grant before.
+    Release {
+        token: FencingToken,
+        locks: Vec<LockName>,
+        is_lost: bool,
+    },
+    SetValue {
+        request: RequestId,
+        token: FencingToken,
+        lock: LockName,
+        change: ValueChange,
+    },
     Close,
 }
 
@@ -40,8 +65,11 @@ impl Request {
                 Command::Claim { session, done_below, request, lock, owner }
             }
             Self::Cancel { request } => Command::Cancel { session, done_below, request },
-            Self::Release { token, locks } => {
+            Self::Release { token, locks, is_lost: false } => {
                 Command::Release { session, done_below, token, locks }
+            }
+            Self::Release { token, locks, is_lost: true } => {
+                Command::ReleaseLost { session, done_below, token, locks }
             }
             Self::SetValue { request, token, lock, change } => {
                 Command::SetValue { session, done_below, request, token, lock, change }
@@ -195,7 +223,8 @@ fn read_release(frame: &Release) -> Result<Request, Unfit> {
     let subject = Some(Subject::Token(frame.token));
     let locks = read_names(frame.names.iter().map(|name| &name[..]))
         .map_err(|refusal| Unfit::Refused { subject, refusal })?;
-    Ok(Request::Release { token: FencingToken::from_raw(frame.token), locks })
+    let (token, is_lost) = (FencingToken::from_raw(frame.token), frame.lost);
+    Ok(Request::Release { token, locks, is_lost })
 }
 
 fn read_set_value(frame: &SetValue) -> Result<Request, Unfit> {

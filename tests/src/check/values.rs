@@ -259,7 +259,7 @@ impl Possible {
 enum Ending {
     /// By release, cancel or close.
     Clean,
-    /// By the end of its lease.
+    /// By the end of its lease, or because its client lost it before that.
     Unclean,
     /// By one of the two.
     Unknown,
@@ -276,11 +276,10 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
                 client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
-        Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,
+        // The client gives a hold back that it lost, and says so: no release by its holder.
+        Some((_, Over::Told(LostCause::Expired | LostCause::Deadline))) => Ending::Unclean,
         Some((_, Over::Told(LostCause::Closed))) => Ending::Clean,
         None if killed => Ending::Unclean,
-        Some((_, Over::Told(LostCause::Deadline | LostCause::Gone) | Over::Lapsed)) | None => {
-            Ending::Unknown
-        }
+        Some((_, Over::Told(LostCause::Gone) | Over::Lapsed)) | None => Ending::Unknown,
     }
 }

@@ -332,7 +332,7 @@ impl Caller {
         let token = holding.token;
         loop {
             self.write(What::Release { token, names: Vec::new() });
-            let release = Some(Release { token, names: Vec::new() });
+            let release = Some(Release { token, ..Release::default() });
             let asked = ReleaseRequest { session: Some(session.key()), done_below: 0, release };
             let call = self.line.ask(ANSWERED_WITHIN, |calls, node| async move {
                 calls.release(&node, asked).await

@@ -161,7 +161,7 @@ impl Rogue {
                 vec![ask.clone(), ask]
             }
             3 => vec![Self::acquire(1 + self.draw.clone().below(known.next_request))],
-            4 => vec![Ask::Release(Release { token: self.guess(known), names: Vec::new() })],
+            4 => vec![Ask::Release(Release { token: self.guess(known), ..Release::default() })],
             5 => {
                 let request_id = known.next_request;
                 known.next_request += 1;

@@ -76,7 +76,7 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
         hold.safety().end(GuardState::Lost(reason));
-        request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+        request.phase = Phase::GivingBack(GivingBack::lost(hold.token));
         self.end_changes(key, reason);
         self.queue(Intent::Release(key));
     }

@@ -34,7 +34,7 @@ impl Machine {
             self.note_cover_ends();
             return;
         }
-        request.phase = Phase::GivingBack(GivingBack::unattended(token));
+        request.phase = Phase::GivingBack(GivingBack::unused(token));
         self.queue(Intent::Release(key));
     }
 
@@ -67,7 +67,7 @@ impl Machine {
         if !mutant!(ReleaseStaysSafe) {
             hold.safety().end(GuardState::Released);
         }
-        request.phase = Phase::GivingBack(GivingBack { token, sent: 0, done });
+        request.phase = Phase::GivingBack(GivingBack::by_holder(token, done));
         self.end_changes(key, LostReason::Revoked);
         self.queue(Intent::Release(key));
     }
@@ -122,7 +122,7 @@ impl Machine {
         let part = request.parts.iter_mut().find(|one| one.key == part)?;
         part.sent += 1;
         let names = part.names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
-        Some(Body::Release(v1::Release { token: hold.token.get(), names }))
+        Some(Body::Release(v1::Release { token: hold.token.get(), names, lost: false }))
     }
 
     pub(super) fn released(&mut self, released: &v1::Released) -> Option<StreamEnd> {
@@ -180,7 +180,7 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
         hold.safety().end(GuardState::Lost(reason));
-        request.phase = Phase::GivingBack(GivingBack::unattended(hold.token));
+        request.phase = Phase::GivingBack(GivingBack::lost(hold.token));
         self.end_changes(key, reason);
         self.queue(Intent::Release(key));
     }

@@ -104,8 +104,8 @@ impl Machine {
                     return None;
                 };
                 giving.sent += 1;
-                let token = giving.token.get();
-                Some(Body::Release(v1::Release { token, names: Vec::new() }))
+                let (token, lost) = (giving.token.get(), giving.is_lost);
+                Some(Body::Release(v1::Release { token, names: Vec::new(), lost }))
             }
             Intent::ReleaseNames(key, part) => self.release_of_names(key, part),
             Intent::Change(key) => self.change_frame(key),

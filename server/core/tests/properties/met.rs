@@ -63,7 +63,7 @@ const COMMANDS: [&str; 11] = [
 /// Commands that are few, because otherwise a history would consist of little else.
 const RARE_COMMANDS: [&str; 5] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 19] = [
+const SCENES: [&str; 20] = [
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
@@ -75,6 +75,7 @@ const SCENES: [&str; 19] = [
     "a value went with a grant",
     "a suspect value went with a grant",
     "a value became suspect",
+    "a value became suspect with a lost grant that was given back",
     "a value was confirmed",
     "a write was retried",
     "an acquire was retried",
@@ -215,11 +216,14 @@ impl Met {
             (Event::Released { over: false, .. }, _) => {
                 self.scene(true, "a grant gave back a part");
             }
-            (Event::Left { .. }, Command::Release { .. }) => {
+            (Event::Left { .. }, Command::Release { .. } | Command::ReleaseLost { .. }) => {
                 self.scene(true, "an any left the queues of what it was not granted");
             }
             (Event::ValueChanged { value: Some(value), .. }, Command::ExpireSession { .. }) => {
                 self.scene(value.suspect, "a value became suspect");
+            }
+            (Event::ValueChanged { .. }, Command::ReleaseLost { .. }) => {
+                self.scene(true, "a value became suspect with a lost grant that was given back");
             }
             (Event::ValueChanged { .. }, Command::SetValue { change, .. }) => {
                 self.scene(*change == ValueChange::Confirm, "a value was confirmed");

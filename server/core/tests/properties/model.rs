@@ -180,7 +180,11 @@ impl Model {
             }
             Command::Release { session, done_below, token, locks } => {
                 self.confirm(session, done_below)?;
-                self.release(session, token, &locks, events)
+                self.release(session, token, &locks, false, events)
+            }
+            Command::ReleaseLost { session, done_below, token, locks } => {
+                self.confirm(session, done_below)?;
+                self.release(session, token, &locks, true, events)
             }
             Command::SetValue { session, done_below, request, token, lock, change } => {
                 let mark = self.confirm(session, done_below)?;

@@ -285,7 +285,12 @@ fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
             _ => {}
         }
     }
-    Command::Release { session, done_below: done_below(rng, model, session), token, locks }
+    let done_below = done_below(rng, model, session);
+    // Some clients had lost it by then.
+    if rng.random_bool(0.2) {
+        return Command::ReleaseLost { session, done_below, token, locks };
+    }
+    Command::Release { session, done_below, token, locks }
 }
 
 /// A session, a token and its locks: mostly ones that belong together.

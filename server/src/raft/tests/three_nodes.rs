@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{
-    Answer, Batch, COMMAND_VERSION_OLDEST, Command, Has, ImportRow, Label, LockName, Rejection,
-    SessionId, Tenure,
+    Acquired, Answer, Batch, COMMAND_VERSION_OLDEST, Command, Has, ImportRow, Item, Label,
+    LockName, Rejection, RequestId, SessionId, Tenure, ValueChange,
 };
 
-use super::cluster::{Cluster, commit, follows, has_session, open, open_session, outcome, submit};
+use super::cluster::{
+    Cluster, acquire, commit, follows, has_session, open, open_session, outcome, submit,
+};
 use crate::consensus::{Consensus, Done, propose_when_known};
 use crate::error::ProposeError;
 use crate::raft::proposer::Policy;
@@ -524,6 +526,46 @@ async fn the_first_command_of_a_version_waits_for_a_member_that_comes_back() {
 
     assert!(matches!(back.map(|done| done.outcome), Ok(Ok(Answer::Imported { .. }))));
     cluster.shutdown().await;
+}
+
+/// I29: a lock that its client lost comes free in a cluster of two releases too, and there its value does
+/// not become suspect.
+#[tokio::test(start_paused = true)]
+async fn a_lost_grant_is_released_as_any_other_beside_a_member_of_an_older_release() {
+    for older in [true, false] {
+        let mut cluster = Cluster::stopped(3, AS_IT_IS);
+        cluster.older = older;
+        for node_id in 1..=3 {
+            cluster.start(node_id, MemoryStore::new(node_id)).await;
+        }
+        cluster.formed().await;
+        // A leader asks all members every second.
+        cluster.runtime.sleep(Duration::from_secs(3)).await;
+        let (leader, _) = cluster.leader().await;
+        let replica = cluster.replica(leader);
+        let (session, lock) = (open(replica).await, LockName::parse("jobs").unwrap());
+        let granted = commit(replica, acquire(session, 1, "jobs")).await.outcome;
+        let Ok(Answer::Acquired { state: Acquired::Granted { token, .. }, .. }) = granted else {
+            panic!("not granted: {granted:?}");
+        };
+        let (request, done_below) = (RequestId::new(2), RequestId::new(0));
+        let change = ValueChange::Set(b"half".to_vec());
+        let named = lock.clone();
+        let write = Command::SetValue { session, done_below, request, token, lock: named, change };
+        assert!(commit(replica, write).await.outcome.is_ok());
+
+        let lost = Command::ReleaseLost { session, done_below, token, locks: Vec::new() };
+        let released = commit(replica, lost).await.outcome;
+
+        assert!(matches!(released, Ok(Answer::Released { over: true, .. })), "{released:?}");
+        let mut suspect = None;
+        replica.read(&mut |table, _| {
+            let values = table.values_of(&[Item::exclusive(lock.clone())]);
+            suspect = values.first().map(|(_, value)| value.suspect);
+        });
+        assert_eq!(suspect, Some(!older));
+        cluster.shutdown().await;
+    }
 }
 
 /// The end of a leader's role is visible, and the next leader has another tenure.

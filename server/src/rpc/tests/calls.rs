@@ -81,7 +81,7 @@ async fn a_refusal_comes_as_a_code_and_as_a_typed_detail() {
     let result = client.keep_alive(KeepAliveRequest { session: Some(wrong) }).await;
     assert_refused(result, Code::NotFound, RefusalReason::SessionUnknown);
 
-    let release = Some(Release { token: held.token, names: Vec::new() });
+    let release = Some(Release { token: held.token, ..Release::default() });
     let foreign = ReleaseRequest { session: Some(other.clone()), done_below: 0, release };
     let result = client.release(foreign).await;
     assert_refused(result, Code::FailedPrecondition, RefusalReason::NotHolder);
@@ -131,7 +131,7 @@ async fn a_call_that_its_client_drops_ends_at_the_server_and_keeps_its_place() {
     }
     waiting(0).await;
 
-    let release = Some(Release { token: held.token, names: Vec::new() });
+    let release = Some(Release { token: held.token, ..Release::default() });
     let release = ReleaseRequest { session: Some(holder.clone()), done_below: 0, release };
     client.release(release).await.unwrap();
     let mut try_it = wanted(&holder, 2, vec![item("jobs", Mode::Exclusive)]);
@@ -197,7 +197,7 @@ async fn a_token_is_current_for_its_names_while_they_are_held() {
     let key = open_session(&mut client).await;
     let set = vec![item("a", Mode::Exclusive), item("b", Mode::Shared)];
     let token = acquire(&mut client, wanted(&key, 1, set)).await.unwrap().token;
-    let release = Some(Release { token, names: vec!["a".into()] });
+    let release = Some(Release { token, names: vec!["a".into()], lost: false });
     let release = ReleaseRequest { session: Some(key), done_below: 0, release };
     client.release(release).await.unwrap();
 

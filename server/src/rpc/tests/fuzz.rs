@@ -290,7 +290,7 @@ fn no_sequence_of_frames_brings_a_session_down() {
     let value = |bytes: &'static [u8]| Change::Value(bytes.into());
     let hold = vec![open(), Ask::Acquire(wanted(1, &["a", "b"], Mode::Exclusive)), keep_alive(1)];
     let any = Acquire { any: Some(AnyOf { min: 1 }), ..wanted(1, &["b", "c"], Mode::Shared) };
-    let release = |names: Vec<_>| Ask::Release(Release { token: FIRST_TOKEN, names });
+    let release = |names: Vec<_>| Ask::Release(Release { token: FIRST_TOKEN, names, lost: false });
     let set = Ask::SetValue(change(2, FIRST_TOKEN, "a", value(b"half way")));
     let seeds = [
         Script::default()
@@ -323,7 +323,7 @@ fn no_unary_call_brings_the_node_down() {
         wait_ms,
     };
     let set_value = Some(change(3, FIRST_TOKEN, "a", Change::Value("x".into())));
-    let release = Some(Release { token: FIRST_TOKEN, names: Vec::new() });
+    let release = Some(Release { token: FIRST_TOKEN, ..Release::default() });
     let cancel = Some(Cancel { request_id: 2 });
     let name = || "a".to_owned();
     let list = ListRequest { prefix: String::new(), page_size: Some(1), page_token: String::new() };

@@ -92,7 +92,8 @@ async fn a_release_of_a_name_twice_or_of_too_many_is_refused_by_its_token() {
         (vec!["a\n".into()], RefusalReason::Invalid, "U+000A"),
     ];
     for (names, reason, words) in cases {
-        let (subject, refusal) = refusal_of(Ask::Release(Release { token: 5, names })).await;
+        let (subject, refusal) =
+            refusal_of(Ask::Release(Release { token: 5, names, lost: false })).await;
         assert_eq!(subject, Some(Subject::Token(5)));
         assert_eq!(refusal.reason(), reason);
         assert!(refusal.message.contains(words), "{}", refusal.message);

@@ -58,7 +58,7 @@ impl World {
     }
 
     async fn release(&self, key: &SessionKey, token: u64) -> Result<Released, CallError> {
-        let release = Some(Release { token, names: Vec::new() });
+        let release = Some(Release { token, ..Release::default() });
         let asked = ReleaseRequest { session: Some(key.clone()), done_below: 0, release };
         self.hub.release(asked).await.map(|response| response.released.unwrap())
     }
@@ -176,7 +176,7 @@ async fn some_names_are_given_back_and_a_value_is_handed_on() {
         SetValueRequest { session: Some(first.clone()), done_below: 0, set_value: Some(set_value) };
     world.hub.set_value(set_value).await.unwrap();
 
-    let release = Some(Release { token, names: vec!["a".into()] });
+    let release = Some(Release { token, names: vec!["a".into()], lost: false });
     let some = ReleaseRequest { session: Some(first.clone()), done_below: 0, release };
     let released = world.hub.release(some).await.unwrap().released.unwrap();
 

@@ -77,7 +77,7 @@ async fn a_set_is_granted_whole_and_given_back_in_parts() {
     assert!(matches!(client.next().await, Body::Contended(_)));
 
     let Granted { token, request_id, .. } = granted;
-    client.send(Ask::Release(Release { token, names: vec!["b".into()] })).await;
+    client.send(Ask::Release(Release { token, names: vec!["b".into()], lost: false })).await;
     let part = Released { token, request_id, names: vec!["b".into()], partly: true };
     assert_eq!(client.next().await, Body::Released(part));
     assert_eq!(waiter.granted().await.names, ["b"]);

@@ -163,7 +163,7 @@ impl Model {
                 Was::Waiting
             }
             State::Held { token, holds, .. } => {
-                self.give_back(session, token, &holds, events);
+                self.give_back(session, token, &holds, false, events);
                 Was::Held { token }
             }
             State::Denied { .. } | State::Over => Was::Ended,
@@ -194,6 +194,7 @@ impl Model {
         session: SessionId,
         token: FencingToken,
         locks: &[LockName],
+        is_lost: bool,
         events: &mut Vec<Event>,
     ) -> Outcome {
         let held = self.held(session, token)?;
@@ -211,7 +212,7 @@ impl Model {
         }
         let given = |item: &&Item| locks.is_empty() || locks.contains(&item.lock);
         let given: Vec<Item> = holds.iter().filter(given).cloned().collect();
-        self.give_back(session, token, &given, events);
+        self.give_back(session, token, &given, is_lost, events);
         Ok(Answer::Released { request, token, over: given.len() == holds.len() })
     }
 
@@ -229,6 +230,7 @@ impl Model {
         session: SessionId,
         token: FencingToken,
         given: &[Item],
+        is_lost: bool,
         events: &mut Vec<Event>,
     ) {
         let held = |r: &&mut Request| r.session == session && r.token() == Some(token);
@@ -242,6 +244,9 @@ impl Model {
         }
         let items = given.iter().cloned().collect();
         events.push(Event::Released { session, request, token, items, over });
+        if is_lost {
+            self.suspect(given, events);
+        }
         self.hand_on(events);
     }
 
