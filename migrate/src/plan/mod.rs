@@ -25,15 +25,11 @@
 //! If the lowest were left out, the next native request would be granted a lock that its process
 //! may have. The plan names the choosing process.
 
-mod bakery;
 mod finding;
-mod lease;
-mod queue;
-mod shadow;
+mod recipes;
 mod strangers;
 #[cfg(test)]
 mod tests;
-mod tokens;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -133,11 +129,11 @@ pub fn plan(rows: LockRows, rules: &Rules) -> Option<LockPlan> {
     };
     let mut draft = Draft { lock: name, plan: LockPlan::default() };
     match said {
-        Said::Lease(row) => lease::plan(row, &mut draft),
-        Said::Queue { main, queue } => queue::plan(&main, queue, &mut draft),
-        Said::Shadow { main, shadow } => shadow::plan(&main, &shadow, &mut draft),
-        Said::Tokens(sessions) => tokens::plan(&sessions, rules.grace, &mut draft),
-        Said::Bakery { numbers, choosing } => bakery::plan(numbers, &choosing, &mut draft),
+        Said::Lease(row) => recipes::lease(row, &mut draft),
+        Said::Queue { main, queue } => recipes::queue(&main, queue, &mut draft),
+        Said::Shadow { main, shadow } => recipes::shadow(&main, &shadow, &mut draft),
+        Said::Tokens(sessions) => recipes::tokens(&sessions, rules.grace, &mut draft),
+        Said::Bakery { numbers, choosing } => recipes::bakery(numbers, &choosing, &mut draft),
     }
     draft.plan.rows.retain(|row| !rules.holds_natively(&row.owner));
     Some(draft.plan)
