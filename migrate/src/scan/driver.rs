@@ -16,11 +16,9 @@ use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
 
 use super::Identity;
 use super::error::ScanError;
-use super::join::{Page, Row};
-use super::ranges::Range;
 use super::scopes::ModeRow;
 use super::select::{Readable, of_keyspace};
-use super::tables::Tables;
+use super::tables::{Page, Range, Row, Tables};
 use crate::layout::{Actual, ActualColumn, Cell, Expected, Raw, Role, Type};
 
 /// How long a page may take.

@@ -5,22 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use holdfast_runtime::{Clock, Instant};
 
 use super::ScanError;
-use super::ranges::Range;
-use super::tables::Tables;
-use crate::layout::{Cell, Raw};
+use super::tables::{Page, Range, Row, Tables};
+use crate::layout::Raw;
 
 /// Locks that are reported together; the last token may add a few.
 const LOCKS_AT_ONCE: usize = 500;
-
-/// The cells of a row, in the order of the columns that are read.
-pub(crate) type Row = Vec<Option<Cell>>;
-
-/// Some rows of a table, in the order of their tokens.
-pub(crate) struct Page {
-    pub(crate) rows: Vec<(i64, Row)>,
-    /// Where the next page begins; `None`: this is the last.
-    pub(crate) next: Option<Vec<u8>>,
-}
 
 /// The source of pages.
 pub(super) trait Pages {
@@ -147,6 +136,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::layout::Cell;
 
     /// Tables as lists of tokens and keys, in pages of two rows.
     struct Tables([Vec<(i64, &'static str)>; 2]);

@@ -14,7 +14,6 @@
 mod driver;
 mod error;
 mod join;
-mod ranges;
 mod scopes;
 mod select;
 mod tables;
@@ -35,8 +34,8 @@ use crate::layout::{Cell, Heartbeat, LockRows, Names, Raw, Recipe, Said, TokenRo
 use driver::Driver;
 pub use error::ScanError;
 use join::{Side, join};
-pub use ranges::Range;
 pub use scopes::SeenScope;
+pub use tables::Range;
 use tables::Tables;
 
 /// Reads the tables of a recipe, which exist and have its columns.

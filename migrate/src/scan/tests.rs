@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::future::{FutureExt, join, ready};
 use holdfast_runtime::{BoxFuture, simulated};
 
-use super::join::{Page, Row};
 use super::scopes::ModeRow;
+use super::tables::{Page, Row};
 use super::*;
 use crate::plan::{Rules, changed_by_strangers};
 
