@@ -24,7 +24,6 @@
 //! operator, as at every stage but `native`. A rollback can be stopped at any point and begun
 //! again: an existing row is not written again, and stands until its TTL ends.
 
-mod owner;
 mod rows;
 
 use std::pin::pin;
@@ -41,7 +40,7 @@ use crate::import::{Fault, Importer};
 use crate::layout::{ColumnCell, LockRows, Raw, Recipe, Said};
 use crate::scan::{News, Range, Scan};
 use crate::verify::NativeStore;
-pub(crate) use owner::StandIn;
+pub(crate) use rows::StandIn;
 pub use rows::{NewRow, Put, Rows};
 
 /// Locks whose native state is read at once.
