@@ -30,27 +30,23 @@
 //! [`changed_by_strangers`]: crate::plan::changed_by_strangers
 
 mod checkpoint;
-mod left;
-#[cfg(test)]
-mod memory;
-mod pace;
+mod import_all;
+mod preconditions;
+mod remaining_ttl;
 mod requests;
 mod run;
-mod strangers;
 #[cfg(test)]
 mod tests;
-mod whole;
 
 use std::future::Future;
 
 use crate::plan::Kind;
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
-pub use left::left;
-pub use pace::Pace;
+pub use import_all::{Options, Step, WholeError, import_all, import_watched};
+pub use preconditions::{OtherTie, Stranger, first_stranger};
+pub use remaining_ttl::left;
 pub use requests::{GROUPS_MAX, ROWS_MAX, Request};
-pub use run::{Import, ImportError, Progress, Sum};
-pub use strangers::{Stranger, first_stranger};
-pub use whole::{Options, OtherTie, Step, WholeError, import_all, import_watched};
+pub use run::{Import, ImportError, Pace, Progress, Sum};
 
 /// One owner's rows with one remaining lease; the store opens one session for them, with that
 /// lease.

@@ -1,14 +1,13 @@
 //! A whole import, from opening the checkpoint to the last answer.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use futures_util::future::try_join3;
-use holdfast_recipes::{Stage, Writer};
+use holdfast_recipes::Stage;
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::strangers::{Stranger, first_stranger};
+use super::preconditions::{OtherTie, Stranger, first_stranger, registered};
 use super::{
     Checkpoint, CheckpointError, Fault, Import, ImportError, Importer, Job, Pace, Progress, Sum,
 };
@@ -117,45 +116,6 @@ pub enum WholeError {
     Target(Fault),
 }
 
-/// A scope is tied to another recipe or cluster than this import or move uses.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "scope {scope:?} is tied to {what} \"{tied}\", and this is \"{own}\": look whether --scope, --from, the names of tables, \
-     --keyspace and --endpoints are those that its processes have"
-)]
-pub struct OtherTie {
-    /// The scope.
-    pub scope: String,
-    /// `recipe`, or `cluster`.
-    pub what: &'static str,
-    /// What the scope's processes recorded.
-    pub tied: String,
-    /// What this import or move uses.
-    pub own: String,
-}
-
-impl OtherTie {
-    /// Checks that a scope is tied to `own`, or to nothing yet.
-    ///
-    /// # Errors
-    ///
-    /// [`OtherTie`] if it is tied to something else.
-    pub fn check(
-        scope: &str,
-        what: &'static str,
-        tied: Option<&str>,
-        own: &str,
-    ) -> Result<(), Self> {
-        match tied {
-            Some(tied) if tied != own => {
-                let (scope, tied, own) = (scope.to_owned(), tied.to_owned(), own.to_owned());
-                Err(Self { scope, what, tied, own })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// Imports all rows of the tables, without the ranges that an earlier run has done.
 ///
 /// Dropping the future, or ending the process, at any point is harmless: what was imported stands,
@@ -230,32 +190,6 @@ pub async fn import_watched<I: Importer>(
     let importing = async { import.run(news, &mut noting).await.map_err(WholeError::from) };
     let ((), (), sum) = try_join3(reading, watching, importing).await?;
     Ok(sum)
-}
-
-/// The writers of processes that hold natively what they hold in the tables. Fails if a scope below
-/// the prefix is native already, or is tied to other tables or another cluster.
-async fn registered(
-    scan: &Scan,
-    importer: &impl Importer,
-    table: &str,
-    prefix: &str,
-) -> Result<BTreeSet<Writer>, WholeError> {
-    let mut writers = BTreeSet::new();
-    for seen in scan.scopes(table).await?.into_iter().filter(|seen| seen.meets(prefix)) {
-        OtherTie::check(&seen.scope, "recipe", seen.recipe.as_deref(), &scan.named())?;
-        if seen.cluster.is_some() {
-            let own = importer.cluster().await.map_err(WholeError::Target)?;
-            OtherTie::check(&seen.scope, "cluster", seen.cluster.as_deref(), &own)?;
-        }
-        if let Some(process) = seen.older.into_iter().next() {
-            return Err(WholeError::Older { scope: seen.scope, process });
-        }
-        match seen.stage {
-            Some(Stage::Cassandra | Stage::Both) => writers.extend(seen.writers),
-            stage => return Err(WholeError::AlreadyNative { scope: seen.scope, stage }),
-        }
-    }
-    Ok(writers)
 }
 
 /// Records progress in the checkpoint and reports it.
