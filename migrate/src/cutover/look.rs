@@ -1,6 +1,13 @@
 //! Reads the recipe's rows before the scope leaves them: finds clients that lock by them alone, and
 //! rows that cannot be imported.
+//!
+//! Each pass remembers the cells that it has seen, in [`Marks`], to find those written during the
+//! run, which contradict `--writers-stopped`. No clock is read and no times are compared: a cell
+//! that an earlier pass did not see, or saw with another write time, was written in between. A
+//! client that writes nothing during the run is not noticed; that is what the operator's statement
+//! is for.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::try_join;
@@ -8,12 +15,11 @@ use holdfast_recipes::ScopeModes;
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::marks::Marks;
 use super::obstacle::{Obstacle, Obstacles};
 use super::walk::MoveError;
 use super::{OldClients, writers_of};
 use crate::layout::{LockRows, Raw};
-use crate::plan::{LockPlan, Rules, changed_by_strangers, changed_by_unregistered, plan};
+use crate::plan::{LockPlan, Rules, changed_by_strangers, changed_by_unregistered, marks_of, plan};
 use crate::rollback::StandIn;
 use crate::scan::{News, Range, Scan};
 use crate::verify::NativeStore;
@@ -25,6 +31,10 @@ const SUSPECTS: usize = 1_000;
 /// The pause before the second read. A process needs less to enter the scope, or to take both
 /// halves of a stand-in.
 const PAUSE: Duration = Duration::from_secs(3);
+
+/// Cells that are remembered, of 8 bytes each and about as much around them. A run with more ends
+/// with an error, because it could not distinguish new cells.
+const REMEMBERED_MAX: usize = 10_000_000;
 
 /// One examination of the scope's rows.
 pub(super) struct Look<'a, N> {
@@ -139,5 +149,48 @@ impl<N: NativeStore> Look<'_, N> {
             native.holders.iter().chain(&native.line).any(|party| !party.is_imported)
         };
         Ok(native.is_some_and(is_live))
+    }
+}
+
+/// A cell that was written during the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Newcomer {
+    pub(super) lock: String,
+    pub(super) owner: String,
+}
+
+/// The marks of one run; see the module.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    seen: BTreeSet<u64>,
+    /// The first pass is over: every mark from here on is new.
+    complete: bool,
+    pub(super) newcomer: Option<Newcomer>,
+    pub(super) too_many: bool,
+}
+
+impl Marks {
+    /// Records the cells of one lock.
+    pub(super) fn note(&mut self, rows: &LockRows, rules: &Rules) {
+        let lock = rows.lock.to_string();
+        if !lock.starts_with(&rules.prefix) {
+            return;
+        }
+        for (owner, mark) in marks_of(rows, rules) {
+            let is_new = !self.seen.contains(&mark);
+            if is_new && self.complete {
+                let lock = lock.clone();
+                self.newcomer.get_or_insert(Newcomer { lock, owner });
+            } else if self.seen.len() >= REMEMBERED_MAX {
+                self.too_many = true;
+            } else {
+                self.seen.insert(mark);
+            }
+        }
+    }
+
+    /// A pass has read every row.
+    pub(super) fn look_is_over(&mut self) {
+        self.complete = true;
     }
 }

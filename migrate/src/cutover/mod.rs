@@ -35,7 +35,6 @@
 //! halves, the process would have to wait for the import under its own name, until its TTL ends.
 
 mod look;
-mod marks;
 mod obstacle;
 #[cfg(test)]
 mod tests;
@@ -52,8 +51,7 @@ use crate::layout::LockRows;
 use crate::plan::Rules;
 use crate::scan::{Range, Scan};
 use crate::verify::{Difference, NativeStore, verify_rows};
-use look::Look;
-use marks::{Marks, Newcomer};
+use look::{Look, Marks, Newcomer};
 pub use obstacle::{Obstacle, Obstacles};
 pub use walk::{MoveError, Tell, Told};
 pub(crate) use walk::{Stepped, processes_in, walk};
