@@ -1,11 +1,9 @@
 //! Moves lock rows from Cassandra into Holdfast; see `holdfast-migrate --help`.
 
 mod args;
-mod cutover;
 mod import;
-mod moving;
+mod moves;
 mod plan;
-mod rollback;
 mod verify;
 
 use std::process::ExitCode;
@@ -40,7 +38,7 @@ fn run(cli: &Cli) -> Result<u8, Failure> {
         Command::Plan(args) => plan::run(cli, args),
         Command::Import(args) => import::run(cli, args),
         Command::Verify(args) => verify::run(cli, args),
-        Command::Cutover(args) => cutover::run(cli, args),
-        Command::Rollback(args) => rollback::run(cli, args),
+        Command::Cutover(args) => moves::cutover(cli, args),
+        Command::Rollback(args) => moves::rollback(cli, args),
     }
 }

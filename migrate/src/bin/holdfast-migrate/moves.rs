@@ -1,0 +1,341 @@
+//! `holdfast-migrate cutover` and `holdfast-migrate rollback`: opening a scope, moving it, and
+//! printing its way.
+
+use std::sync::Arc;
+
+use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
+use holdfast_cli::{line, place, printable, runtime};
+use holdfast_migrate::cutover::{Cutover, MoveError, Obstacle, Obstacles, OldClients, Told};
+use holdfast_migrate::import::{Options, Pace};
+use holdfast_migrate::native::Native;
+use holdfast_migrate::rollback::{Rollback, Rows};
+use holdfast_migrate::scan::{Scan, Session};
+use holdfast_recipes::{
+    Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope, Stage,
+};
+use holdfast_runtime::Runtime;
+use serde_json::{Value, json};
+
+use crate::args::{Back, Cli, CutoverArgs, Forward, RollbackArgs, ScopeArgs, number};
+use crate::import::{self, Shown};
+use crate::{plan, verify};
+
+/// Processes that the output names.
+const PROCESSES_SHOWN: usize = 20;
+
+/// A scope with both its stores.
+struct OpenScope {
+    session: Arc<Session>,
+    modes: ScopeModes,
+    scan: Scan,
+    native: Native,
+}
+
+impl OpenScope {
+    async fn open(cli: &Cli, args: &ScopeArgs) -> Result<Self, Failure> {
+        let native = args.servers.native()?;
+        let session = plan::session(cli).await?;
+        let scan = plan::scan_over(cli, &args.source, session.clone()).await?;
+        let cassandra = Cassandra::new(session.clone(), &cli.reach.keyspace, serial(args));
+        let table = ModesTable::named(&args.modes.modes_table);
+        let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, &args.name, table));
+        Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
+    }
+}
+
+fn serial(args: &ScopeArgs) -> SerialScope {
+    if args.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster }
+}
+
+/// Runs `holdfast-migrate cutover`.
+pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
+    let (ranges, _) = args.scope.source.ranges();
+    let mut printed = Printed::new(cli.json, ranges);
+    let view = runtime::block_on(async {
+        let opened = OpenScope::open(cli, &args.scope).await?;
+        let cutover = Cutover {
+            modes: &opened.modes,
+            scope: &args.scope.name,
+            scan: &opened.scan,
+            native: &opened.native,
+            options: options(args),
+            old_clients: if args.writers_stopped {
+                OldClients::Stopped
+            } else {
+                OldClients::MayWrite
+            },
+            leave_out: args.leave_out,
+            wait: args.scope.wait,
+            runtime: Runtime::system(),
+        };
+        let moved = cutover.run(target(args.to), &mut |told| printed.take(&told)).await;
+        moved.map_err(failure)
+    })??;
+    if cli.json {
+        line(json!({ "kind": "done", "stage": view.stage.as_str() }));
+    } else {
+        for text in what_next(cli, args, &view) {
+            line(printable(&text));
+        }
+    }
+    Ok(0)
+}
+
+fn target(to: Forward) -> Stage {
+    match to {
+        Forward::Both => Stage::Both,
+        Forward::Native => Stage::Native,
+        Forward::Fallback => Stage::Fallback,
+    }
+}
+
+fn options(args: &CutoverArgs) -> Options {
+    let (ranges, reads_at_once) = args.scope.source.ranges();
+    Options {
+        rules: args.scope.source.rules(&args.scope.name),
+        ranges,
+        reads_at_once,
+        requests_at_once: number(args.speed.requests_at_once),
+        pace: Pace::new(args.speed.rate),
+        checkpoint: None,
+        writers_stopped: true,
+        modes_table: None,
+    }
+}
+
+/// What the operator has to do next.
+fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
+    let scope = &args.scope.name;
+    if view.stage == Stage::Both {
+        return vec![
+            format!(
+                "scope \"{scope}\" is at both: old clients are kept out as long as they are there"
+            ),
+            "next: stop the last old client, then cutover --to native --writers-stopped".to_owned(),
+        ];
+    }
+    if view.stage == Stage::Fallback {
+        return vec![
+            format!("scope \"{scope}\" is at fallback: its processes may fall back on Cassandra"),
+            format!(
+                "next: holdfast scope set {scope} --fallback, if it is not set; then change each process to \
+                 fallback"
+            ),
+        ];
+    }
+    let (keyspace, table) = (&cli.reach.keyspace, &args.scope.modes.modes_table);
+    vec![
+        format!("scope \"{scope}\" is at native, and every process of it locks natively alone"),
+        format!(
+            "what is left in Cassandra: a row in {keyspace}.{table} for each process ({} now), which needs it as \
+             long as there is a way back (holdfast-migrate rollback)",
+            view.processes.len()
+        ),
+        "when there need be none: replace each Locker by a Client, process by process; then"
+            .to_owned(),
+        format!(
+            "  DELETE FROM \"{keyspace}\".\"{table}\" WHERE scope = '{}*';",
+            scope.replace('\'', "''")
+        ),
+        "and drop the recipe's tables once no scope uses them".to_owned(),
+    ]
+}
+
+/// Runs `holdfast-migrate rollback`.
+pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
+    let ranges = args.scope.source.ranges();
+    let mut printed = Printed::new(cli.json, ranges.0);
+    let view = runtime::block_on(async {
+        let opened = OpenScope::open(cli, &args.scope).await?;
+        let runtime = Runtime::system();
+        let (keyspace, serial) = (&cli.reach.keyspace, serial(&args.scope));
+        let database =
+            holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, serial);
+        let database =
+            database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
+        let rows = Rows::new(database, args.scope.source.names(), runtime.clone());
+        let rollback = Rollback {
+            modes: &opened.modes,
+            scope: &args.scope.name,
+            scan: &opened.scan,
+            rows: &rows,
+            native: &opened.native,
+            ranges,
+            live_for: args.live_for,
+            wait: args.scope.wait,
+            runtime,
+        };
+        let target = match args.to {
+            Back::Native => Stage::Native,
+            Back::Both => Stage::Both,
+            Back::Cassandra => Stage::Cassandra,
+        };
+        let moved = rollback.run(target, &mut |told| printed.take(&told)).await;
+        moved.map_err(failure)
+    })??;
+    if cli.json {
+        line(json!({ "kind": "done", "stage": view.stage.as_str() }));
+        return Ok(0);
+    }
+    let scope = printable(&args.scope.name);
+    line(format!("scope \"{scope}\" is at {}", view.stage));
+    line(match view.stage {
+        Stage::Cassandra => {
+            "next: old clients may come again; change each process to cassandra, or replace its Locker"
+        }
+        Stage::Both | Stage::Native | Stage::Fallback => {
+            "next: rollback --to cassandra, or cutover --to native"
+        }
+    });
+    Ok(0)
+}
+
+fn failure(error: MoveError) -> Failure {
+    let code = match error {
+        MoveError::Scan(error) => return plan::failure(&error),
+        MoveError::Import(error) => return import::failure(&error),
+        MoveError::Verify(error) => return verify::failure(&error),
+        MoveError::Modes(error) => return place::failure(error),
+        MoveError::InTheWay { .. }
+        | MoveError::Beyond { .. }
+        | MoveError::StillWritten { .. }
+        | MoveError::TooManyRows { .. }
+        | MoveError::OtherTie(_) => REFUSED,
+        MoveError::Native(_) | MoveError::Row { .. } => NOT_REACHED,
+    };
+    Failure::new(code, printable(&error.to_string()))
+}
+
+/// Prints the reports of a move as they arrive.
+struct Printed {
+    json: bool,
+    ranges: usize,
+    /// The progress bar while an import runs.
+    bar: Option<Shown>,
+}
+
+impl Printed {
+    fn new(json: bool, ranges: usize) -> Self {
+        Self { json, ranges, bar: None }
+    }
+
+    fn take(&mut self, told: &Told<'_>) {
+        match told {
+            Told::Importing => self.bar = Some(Shown::new(self.ranges)),
+            Told::Import(step) => {
+                if let Some(bar) = &mut self.bar {
+                    bar.take(*step);
+                }
+            }
+            told => {
+                if let Some(bar) = self.bar.take() {
+                    bar.end();
+                }
+                if self.json { print_json(told) } else { print(told) }
+            }
+        }
+    }
+}
+
+fn print(told: &Told<'_>) {
+    match told {
+        Told::At(view) => print_view(view),
+        Told::Waiting(obstacles) => {
+            line(format!("waiting for {} to be gone:", obstacles.number()));
+            print_obstacles(obstacles);
+        }
+        Told::Moved(stage) => line(format!("moved to {stage}")),
+        Told::Imported(sum) => import::print(sum),
+        Told::Verified(locks) => {
+            let locks = counted(*locks, "lock");
+            line(format!("{locks} of old clients compared: what stands is held natively"));
+        }
+        Told::Rows { written, taken_back } => {
+            if *written > 0 {
+                let rows = counted(*written as u64, "row");
+                line(format!("{rows} written for what is held natively"));
+            }
+            if *taken_back > 0 {
+                let rows = counted(*taken_back as u64, "row");
+                line(format!("{rows} taken back: what was held natively is not any more"));
+            }
+        }
+        Told::Importing | Told::Import(_) => {}
+    }
+}
+
+/// `1 row`, `2 rows`.
+fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
+fn print_view(view: &ScopeView) {
+    let count = |mode| view.processes.iter().filter(|one| one.mode == mode).count();
+    let modes = [LockerMode::Cassandra, LockerMode::Both, LockerMode::Native];
+    let mut counts: Vec<String> = modes.map(|mode| format!("{} in {mode}", count(mode))).into();
+    // Few scopes have processes in `fallback`.
+    let fallback = count(LockerMode::Fallback);
+    counts.extend((fallback > 0).then(|| format!("{fallback} in fallback")));
+    let all = match view.processes.len() {
+        1 => "1 process".to_owned(),
+        all => format!("{all} processes"),
+    };
+    line(format!("stage {}, {all}: {}", view.stage, counts.join(", ")));
+    for one in view.processes.iter().take(PROCESSES_SHOWN) {
+        let older = if one.writer.is_none() { " (of version 0.1)" } else { "" };
+        line(printable(&format!("  {:<10} {}{older}", one.mode.as_str(), one.process)));
+    }
+    let more = view.processes.len().saturating_sub(PROCESSES_SHOWN);
+    if more > 0 {
+        line(format!("  and {more} more; --json shows all"));
+    }
+}
+
+fn print_obstacles(obstacles: &Obstacles) {
+    for obstacle in obstacles.shown() {
+        line(printable(&format!("  {obstacle}")));
+    }
+    let more = obstacles.number() - obstacles.shown().len();
+    if more > 0 {
+        line(format!("  and {more} more"));
+    }
+    for remedy in obstacles.remedies() {
+        line(format!("  -> {remedy}"));
+    }
+}
+
+fn print_json(told: &Told<'_>) {
+    line(match told {
+        Told::At(view) => view_as_json(view),
+        Told::Waiting(obstacles) => json!({
+            "kind": "waiting",
+            "number": obstacles.number(),
+            "for": obstacles.shown().iter().map(obstacle_as_json).collect::<Vec<_>>(),
+        }),
+        Told::Moved(stage) => json!({ "kind": "moved", "stage": stage.as_str() }),
+        Told::Imported(sum) => json!({ "kind": "imported", "sum": import::as_json(sum) }),
+        Told::Verified(locks) => json!({ "kind": "verified", "locks": locks }),
+        Told::Rows { written, taken_back } => {
+            json!({ "kind": "rows", "written": written, "taken_back": taken_back })
+        }
+        Told::Importing | Told::Import(_) => return,
+    });
+}
+
+fn view_as_json(view: &ScopeView) -> Value {
+    let processes = view.processes.iter();
+    let processes =
+        processes.map(|one| json!({ "process": one.process, "mode": one.mode.as_str() }));
+    json!({
+        "kind": "at",
+        "stage": view.stage.as_str(),
+        "turn": view.turn,
+        "recipe": view.recipe,
+        "cluster": view.cluster,
+        "processes": processes.collect::<Vec<_>>(),
+    })
+}
+
+fn obstacle_as_json(obstacle: &Obstacle) -> Value {
+    json!({ "obstacle": obstacle.code(), "what": obstacle.to_string() })
+}
