@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast_cli::escaped;
+use holdfast_cli::{escaped, printable};
 use serde_json::{Value, json};
 
 use crate::plan::{Finding, Kind, LockPlan, Planned, Reason};
@@ -151,7 +151,7 @@ impl Found {
 fn shown(finding: &Finding) -> String {
     let owner = finding.owner.iter().map(|owner| format!(", \"{}\"", escaped(owner)));
     let detail = finding.reason.detail();
-    let detail = (!detail.is_empty()).then(|| format!(" ({detail})"));
+    let detail = (!detail.is_empty()).then(|| format!(" ({})", printable(&detail)));
     let lock = format!("\"{}\"", escaped(&finding.lock));
     [lock].into_iter().chain(owner).chain(detail).collect()
 }

@@ -332,3 +332,18 @@ async fn a_row_that_is_refused_is_named_and_the_others_go_on() {
     let refusal = ("job".to_owned(), "a".to_owned(), "held by somebody".to_owned());
     assert_eq!(sum.refusals, [refusal]);
 }
+
+/// The first place of the queue has no TTL, and the main row is empty.
+#[tokio::test(start_paused = true)]
+async fn no_place_behind_one_that_cannot_be_imported_becomes_a_holder() {
+    let LockRows { lock, said } = queue("job", 3);
+    let Said::Queue { queue: mut places, .. } = said else { panic!("a queue was made") };
+    places[0].cell.as_mut().expect("each place has a cell").left_s = None;
+    let rows = LockRows { lock, said: Said::Queue { main: Vec::new(), queue: places } };
+    let memory = Memory::default();
+    let ranges = vec![vec![rows, lease("other", "o", 60)]];
+    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime()).await.unwrap();
+
+    assert_eq!((sum.imported, sum.queued, sum.left_out), (1, 0, 3));
+    assert_eq!(memory.lines().keys().collect::<Vec<_>>(), ["other"]);
+}

@@ -48,6 +48,12 @@ pub enum Reason {
     Over,
     /// The owner waits for a lock whose holder is not imported.
     HolderLeftOut,
+    /// The owner waits in a queue whose main row is empty and whose first place is not imported: the
+    /// client of that place may take the lock.
+    FirstLeftOut {
+        /// The column of the first place, printable.
+        first: String,
+    },
     /// The same owner has an earlier place in line.
     SecondPlace,
     /// The thread tries to get the lock, and is not in line.
@@ -90,6 +96,7 @@ impl Reason {
             | Self::NobodyHolds
             | Self::Over
             | Self::HolderLeftOut
+            | Self::FirstLeftOut { .. }
             | Self::SecondPlace
             | Self::Trying
             | Self::Choosing
@@ -115,6 +122,7 @@ impl Reason {
             | Self::ValueTooLong { .. }
             | Self::LeaseTooLong { .. }
             | Self::HolderLeftOut
+            | Self::FirstLeftOut { .. }
             | Self::SeveralHolders { .. }
             | Self::NoTtl
             | Self::NoHeartbeat
@@ -134,6 +142,7 @@ impl Reason {
             Self::NobodyHolds => "nobody-holds",
             Self::Over => "over",
             Self::HolderLeftOut => "holder-left-out",
+            Self::FirstLeftOut { .. } => "first-left-out",
             Self::SecondPlace => "second-place",
             Self::Trying => "trying",
             Self::Choosing => "choosing",
@@ -157,6 +166,9 @@ impl Reason {
             Self::NobodyHolds => "a row that says of nobody that he holds",
             Self::Over => "its TTL is over",
             Self::HolderLeftOut => "it waits for a lock whose holder is not imported",
+            Self::FirstLeftOut { .. } => {
+                "it waits for a free lock, and the first in the queue is not imported"
+            }
             Self::SecondPlace => "a second place in line of one owner",
             Self::Trying => "it tries, and is not in line",
             Self::Choosing => "it is choosing a number, and has no place yet",
@@ -183,6 +195,11 @@ impl Reason {
                 format!("{left} days is longer than the {most} allowed").into()
             }
             Self::SeveralHolders { holders } => format!("{holders} cells").into(),
+            Self::FirstLeftOut { first } => format!(
+                "\"{first}\" may take the lock in Cassandra: end its client or mend its cell, and once \
+                 the cell is gone or mended, plan and import again"
+            )
+            .into(),
             Self::NobodyHolds
             | Self::Over
             | Self::HolderLeftOut

@@ -2,8 +2,9 @@
 //! tables.
 //!
 //! A lock is imported in its order. If its holder cannot be imported, its waiters are not either:
-//! the native store would grant the first of them a lock that another client has. A waiter that
-//! cannot be imported is left out alone.
+//! the native store would grant the first of them a lock that another client has. For the same
+//! reason nothing of a queue is imported whose main row is empty and whose first place cannot be
+//! imported. Any other waiter that cannot be imported is left out alone.
 //!
 //! # What is a holder
 //!

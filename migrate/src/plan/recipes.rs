@@ -31,9 +31,11 @@ pub(super) fn lease(row: LeaseRow, draft: &mut Draft) {
 /// The two rows are read one after the other, and their cells end independently. The main row alone
 /// decides, as it does for the recipe's clients. A holder keeps its place in the queue while it
 /// holds (§5.3); that place is no wait. If the main row is empty, the first in the queue counts as
-/// the holder: see the [module above](super).
+/// the holder, and if that place cannot be imported, none behind it is: see the
+/// [module above](super).
 pub(super) fn queue(main: &[ColumnCell], mut places: Vec<ColumnCell>, draft: &mut Draft) {
-    places.sort_by_key(|cell| cell.column.to_string());
+    // The order of the recipe's clients: Cassandra compares columns by their bytes.
+    places.sort_by_cached_key(|cell| cell.column.clone().into_bytes());
     let mut in_line = BTreeSet::new();
     match main_row_holder(main, draft) {
         Ok(Some(claim)) => {
@@ -47,16 +49,30 @@ pub(super) fn queue(main: &[ColumnCell], mut places: Vec<ColumnCell>, draft: &mu
         }
     }
     let held_by = in_line.first().cloned();
+    let mut first_left_out = None;
     for cell in places {
         match waiter(&cell) {
             Ok(claim) if held_by.as_ref() == Some(&claim.owner) => {}
             Ok(claim) if !in_line.insert(claim.owner.clone()) => {
                 draft.find(Reason::SecondPlace, Some(&cell.column));
             }
-            // The main row is empty, and only this owner may write itself there.
-            Ok(claim) if draft.plan.rows.is_empty() => draft.hold(claim, None),
-            Ok(claim) => draft.wait(claim),
-            Err(reason) => draft.find(reason, Some(&cell.column)),
+            Ok(claim) => match &first_left_out {
+                Some(first) => {
+                    let first = String::clone(first);
+                    draft.find(Reason::FirstLeftOut { first }, Some(&cell.column));
+                }
+                // The main row is empty, and only this owner may write itself there.
+                None if draft.plan.rows.is_empty() => draft.hold(claim, None),
+                None => draft.wait(claim),
+            },
+            Err(reason) => {
+                // The client of this place may take the lock before all others. An ended cell holds
+                // back none of them.
+                if draft.plan.rows.is_empty() && reason != Reason::Over {
+                    first_left_out.get_or_insert_with(|| cell.column.to_string());
+                }
+                draft.find(reason, Some(&cell.column));
+            }
         }
     }
 }

@@ -164,12 +164,12 @@ fn a_queue_is_its_holder_and_then_its_places_in_order() {
         (vec![column("a", 0)], vec![b.clone()], vec!["b holds 40000", "a: over"]),
         (
             vec![],
-            vec![place(1, "a", None), b.clone(), place(3, "b", 9), column("00001", 9), c],
+            vec![a, place(2, "b", None), c.clone(), place(3, "a", 9), column("00001", 9)],
             vec![
-                "b holds 40000",
+                "a holds 50000",
                 "c waits 30000",
-                "00000000000000000001a: no-ttl",
-                "00000000000000000003b: second-place",
+                "00000000000000000002b: no-ttl",
+                "00000000000000000003a: second-place",
                 "00001: place",
             ],
         ),
@@ -179,6 +179,41 @@ fn a_queue_is_its_holder_and_then_its_places_in_order() {
     for (main, queue, expected) in cases {
         assert_eq!(said(&planned(text("job"), Said::Queue { main, queue })), expected);
     }
+}
+
+/// The main row is empty, and the client of the first place may write itself there at any moment. If
+/// the place behind it were imported as the holder, the lock would have one holder in each store.
+#[test]
+fn behind_a_first_place_that_cannot_be_imported_nothing_of_the_queue_is() {
+    let [b, c] = [place(2, "b", 40), place(3, "c", 30)];
+    let not_text = ColumnCell { column: Raw::Bytes(b"\0\xff".to_vec()), cell: b.cell.clone() };
+    let heads = [
+        (place(1, "a", None), "00000000000000000001a", "no-ttl"),
+        (place(1, "a", 367 * 86_400), "00000000000000000001a", "lease-too-long"),
+        (place(1, "a\u{202e}", 9), "00000000000000000001a\u{202e}", "owner"),
+        (column("000", 9), "000", "place"),
+        // Cassandra orders columns by their bytes.
+        (not_text, "\\x00\\xff", "place"),
+    ];
+    for (head, shown, code) in heads {
+        let queue = vec![c.clone(), head, b.clone(), place(4, "b", 9), place(5, "d", None)];
+        let plan = planned(text("job"), Said::Queue { main: vec![], queue });
+        let expected = [
+            format!("{shown}: {code}"),
+            "00000000000000000002b: first-left-out".into(),
+            "00000000000000000003c: first-left-out".into(),
+            "00000000000000000004b: second-place".into(),
+            "00000000000000000005d: no-ttl".into(),
+        ];
+        assert_eq!(said(&plan), expected);
+        assert!(plan.findings[1].reason.leaves_somebody_out(), "cutover stops at it");
+        let detail = plan.findings[1].reason.detail();
+        assert!(detail.contains(shown) && detail.contains("plan and import again"), "{detail}");
+    }
+    // A first place that has ended keeps out none of the others.
+    let queue = vec![place(1, "a", 0), b];
+    let plan = planned(text("job"), Said::Queue { main: vec![], queue });
+    assert_eq!(said(&plan), ["b holds 40000", "00000000000000000001a: over"]);
 }
 
 #[test]
