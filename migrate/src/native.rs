@@ -3,12 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use holdfast::{
-    Admin, Builder, Error, ImportGroup, ImportOutcome, ImportRow, ImportedState, LockInfo, Reader,
-};
+use holdfast::{Admin, Builder, Error, ImportGroup, ImportOutcome, LockInfo, Reader};
 
-use crate::import::{Answer, Fault, Group, GroupRow, Importer};
-use crate::plan::Kind;
+use crate::import::{Fault, Importer};
 use crate::rollback::{HeldBy, HeldLock, HeldStore};
 use crate::verify::{NativeLock, NativeStore, Party};
 
@@ -46,10 +43,8 @@ impl Importer for &Native {
         Ok(id)
     }
 
-    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
-        let asked: Vec<ImportGroup> = groups.iter().map(to_native).collect();
-        let fates = self.admin.import(&asked).await.map_err(|error| fault(&error))?;
-        Ok(fates.into_iter().map(|rows| rows.into_iter().map(answer).collect()).collect())
+    async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {
+        self.admin.import(groups).await.map_err(|error| fault(&error))
     }
 }
 
@@ -103,32 +98,6 @@ fn seen(lock: LockInfo) -> NativeLock {
         holders: holders.map(|holder| party(holder.label, holder.is_imported)).collect(),
         line: line.map(|waiter| party(waiter.label, waiter.is_imported)).collect(),
         value: lock.value.map(|value| value.bytes.to_vec()),
-    }
-}
-
-fn to_native(group: &Group) -> ImportGroup {
-    ImportGroup {
-        owner: group.owner.clone(),
-        remaining: Duration::from_millis(group.left_ms),
-        rows: group.rows.iter().map(row_to_native).collect(),
-    }
-}
-
-fn row_to_native(row: &GroupRow) -> ImportRow {
-    let has = match &row.kind {
-        Kind::Holds { value } => ImportedState::Hold { value: value.clone() },
-        Kind::Waits => ImportedState::Place,
-    };
-    ImportRow { name: row.lock.clone(), has }
-}
-
-fn answer(fate: ImportOutcome) -> Answer {
-    match fate {
-        ImportOutcome::Held { token } => Answer::Imported { token: token.get() },
-        ImportOutcome::Queued { .. } => Answer::Queued,
-        ImportOutcome::Known => Answer::AlreadyThere,
-        ImportOutcome::Refused { message, .. } => Answer::Refused { reason: message },
-        other => Answer::Refused { reason: format!("an answer of a newer release: {other:?}") },
     }
 }
 

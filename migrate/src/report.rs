@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use holdfast::ImportedState;
 use holdfast_cli::{escaped, printable};
 use serde_json::{Value, json};
 
-use crate::plan::{Finding, Kind, LockPlan, Planned, Reason};
+use crate::plan::{Finding, LockPlan, Planned, Reason};
 
 /// Counts the plan, and keeps the first findings of each kind. Its size depends on the kinds, not
 /// on the locks.
@@ -53,12 +54,12 @@ impl Tally {
     }
 
     fn add_row(&mut self, row: &Planned) {
-        match &row.kind {
-            Kind::Holds { value } => {
+        match &row.has {
+            ImportedState::Hold { value } => {
                 self.holders += 1;
                 self.with_value += u64::from(value.is_some());
             }
-            Kind::Waits => self.waiters += 1,
+            ImportedState::Place => self.waiters += 1,
         }
         self.ours += u64::from(row.is_ours());
         let (shortest, longest) = self.leases.unwrap_or((row.left_ms, row.left_ms));
@@ -158,9 +159,9 @@ fn shown(finding: &Finding) -> String {
 
 /// A row that is imported, for programs.
 pub fn json_row(row: &Planned) -> Value {
-    let (role, value_bytes) = match &row.kind {
-        Kind::Holds { value } => ("holder", value.as_ref().map(Vec::len)),
-        Kind::Waits => ("waiter", None),
+    let (role, value_bytes) = match &row.has {
+        ImportedState::Hold { value } => ("holder", value.as_ref().map(Vec::len)),
+        ImportedState::Place => ("waiter", None),
     };
     json!({
         "kind": role,
@@ -194,16 +195,16 @@ mod tests {
         Finding { reason, lock: lock.into(), owner: owner.map(str::to_owned) }
     }
 
-    fn row(lock: &str, kind: Kind, left_ms: u64) -> Planned {
+    fn row(lock: &str, has: ImportedState, left_ms: u64) -> Planned {
         let (lock, owner) = (lock.to_owned(), "hf1:a/b".to_owned());
-        Planned { lock, owner, kind, left_ms, written_us: None }
+        Planned { lock, owner, has, left_ms, written_us: None }
     }
 
     #[test]
     fn a_report_counts_all_and_shows_the_first_of_each_kind() {
         let mut tally = Tally::new(1);
-        let holds = Kind::Holds { value: Some(b"v".to_vec()) };
-        let rows = vec![row("a", holds, 180_000), row("a", Kind::Waits, 1_000)];
+        let holds = ImportedState::Hold { value: Some(b"v".to_vec()) };
+        let rows = vec![row("a", holds, 180_000), row("a", ImportedState::Place, 1_000)];
         tally.add(Some(&LockPlan { rows, findings: vec![] }));
         for lock in ["b", "c"] {
             let findings = vec![finding(Reason::NoTtl, lock, Some("x\u{1b}[2J"))];

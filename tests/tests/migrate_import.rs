@@ -13,11 +13,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use holdfast_migrate::import::{
-    Answer, Fault, Group, Importer, Options, Pace, Step, Sum, WholeError, import_all,
-};
+use holdfast::{FencingToken, ImportGroup, ImportOutcome, ImportedState, RefusalReason};
+use holdfast_migrate::import::{Fault, Importer, Options, Pace, Step, Sum, WholeError, import_all};
 use holdfast_migrate::layout::{CellTables, Names};
-use holdfast_migrate::plan::{Kind, Rules};
+use holdfast_migrate::plan::Rules;
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
 use holdfast_recipes::LockerOptions;
@@ -61,27 +60,33 @@ impl Store {
 }
 
 impl State {
-    fn apply(&mut self, group: Group) -> Vec<Answer> {
-        let Group { owner, left_ms, rows } = group;
-        let mut answers = Vec::new();
+    fn apply(&mut self, group: ImportGroup) -> Vec<ImportOutcome> {
+        let ImportGroup { owner, remaining, rows } = group;
+        let refused = |message| ImportOutcome::Refused { reason: RefusalReason::Invalid, message };
+        let mut outcomes = Vec::new();
         for row in rows {
-            let line = self.lines.entry(row.lock.clone()).or_default();
-            let waits = row.kind == Kind::Waits;
-            answers.push(match line.first() {
-                _ if line.contains(&owner) => Answer::AlreadyThere,
-                None if waits => Answer::Refused { reason: "nobody holds it".into() },
-                Some(holder) if !waits => Answer::Refused { reason: format!("held by {holder}") },
+            let line = self.lines.entry(row.name.clone()).or_default();
+            let waits = row.has == ImportedState::Place;
+            outcomes.push(match line.first() {
+                _ if line.contains(&owner) => ImportOutcome::Known,
+                None if waits => refused("nobody holds it".into()),
+                Some(holder) if !waits => refused(format!("held by {holder}")),
                 None | Some(_) => {
                     line.push(owner.clone());
-                    self.leases_ms.insert(owner.clone(), left_ms);
-                    if waits { Answer::Queued } else { Answer::Imported { token: 1 } }
+                    let remaining_ms = u64::try_from(remaining.as_millis()).unwrap();
+                    self.leases_ms.insert(owner.clone(), remaining_ms);
+                    if waits {
+                        ImportOutcome::Queued { place: 0 }
+                    } else {
+                        ImportOutcome::Held { token: FencingToken::from_raw(1) }
+                    }
                 }
             });
-            if let Kind::Holds { value: Some(value) } = row.kind {
-                self.values.insert(row.lock, value);
+            if let ImportedState::Hold { value: Some(value) } = row.has {
+                self.values.insert(row.name, value);
             }
         }
-        answers
+        outcomes
     }
 }
 
@@ -90,7 +95,7 @@ impl Importer for &Store {
         Ok(self.cluster.into())
     }
 
-    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
+    async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {
         // A real store is not as fast, and other tasks go on meanwhile.
         tokio::task::yield_now().await;
         let mut state = self.state.lock().unwrap();

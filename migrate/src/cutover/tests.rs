@@ -3,13 +3,14 @@
 
 use std::sync::{Arc, Mutex};
 
+use holdfast::{FencingToken, ImportGroup, ImportOutcome};
 use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
 use holdfast_recipes::{Cassandra, ModesTable};
 use holdfast_runtime::simulated::Machine;
 
 use super::*;
-use crate::import::{Answer, Fault, Group, Pace};
+use crate::import::{Fault, Pace};
 use crate::scan::tests::{InMemory, leases};
 use crate::verify::{NativeLock, Party};
 
@@ -46,11 +47,12 @@ impl Importer for &Store {
         Ok("c1".to_owned())
     }
 
-    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
+    async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {
         let mut held = self.held.lock().unwrap();
-        let mut import = |group: &Group| {
-            group.rows.iter().for_each(|row| held.push((row.lock.clone(), group.owner.clone())));
-            group.rows.iter().map(|_| Answer::Imported { token: 1 }).collect()
+        let token = FencingToken::from_raw(1);
+        let mut import = |group: &ImportGroup| {
+            group.rows.iter().for_each(|row| held.push((row.name.clone(), group.owner.clone())));
+            group.rows.iter().map(|_| ImportOutcome::Held { token }).collect()
         };
         Ok(groups.iter().map(&mut import).collect())
     }

@@ -8,12 +8,12 @@
 //! # What it promises
 //!
 //! - **A live row is one hold, or one place in line** (I25), however often it is imported: the
-//!   store answers [`Answer::AlreadyThere`] for a row whose import still stands, and changes
+//!   store answers [`ImportOutcome::Known`] for a row whose import still stands, and changes
 //!   nothing. So a request without an answer is sent again, and a run that was killed is begun
 //!   again, with or without its checkpoint.
 //! - **A hold does not end before its row would have**, because its owner may rely on the row that
 //!   long: the import starts from the whole of `TTL(…)`, and subtracts only time that has certainly
-//!   passed ([`left()`]).
+//!   passed ([`remaining_ttl()`]).
 //! - **An unclaimed hold ends about a second after its row**: up to a second for the rounding of
 //!   `TTL(…)`, the delays of the messages, and a tenth of the time between read and import.
 //! - **A line keeps its order**: a lock's holder is sent first, then its waiters, in order; in one
@@ -40,53 +40,14 @@ mod tests;
 
 use std::future::Future;
 
-use crate::plan::Kind;
+use holdfast::{ImportGroup, ImportOutcome};
+
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
 pub use import_all::{Options, Step, WholeError, import_all, import_watched};
 pub use preconditions::{OtherTie, Stranger, first_stranger};
-pub use remaining_ttl::left;
-pub use requests::{GROUPS_MAX, ROWS_MAX, Request};
+pub use remaining_ttl::remaining_ttl;
+use requests::Request;
 pub use run::{Import, ImportError, Pace, Progress, Sum};
-
-/// One owner's rows with one remaining lease; the store opens one session for them, with that
-/// lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// The owner of the rows.
-    pub owner: String,
-    /// What is left of the lease, milliseconds.
-    pub left_ms: u64,
-    /// The rows of the owner: [`ROWS_MAX`] at most.
-    pub rows: Vec<GroupRow>,
-}
-
-/// One row of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupRow {
-    /// The lock.
-    pub lock: String,
-    /// A hold or a wait.
-    pub kind: Kind,
-}
-
-/// The outcome of one row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Its owner holds the lock now.
-    Imported {
-        /// The fencing token of the hold.
-        token: u64,
-    },
-    /// Its owner is in the queue now.
-    Queued,
-    /// The row was imported before, and that import still stands. Nothing was changed.
-    AlreadyThere,
-    /// The row was not imported.
-    Refused {
-        /// Why, for people.
-        reason: String,
-    },
-}
 
 /// Why a request has no answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,7 +66,10 @@ pub trait Importer {
     /// The cluster's id: unique to the cluster, and never changed.
     fn cluster(&self) -> impl Future<Output = Result<String, Fault>>;
 
-    /// Sends groups once, to be imported in order; returns an answer for each row of each of them.
+    /// Sends groups once, to be imported in order; returns an outcome for each row of each of them.
     /// Dropping the future leaves open whether the request takes effect.
-    fn import(&self, groups: &[Group]) -> impl Future<Output = Result<Vec<Vec<Answer>>, Fault>>;
+    fn import(
+        &self,
+        groups: &[ImportGroup],
+    ) -> impl Future<Output = Result<Vec<Vec<ImportOutcome>>, Fault>>;
 }

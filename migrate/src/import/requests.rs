@@ -3,20 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Group, GroupRow, left};
-use crate::plan::{Kind, Planned};
+use holdfast::{ImportGroup, ImportRow, ImportedState};
 
-/// Groups in a request: half of what a server takes in one call.
-pub const GROUPS_MAX: usize = 500;
-/// Rows in a group: as many as one session of an import takes.
-pub const ROWS_MAX: usize = 64;
+use super::remaining_ttl;
+use crate::plan::Planned;
 
-/// Groups that are sent together, with what was left when they were read.
+/// Rows in a request, which is sent again as a whole if it gets no answer. The client cuts it into
+/// calls that a server takes: one, unless values are long.
+const ROWS_MAX: usize = 500;
+
+/// Groups that are sent together, with the time that was left when their rows were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
-    groups: Vec<Group>,
+pub(super) struct Request {
+    groups: Vec<ImportGroup>,
+    rows: usize,
     /// The group that collects the holds of an owner with a lease.
-    open: BTreeMap<(String, u64), usize>,
+    open: BTreeMap<(String, Duration), usize>,
 }
 
 impl Request {
@@ -25,72 +27,70 @@ impl Request {
     ///
     /// Holds of one owner with the same time left share a group, and so a session. That may move a
     /// hold forward, never a wait: a lock's holder is before its line anyway.
-    pub fn of(locks: Vec<Vec<Planned>>) -> Vec<Self> {
+    pub(super) fn of(locks: Vec<Vec<Planned>>) -> Vec<Self> {
         let mut requests = Vec::new();
         let mut request = Self::default();
         for rows in locks {
-            if !request.groups.is_empty() && request.groups.len() + rows.len() > GROUPS_MAX {
+            if request.rows > 0 && request.rows + rows.len() > ROWS_MAX {
                 requests.push(std::mem::take(&mut request));
             }
             for row in rows {
-                if request.groups.len() == GROUPS_MAX {
+                if request.rows == ROWS_MAX {
                     requests.push(std::mem::take(&mut request));
                 }
                 request.push(row);
             }
         }
-        if !request.groups.is_empty() {
+        if request.rows > 0 {
             requests.push(request);
         }
         requests
     }
 
     fn push(&mut self, row: Planned) {
-        let Planned { lock, owner, kind, left_ms, .. } = row;
-        let holds = matches!(kind, Kind::Holds { .. });
-        let row = GroupRow { lock, kind };
-        let at = self.groups.len();
-        let key = (owner, left_ms);
-        if holds {
-            if let Some(group) = self.open.get(&key).and_then(|at| self.groups.get_mut(*at))
-                && group.rows.len() < ROWS_MAX
-            {
+        let Planned { lock, owner, has, left_ms, .. } = row;
+        let remaining = Duration::from_millis(left_ms);
+        let is_hold = has != ImportedState::Place;
+        let row = ImportRow { name: lock, has };
+        self.rows += 1;
+        if is_hold {
+            let next = self.groups.len();
+            let at = *self.open.entry((owner.clone(), remaining)).or_insert(next);
+            if let Some(group) = self.groups.get_mut(at) {
                 group.rows.push(row);
                 return;
             }
-            self.open.insert(key.clone(), at);
         }
-        let (owner, left_ms) = key;
-        self.groups.push(Group { owner, left_ms, rows: vec![row] });
+        self.groups.push(ImportGroup { owner, remaining, rows: vec![row] });
     }
 
     /// How many rows there are.
-    pub fn rows(&self) -> usize {
-        self.groups.iter().map(|group| group.rows.len()).sum()
+    pub(super) fn rows(&self) -> usize {
+        self.rows
     }
 
     /// The groups as they are to be sent `passed` after they were read, and how many rows have
     /// ended by then. If a holder's row has ended, the next in its line becomes the holder, because
     /// the store refuses a wait for a free lock.
-    pub(super) fn groups(&self, passed: Duration) -> (Vec<Group>, usize) {
+    pub(super) fn groups(&self, passed: Duration) -> (Vec<ImportGroup>, usize) {
         let mut free = BTreeSet::new();
         let mut groups = Vec::new();
         for group in &self.groups {
-            let Some(left_ms) = left(group.left_ms, passed) else {
-                let held = group.rows.iter().filter(|row| row.kind != Kind::Waits);
-                free.extend(held.map(|row| row.lock.as_str()));
+            let Some(remaining) = remaining_ttl(group.remaining, passed) else {
+                let held = group.rows.iter().filter(|row| row.has != ImportedState::Place);
+                free.extend(held.map(|row| row.name.as_str()));
                 continue;
             };
-            let mut group = Group { left_ms, ..group.clone() };
-            for row in group.rows.iter_mut().filter(|row| row.kind == Kind::Waits) {
-                if free.remove(row.lock.as_str()) {
-                    row.kind = Kind::Holds { value: None };
+            let mut group = ImportGroup { remaining, ..group.clone() };
+            for row in group.rows.iter_mut().filter(|row| row.has == ImportedState::Place) {
+                if free.remove(row.name.as_str()) {
+                    row.has = ImportedState::Hold { value: None };
                 }
             }
             groups.push(group);
         }
         let sent: usize = groups.iter().map(|group| group.rows.len()).sum();
-        (groups, self.rows() - sent)
+        (groups, self.rows - sent)
     }
 }
 
@@ -98,30 +98,30 @@ impl Request {
 mod tests {
     use super::*;
 
-    fn row(lock: &str, owner: &str, kind: Kind, left_ms: u64) -> Planned {
+    fn row(lock: &str, owner: &str, has: ImportedState, left_ms: u64) -> Planned {
         let (lock, owner) = (lock.to_owned(), owner.to_owned());
-        Planned { lock, owner, kind, left_ms, written_us: None }
+        Planned { lock, owner, has, left_ms, written_us: None }
     }
 
     fn holds(lock: &str, owner: &str, left_ms: u64) -> Planned {
-        row(lock, owner, Kind::Holds { value: None }, left_ms)
+        row(lock, owner, ImportedState::Hold { value: None }, left_ms)
     }
 
     fn waits(lock: &str, owner: &str, left_ms: u64) -> Planned {
-        row(lock, owner, Kind::Waits, left_ms)
+        row(lock, owner, ImportedState::Place, left_ms)
     }
 
     /// `owner/left: locks held; locks waited for` for each group.
-    fn said(request: &Request) -> Vec<String> {
-        let line = |group: &Group| {
-            let row = |row: &GroupRow| {
-                let mark = if row.kind == Kind::Waits { "?" } else { "" };
-                format!("{}{mark}", row.lock)
+    fn said(groups: &[ImportGroup]) -> Vec<String> {
+        let line = |group: &ImportGroup| {
+            let row = |row: &ImportRow| {
+                let mark = if row.has == ImportedState::Place { "?" } else { "" };
+                format!("{}{mark}", row.name)
             };
             let rows: Vec<String> = group.rows.iter().map(row).collect();
-            format!("{}/{}: {}", group.owner, group.left_ms, rows.join(" "))
+            format!("{}/{}: {}", group.owner, group.remaining.as_millis(), rows.join(" "))
         };
-        request.groups.iter().map(line).collect()
+        groups.iter().map(line).collect()
     }
 
     /// If `a`'s wait for `two` joined its hold, `a` would be queued before `b`, which precedes it
@@ -145,7 +145,7 @@ mod tests {
             "b/5: three?",
             "a/6: four",
         ];
-        assert_eq!(said(&requests[0]), expected);
+        assert_eq!(said(&requests[0].groups), expected);
     }
 
     #[test]
@@ -156,12 +156,14 @@ mod tests {
         };
         let sizes = |locks: Vec<Vec<Planned>>| -> Vec<usize> {
             let requests = Request::of(locks);
-            assert!(requests.iter().all(|request| request.groups.len() <= GROUPS_MAX));
+            assert!(requests.iter().all(|request| request.rows <= ROWS_MAX));
             requests.iter().map(Request::rows).collect()
         };
         assert_eq!(sizes(vec![line("a", 499)]), [500]);
         assert_eq!(sizes(vec![line("a", 300), line("b", 300)]), [301, 301]);
         assert_eq!(sizes(vec![line("a", 1_250)]), [500, 500, 251]);
+        let of_one_owner = (0..501).map(|at| vec![holds(&format!("{at}"), "a", 5)]);
+        assert_eq!(sizes(of_one_owner.collect()), [500, 1]);
 
         let order: Vec<String> = Request::of(vec![line("a", 1_250)])
             .iter()
@@ -170,14 +172,6 @@ mod tests {
         let expected: Vec<String> =
             ["h".to_owned()].into_iter().chain((0..1_250).map(|at| format!("w{at}"))).collect();
         assert_eq!(order, expected);
-    }
-
-    #[test]
-    fn a_group_takes_so_many_rows_and_then_there_is_another() {
-        let locks = (0..129).map(|at| vec![holds(&format!("{at}"), "a", 5)]).collect();
-        let requests = Request::of(locks);
-        let sizes: Vec<usize> = requests[0].groups.iter().map(|group| group.rows.len()).collect();
-        assert_eq!((requests.len(), sizes), (1, vec![ROWS_MAX, ROWS_MAX, 1]));
     }
 
     #[test]
@@ -196,9 +190,8 @@ mod tests {
         ];
         let (groups, over) = Request::of(locks)[0].groups(Duration::from_secs(2));
 
-        let request = Request { groups, ..Request::default() };
         let expected =
             ["b/7200: one", "c/7200: one?", "c/7200: two", "a/7200: three", "c/7200: three?"];
-        assert_eq!((said(&request), over), (expected.map(str::to_owned).to_vec(), 4));
+        assert_eq!((said(&groups), over), (expected.map(str::to_owned).to_vec(), 4));
     }
 }

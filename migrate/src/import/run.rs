@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use holdfast::{ImportGroup, ImportOutcome};
 use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::mpsc;
 
-use super::{Answer, Fault, Group, Importer, Request};
+use super::{Fault, Importer, Request};
 use crate::layout::LockRows;
 use crate::plan::{Rules, plan};
 use crate::scan::News;
@@ -186,7 +187,7 @@ impl<I: Importer> Import<I> {
                 return Ok(sum);
             }
             let last = match self.importer.import(&groups).await {
-                Ok(answers) => match sum.count_answers(groups, answers) {
+                Ok(outcomes) => match sum.count_outcomes(groups, outcomes) {
                     Ok(()) => return Ok(sum),
                     Err(last) => last,
                 },
@@ -218,36 +219,40 @@ impl Sum {
         self.refusals.extend(other.refusals.into_iter().take(room));
     }
 
-    /// Counts the answers, if there is exactly one for each row.
-    fn count_answers(
+    /// Counts the outcomes, if there is exactly one for each row.
+    fn count_outcomes(
         &mut self,
-        groups: Vec<Group>,
-        answers: Vec<Vec<Answer>>,
+        groups: Vec<ImportGroup>,
+        outcomes: Vec<Vec<ImportOutcome>>,
     ) -> Result<(), String> {
-        let fits = groups.len() == answers.len()
-            && groups
-                .iter()
-                .zip(&answers)
-                .all(|(group, answers)| group.rows.len() == answers.len());
-        if !fits {
+        let rows = groups.iter().map(|group| group.rows.len());
+        if !rows.eq(outcomes.iter().map(Vec::len)) {
             return Err("the answers are not as many as the rows".into());
         }
-        for (group, answers) in groups.into_iter().zip(answers) {
-            for (row, answer) in group.rows.into_iter().zip(answers) {
-                match answer {
-                    Answer::Imported { .. } => self.imported += 1,
-                    Answer::Queued => self.queued += 1,
-                    Answer::AlreadyThere => self.already_there += 1,
-                    Answer::Refused { reason } => {
-                        self.refused += 1;
-                        if self.refusals.len() < REFUSED_SHOWN {
-                            self.refusals.push((row.lock, group.owner.clone(), reason));
-                        }
+        for (ImportGroup { owner, rows, .. }, outcomes) in groups.into_iter().zip(outcomes) {
+            for (row, outcome) in rows.into_iter().zip(outcomes) {
+                match outcome {
+                    ImportOutcome::Held { .. } => self.imported += 1,
+                    ImportOutcome::Queued { .. } => self.queued += 1,
+                    ImportOutcome::Known => self.already_there += 1,
+                    ImportOutcome::Refused { message, .. } => {
+                        self.count_refusal(row.name, &owner, message);
+                    }
+                    other => {
+                        let why = format!("an answer of a newer release: {other:?}");
+                        self.count_refusal(row.name, &owner, why);
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    fn count_refusal(&mut self, lock: String, owner: &str, why: String) {
+        self.refused += 1;
+        if self.refusals.len() < REFUSED_SHOWN {
+            self.refusals.push((lock, owner.to_owned(), why));
+        }
     }
 }
 

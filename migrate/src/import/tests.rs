@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use holdfast::{FencingToken, ImportGroup, ImportOutcome, ImportedState, RefusalReason};
 use holdfast_runtime::{Runtime, simulated};
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::layout::{Cell, ColumnCell, LeaseRow, LockRows, Raw, Said};
-use crate::plan::{Kind, Rules};
+use crate::plan::Rules;
 use crate::scan::News;
 
 /// The fate of a request.
@@ -73,32 +74,37 @@ impl Memory {
 }
 
 impl State {
-    fn apply(&mut self, groups: &[Group]) -> Vec<Vec<Answer>> {
+    fn apply(&mut self, groups: &[ImportGroup]) -> Vec<Vec<ImportOutcome>> {
         groups.iter().map(|group| self.apply_group(group)).collect()
     }
 
-    fn apply_group(&mut self, group: &Group) -> Vec<Answer> {
-        self.leases.push((group.owner.clone(), group.left_ms));
-        let mut answers = Vec::new();
+    fn apply_group(&mut self, group: &ImportGroup) -> Vec<ImportOutcome> {
+        let remaining_ms = u64::try_from(group.remaining.as_millis()).unwrap();
+        self.leases.push((group.owner.clone(), remaining_ms));
+        let mut outcomes = Vec::new();
         for row in &group.rows {
-            let line = self.lines.entry(row.lock.clone()).or_default();
-            answers.push(if line.contains(&group.owner) {
-                Answer::AlreadyThere
-            } else if line.is_empty() && row.kind == Kind::Waits {
-                Answer::Refused { reason: "nobody holds it".into() }
-            } else if line.is_empty() {
-                line.push(group.owner.clone());
-                self.token += 1;
-                Answer::Imported { token: self.token }
-            } else if row.kind == Kind::Waits {
-                line.push(group.owner.clone());
-                Answer::Queued
-            } else {
-                Answer::Refused { reason: format!("held by {}", line[0]) }
+            let line = self.lines.entry(row.name.clone()).or_default();
+            outcomes.push(match (line.first(), &row.has) {
+                _ if line.contains(&group.owner) => ImportOutcome::Known,
+                (None, ImportedState::Place) => refused("nobody holds it".into()),
+                (Some(holder), ImportedState::Hold { .. }) => refused(format!("held by {holder}")),
+                (None, ImportedState::Hold { .. }) => {
+                    line.push(group.owner.clone());
+                    self.token += 1;
+                    ImportOutcome::Held { token: FencingToken::from_raw(self.token) }
+                }
+                (Some(_), ImportedState::Place) => {
+                    line.push(group.owner.clone());
+                    ImportOutcome::Queued { place: 0 }
+                }
             });
         }
-        answers
+        outcomes
     }
+}
+
+fn refused(message: String) -> ImportOutcome {
+    ImportOutcome::Refused { reason: RefusalReason::Invalid, message }
 }
 
 impl Importer for &Memory {
@@ -106,7 +112,7 @@ impl Importer for &Memory {
         Ok("memory".into())
     }
 
-    async fn import(&self, groups: &[Group]) -> Result<Vec<Vec<Answer>>, Fault> {
+    async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {
         let mut state = self.lock();
         state.requests += 1;
         let lost = || Err(Fault::Unknown("no answer".into()));

@@ -35,6 +35,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use holdfast::ImportedState;
 use holdfast_core::{Label, LockName, VALUE_BYTES_MAX};
 use holdfast_recipes::{Writer, is_ours};
 
@@ -87,25 +88,13 @@ pub struct Planned {
     pub lock: String,
     /// The owner's id.
     pub owner: String,
-    /// A hold or a wait.
-    pub kind: Kind,
+    /// A hold, or a place behind the row before.
+    pub has: ImportedState,
     /// The most that the row may have had left when it was read, milliseconds; never less than it
     /// had.
     pub left_ms: u64,
     /// When the row was written; see [`Cell::written_us`].
     pub written_us: Option<i64>,
-}
-
-/// A hold or a wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Its owner holds the lock.
-    Holds {
-        /// Its value; `None`: the row has none.
-        value: Option<Vec<u8>>,
-    },
-    /// Its owner waits behind the row before.
-    Waits,
 }
 
 impl Planned {
@@ -156,18 +145,25 @@ struct Draft {
 }
 
 impl Draft {
-    fn hold(&mut self, claim: Claim, value: Option<Vec<u8>>) {
-        self.push(claim, Kind::Holds { value });
+    /// Reads the row of an owner, from a cell that has a TTL of its own.
+    fn read(&self, owner: &Raw, cell: Option<&Cell>) -> Result<Planned, Reason> {
+        let owner = owner_of(owner)?;
+        let left_ms = left_of(cell.and_then(|cell| cell.left_s))?;
+        Ok(self.row(owner, left_ms, cell.and_then(|cell| cell.written_us)))
     }
 
-    fn wait(&mut self, claim: Claim) {
-        self.push(claim, Kind::Waits);
+    /// A row of this lock: a place, as long as its owner is not known to hold.
+    fn row(&self, owner: String, left_ms: u64, written_us: Option<i64>) -> Planned {
+        let (lock, has) = (self.lock.clone(), ImportedState::Place);
+        Planned { lock, owner, has, left_ms, written_us }
     }
 
-    fn push(&mut self, claim: Claim, kind: Kind) {
-        let Claim { owner, left_ms, written_us } = claim;
-        let lock = self.lock.clone();
-        self.plan.rows.push(Planned { lock, owner, kind, left_ms, written_us });
+    fn hold(&mut self, row: Planned, value: Option<Vec<u8>>) {
+        self.plan.rows.push(Planned { has: ImportedState::Hold { value }, ..row });
+    }
+
+    fn wait(&mut self, row: Planned) {
+        self.plan.rows.push(row);
     }
 
     fn find(&mut self, reason: Reason, owner: Option<&Raw>) {
@@ -180,22 +176,6 @@ impl Draft {
         for owner in owners {
             self.find(Reason::HolderLeftOut, Some(owner));
         }
-    }
-}
-
-/// An owner, and how long its hold or wait lasts.
-struct Claim {
-    owner: String,
-    left_ms: u64,
-    written_us: Option<i64>,
-}
-
-impl Claim {
-    /// Reads the claim of a cell that has a TTL of its own.
-    fn of(owner: &Raw, cell: Option<&Cell>) -> Result<Self, Reason> {
-        let owner = owner_of(owner)?;
-        let left_ms = left_of(cell.and_then(|cell| cell.left_s))?;
-        Ok(Self { owner, left_ms, written_us: cell.and_then(|cell| cell.written_us) })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_recipes::term_of;
 
-use super::{Claim, Draft, Reason, left_of, owner_of, value_of, within_a_year};
+use super::{Draft, Planned, Reason, left_of, owner_of, value_of, within_a_year};
 use crate::layout::{Cell, ColumnCell, Heartbeat, LeaseRow, Raw, TokenRow};
 
 /// Digits of microseconds before the thread (listing 5).
@@ -19,9 +19,9 @@ pub(super) fn lease(row: LeaseRow, draft: &mut Draft) {
         draft.find(Reason::NobodyHolds, None);
         return;
     };
-    let claim = Claim::of(&cell.value, Some(&cell));
-    match claim.and_then(|claim| Ok((claim, value_of(value)?))) {
-        Ok((claim, value)) => draft.hold(claim, value),
+    let row = draft.read(&cell.value, Some(&cell));
+    match row.and_then(|row| Ok((row, value_of(value)?))) {
+        Ok((row, value)) => draft.hold(row, value),
         Err(reason) => draft.find(reason, Some(&cell.value)),
     }
 }
@@ -38,9 +38,9 @@ pub(super) fn queue(main: &[ColumnCell], mut places: Vec<ColumnCell>, draft: &mu
     places.sort_by_cached_key(|cell| cell.column.clone().into_bytes());
     let mut in_line = BTreeSet::new();
     match main_row_holder(main, draft) {
-        Ok(Some(claim)) => {
-            in_line.insert(claim.owner.clone());
-            draft.hold(claim, None);
+        Ok(Some(row)) => {
+            in_line.insert(row.owner.clone());
+            draft.hold(row, None);
         }
         Ok(None) => {}
         Err(LeftOut) => {
@@ -51,19 +51,19 @@ pub(super) fn queue(main: &[ColumnCell], mut places: Vec<ColumnCell>, draft: &mu
     let held_by = in_line.first().cloned();
     let mut first_left_out = None;
     for cell in places {
-        match waiter(&cell) {
-            Ok(claim) if held_by.as_ref() == Some(&claim.owner) => {}
-            Ok(claim) if !in_line.insert(claim.owner.clone()) => {
+        match waiter(&cell, draft) {
+            Ok(row) if held_by.as_ref() == Some(&row.owner) => {}
+            Ok(row) if !in_line.insert(row.owner.clone()) => {
                 draft.find(Reason::SecondPlace, Some(&cell.column));
             }
-            Ok(claim) => match &first_left_out {
+            Ok(row) => match &first_left_out {
                 Some(first) => {
                     let first = String::clone(first);
                     draft.find(Reason::FirstLeftOut { first }, Some(&cell.column));
                 }
                 // The main row is empty, and only this owner may write itself there.
-                None if draft.plan.rows.is_empty() => draft.hold(claim, None),
-                None => draft.wait(claim),
+                None if draft.plan.rows.is_empty() => draft.hold(row, None),
+                None => draft.wait(row),
             },
             Err(reason) => {
                 // The client of this place may take the lock before all others. An ended cell holds
@@ -83,7 +83,7 @@ struct LeftOut;
 /// The holder by a main row: "if there is only one record" (listing 6, step 4). There are two cells
 /// while a client that lost is about to delete its own, and until its TTL ends if that client died;
 /// the row does not show which one holds.
-fn main_row_holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Claim>, LeftOut> {
+fn main_row_holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Planned>, LeftOut> {
     let one = match main {
         [] => return Ok(None),
         [one] => one,
@@ -92,8 +92,8 @@ fn main_row_holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Clai
             return Err(LeftOut);
         }
     };
-    match Claim::of(&one.column, one.cell.as_ref()) {
-        Ok(claim) => Ok(Some(claim)),
+    match draft.read(&one.column, one.cell.as_ref()) {
+        Ok(row) => Ok(Some(row)),
         Err(reason) => {
             // An ended cell holds back none of the others.
             let over = reason == Reason::Over;
@@ -103,7 +103,7 @@ fn main_row_holder(main: &[ColumnCell], draft: &mut Draft) -> Result<Option<Clai
     }
 }
 
-fn waiter(cell: &ColumnCell) -> Result<Claim, Reason> {
+fn waiter(cell: &ColumnCell, draft: &Draft) -> Result<Planned, Reason> {
     let Ok(column) = cell.column.text() else { return Err(Reason::PlaceUnreadable) };
     let place = column.split_at_checked(TIME_DIGITS);
     let digits = |time: &str| time.bytes().all(|byte| byte.is_ascii_digit());
@@ -111,15 +111,15 @@ fn waiter(cell: &ColumnCell) -> Result<Claim, Reason> {
     else {
         return Err(Reason::PlaceUnreadable);
     };
-    Claim::of(&Raw::Text(thread.to_owned()), cell.cell.as_ref())
+    draft.read(&Raw::Text(thread.to_owned()), cell.cell.as_ref())
 }
 
 /// A main row and a shadow row, as the thesis has them in §4.
 pub(super) fn shadow(main: &[ColumnCell], trying: &[ColumnCell], draft: &mut Draft) {
     let held_by = match main_row_holder(main, draft) {
-        Ok(Some(claim)) => {
-            let owner = claim.owner.clone();
-            draft.hold(claim, None);
+        Ok(Some(row)) => {
+            let owner = row.owner.clone();
+            draft.hold(row, None);
             Some(owner)
         }
         Ok(None) | Err(LeftOut) => None,
@@ -151,13 +151,18 @@ pub(super) fn tokens(sessions: &[TokenRow], grace: Duration, draft: &mut Draft) 
         draft.find(Reason::NobodyHolds, None);
         return;
     };
-    match token_claim(cell, *heartbeat, grace) {
-        Ok(claim) => draft.hold(claim, None),
+    match token_row(cell, *heartbeat, grace, draft) {
+        Ok(row) => draft.hold(row, None),
         Err(reason) => draft.find(reason, Some(&cell.value)),
     }
 }
 
-fn token_claim(cell: &Cell, heartbeat: Heartbeat, grace: Duration) -> Result<Claim, Reason> {
+fn token_row(
+    cell: &Cell,
+    heartbeat: Heartbeat,
+    grace: Duration,
+    draft: &Draft,
+) -> Result<Planned, Reason> {
     let owner = owner_of(&cell.value)?;
     let Heartbeat::There { .. } = heartbeat else { return Err(Reason::NoHeartbeat) };
     // A session of our library states its term in its id.
@@ -169,7 +174,7 @@ fn token_claim(cell: &Cell, heartbeat: Heartbeat, grace: Duration) -> Result<Cla
         None => grace_ms,
     };
     let left_ms = within_a_year(left_ms)?;
-    Ok(Claim { owner, left_ms, written_us: cell.written_us })
+    Ok(draft.row(owner, left_ms, cell.written_us))
 }
 
 /// The numbers of a lock, and the processes that are choosing one. The [module above](super) says
@@ -217,11 +222,11 @@ fn process_order(id: &Raw) -> (Option<i64>, Raw) {
 fn give_places(in_line: &[ColumnCell], draft: &mut Draft) {
     let mut held = false;
     for (at, cell) in in_line.iter().enumerate() {
-        match Claim::of(&cell.column, cell.cell.as_ref()) {
-            Ok(claim) if held => draft.wait(claim),
-            Ok(claim) => {
+        match draft.read(&cell.column, cell.cell.as_ref()) {
+            Ok(row) if held => draft.wait(row),
+            Ok(row) => {
                 held = true;
-                draft.hold(claim, None);
+                draft.hold(row, None);
             }
             Err(reason) => {
                 // An ended cell holds back none of the others.

@@ -35,7 +35,7 @@ fn planned(lock: Raw, said: Said) -> LockPlan {
 /// `owner holds 5000`, `owner waits 5000`; then `owner: code`, or `code` alone.
 fn said(plan: &LockPlan) -> Vec<String> {
     let row = |row: &Planned| {
-        let kind = if row.kind == Kind::Waits { "waits" } else { "holds" };
+        let kind = if row.has == ImportedState::Place { "waits" } else { "holds" };
         format!("{} {kind} {}", row.owner, row.left_ms)
     };
     let finding = |finding: &Finding| {
@@ -80,7 +80,7 @@ fn a_lease_keeps_value_and_write_time() {
     let plan = planned(text("job"), Said::Lease(row));
     let [row] = plan.rows.as_slice() else { panic!("{plan:?}") };
 
-    assert_eq!(row.kind, Kind::Holds { value: Some(b"10.0.0.7:80".to_vec()) });
+    assert_eq!(row.has, ImportedState::Hold { value: Some(b"10.0.0.7:80".to_vec()) });
     assert_eq!((row.written_us, row.is_ours()), (Some(7), true));
 }
 

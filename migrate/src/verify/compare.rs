@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::plan::{Kind, LockPlan, Planned};
+use holdfast::ImportedState;
+
+use crate::plan::{LockPlan, Planned};
 
 /// Waiters that are compared: the native store shows no more of a line at once.
 pub const LINE_COMPARED: usize = 100;
@@ -116,7 +118,7 @@ pub fn compare(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<Difference> 
     let native = native.unwrap_or(&nothing);
     let mut differences = Vec::new();
     let (holders, waiters): (Vec<&Planned>, Vec<&Planned>) =
-        plan.rows.iter().partition(|row| row.kind != Kind::Waits);
+        plan.rows.iter().partition(|row| row.has != ImportedState::Place);
     for row in &holders {
         differences.extend(compare_holder(row, native));
     }
@@ -139,12 +141,12 @@ fn compare_holder(row: &Planned, native: &NativeLock) -> Option<Difference> {
     if native.holders.iter().find(same).is_none() {
         return Some(Difference::OtherHolder { owner, native: first.label.clone() });
     }
-    match &row.kind {
+    match &row.has {
         // A row without a value leaves the value that the lock has.
-        Kind::Holds { value: Some(value) } if native.value.as_ref() != Some(value) => {
+        ImportedState::Hold { value: Some(value) } if native.value.as_ref() != Some(value) => {
             Some(Difference::OtherValue { owner })
         }
-        Kind::Holds { .. } | Kind::Waits => None,
+        ImportedState::Hold { .. } | ImportedState::Place => None,
     }
 }
 
@@ -175,9 +177,9 @@ mod tests {
         let row = |(at, owner): (usize, &&str)| Planned {
             lock: "job".into(),
             owner: (*owner).to_owned(),
-            kind: match at {
-                0 => Kind::Holds { value: value.map(<[u8]>::to_vec) },
-                _ => Kind::Waits,
+            has: match at {
+                0 => ImportedState::Hold { value: value.map(<[u8]>::to_vec) },
+                _ => ImportedState::Place,
             },
             left_ms: 9,
             written_us: None,
