@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use holdfast::{FencingToken, ImportGroup, ImportOutcome, ImportedState, RefusalReason};
-use holdfast_migrate::import::{Fault, Importer, Options, Pace, Step, Sum, WholeError, import_all};
+use holdfast_migrate::import::{
+    Fault, ImportError, ImportReport, Importer, Options, Pace, Sum, import_all,
+};
 use holdfast_migrate::layout::{CellTables, Names};
 use holdfast_migrate::plan::Rules;
 use holdfast_migrate::scan::{Range, Scan};
@@ -166,13 +168,13 @@ async fn import(
     names: Names,
     store: &Store,
     options: Options,
-) -> Result<Sum, WholeError> {
+) -> Result<Sum, ImportError> {
     let runtime = Runtime::system();
     let session = stage.nodes().session().await;
     let scan = Scan::open(session, stage.keyspace(), names, runtime.clone()).await.unwrap();
     let mut rows = 0;
     let mut count = |step| {
-        if let Step::Rows { number } = step {
+        if let ImportReport::Rows { number } = step {
             rows += number;
         }
     };
@@ -270,7 +272,7 @@ async fn an_import_that_ends_early_goes_on_where_it_was() {
     for dies_at in [3, 10, 25, 40] {
         store.dies_at(Some(dies_at));
         let ended = import(&stage, leases(), &store, options(64, Some(&path))).await;
-        assert!(matches!(ended, Err(WholeError::Import(_))), "{ended:?}");
+        assert!(matches!(ended, Err(ImportError::Send(_))), "{ended:?}");
         let done = done_in(&path);
         assert!(done.is_superset(&done_before), "what was done is done");
         done_before = done;
@@ -308,7 +310,7 @@ async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
     let refused = import(&stage, leases(), &other, options(4, Some(&path))).await.unwrap_err();
     assert!(refused.to_string().contains("its Holdfast cluster is one, that of this one other"));
     let refused = import(&stage, leases(), &other, options(5, Some(&path))).await.unwrap_err();
-    assert!(matches!(refused, WholeError::Checkpoint(_)), "{refused}");
+    assert!(matches!(refused, ImportError::Checkpoint(_)), "{refused}");
 
     cql(&stage, &["DROP TABLE k.leases", table]).await;
     many(&stage, 50).await;

@@ -34,11 +34,11 @@
 //! it has both halves, so its row alone is no hold. If that row were imported between the two
 //! halves, the process would have to wait for the import under its own name, until its TTL ends.
 
-mod look;
 mod obstacle;
+mod row_check;
+mod steps;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -51,10 +51,10 @@ use crate::layout::LockRows;
 use crate::plan::Rules;
 use crate::scan::{Range, Scan};
 use crate::verify::{Difference, NativeStore, verify_rows};
-use look::{Look, Marks, Newcomer};
 pub use obstacle::{Obstacle, Obstacles};
-pub use walk::{MoveError, Tell, Told};
-pub(crate) use walk::{Stepped, processes_in, walk};
+use row_check::{NewCell, RowCheck, SeenCells};
+pub use steps::{MoveError, MoveReport, OnReport};
+pub(crate) use steps::{Stepped, processes_in, walk};
 
 /// What the operator states about clients that know only the recipe. No row registers them, and a
 /// lock they gave back leaves no trace.
@@ -105,9 +105,13 @@ where
     ///
     /// [`MoveError`]; the scope is at the stage that was reported last, or one further if an answer
     /// was lost.
-    pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
+    pub async fn run(
+        &self,
+        target: Stage,
+        tell: &mut OnReport<'_>,
+    ) -> Result<ScopeView, MoveError> {
         let waiting = (self.wait, &self.runtime);
-        let mut marks = Marks::default();
+        let mut seen = SeenCells::default();
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
             check_ties(view, self.scope, self.scan, self.native).await?;
             if view.stage > target {
@@ -118,7 +122,7 @@ where
                 Stage::Cassandra if target == Stage::Cassandra => Ok(Stepped::There),
                 Stage::Cassandra => self.advance(view).await,
                 Stage::Both if target == Stage::Both => Ok(Stepped::There),
-                Stage::Both => self.leave_cassandra(view, &mut marks, tell).await,
+                Stage::Both => self.leave_cassandra(view, &mut seen, tell).await,
                 Stage::Native if target == Stage::Native => Ok(all_native(view)),
                 Stage::Native => {
                     Stepped::of(self.modes.advance_from(view).await, LockerMode::Native)
@@ -137,8 +141,8 @@ where
     async fn leave_cassandra(
         &self,
         view: &ScopeView,
-        marks: &mut Marks,
-        tell: &mut Tell<'_>,
+        seen: &mut SeenCells,
+        tell: &mut OnReport<'_>,
     ) -> Result<Stepped, MoveError> {
         let mut behind = processes_in(view, LockerMode::Cassandra, LockerMode::Both);
         let older = view.processes.iter().filter(|one| one.writer.is_none());
@@ -148,7 +152,7 @@ where
         }
         let rules = Rules { registered: writers_of(view), ..self.options.rules.clone() };
         let ranges = Range::split(self.options.ranges);
-        let look = Look {
+        let row_check = RowCheck {
             scan: self.scan,
             native: self.native,
             modes: self.modes,
@@ -159,17 +163,17 @@ where
             old_clients: self.old_clients,
             leave_out: self.leave_out,
         };
-        let mut obstacles = look.obstacles(marks).await?;
+        let mut obstacles = row_check.obstacles(seen).await?;
         if self.old_clients == OldClients::MayWrite {
-            obstacles.push(Obstacle::NoWord);
+            obstacles.push(Obstacle::NotDeclared);
             let (scope, stage) = (self.scope.to_owned(), view.stage);
             return Err(MoveError::InTheWay { scope, stage, obstacles });
         }
-        self.check_word(marks)?;
+        self.check_declaration(seen)?;
         if obstacles.is_empty() {
             self.tie(view).await?;
-            obstacles = self.bring_over(rules, &ranges, marks, tell).await?;
-            self.check_word(marks)?;
+            obstacles = self.bring_over(rules, &ranges, seen, tell).await?;
+            self.check_declaration(seen)?;
         }
         if obstacles.is_empty() {
             self.advance(view).await
@@ -192,34 +196,34 @@ where
     }
 
     /// Fails if a pass of this run has contradicted the operator's statement about old clients.
-    fn check_word(&self, marks: &Marks) -> Result<(), MoveError> {
+    fn check_declaration(&self, seen: &SeenCells) -> Result<(), MoveError> {
         let scope = self.scope.to_owned();
-        if let Some(Newcomer { lock, owner }) = marks.newcomer.clone() {
+        if let Some(NewCell { lock, owner }) = seen.new_cell.clone() {
             return Err(MoveError::StillWritten { scope, lock, owner });
         }
-        if marks.too_many {
+        if seen.too_many {
             return Err(MoveError::TooManyRows { scope });
         }
         Ok(())
     }
 
-    /// Imports the standing rows and compares the result. The import counts as a pass for `marks`.
+    /// Imports the standing rows and compares the result. The import counts as a pass for `seen`.
     async fn bring_over(
         &self,
         rules: Rules,
         ranges: &[Range],
-        marks: &mut Marks,
-        tell: &mut Tell<'_>,
+        seen: &mut SeenCells,
+        tell: &mut OnReport<'_>,
     ) -> Result<Obstacles, MoveError> {
-        tell(Told::Importing);
+        tell(MoveReport::Importing);
         let options =
             Options { rules: rules.clone(), writers_stopped: true, ..self.options.clone() };
-        let mut step = |step| tell(Told::Import(step));
-        let mut watch = |rows: &LockRows| marks.note(rows, &rules);
+        let mut step = |step| tell(MoveReport::Import(step));
+        let mut watch = |rows: &LockRows| seen.note(rows, &rules);
         let (runtime, native) = (self.runtime.clone(), self.native);
         let sum =
             import_watched(self.scan, native, options, runtime, &mut step, &mut watch).await?;
-        tell(Told::Imported(&sum));
+        tell(MoveReport::Imported(&sum));
         let mut obstacles = Obstacles::default();
         let mut differs = |lock: &str, difference: &Difference| {
             let (lock, difference) = (lock.to_owned(), difference.clone());
@@ -229,7 +233,7 @@ where
         let verified =
             verify_rows(self.scan, self.native, &rules, read, &self.runtime, &mut differs).await?;
         if obstacles.is_empty() {
-            tell(Told::Verified(verified.locks));
+            tell(MoveReport::Verified(verified.locks));
             return Ok(obstacles);
         }
         // Refusals are obstacles only if something differs: a refused row may have ended since.

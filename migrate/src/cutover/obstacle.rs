@@ -24,7 +24,7 @@ pub enum Obstacle {
         to: LockerMode,
     },
     /// A client that is not of our library changed a row lately: it locks by the recipe alone.
-    Stranger {
+    ForeignWriter {
         /// The lock.
         lock: String,
         /// The row's owner.
@@ -38,7 +38,7 @@ pub enum Obstacle {
         owner: String,
     },
     /// The operator has not stated that the clients which know only the recipe are stopped.
-    NoWord,
+    NotDeclared,
     /// A process of version 0.1, whose rows look like those of other clients with its service name.
     Older {
         /// Its id.
@@ -97,9 +97,9 @@ impl Obstacle {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Process { .. } => "process",
-            Self::Stranger { .. } => "stranger",
+            Self::ForeignWriter { .. } => "stranger",
             Self::Unregistered { .. } => "unregistered",
-            Self::NoWord => "no-word",
+            Self::NotDeclared => "no-word",
             Self::Older { .. } => "older",
             Self::NotImported { .. } => "not-imported",
             Self::Refused { .. } => "refused",
@@ -125,7 +125,7 @@ impl Obstacle {
                 "change it to both: set_mode, or its next start; one that died is gone once the TTL of \
                  its row is over"
             }
-            Self::Stranger { .. } => {
+            Self::ForeignWriter { .. } => {
                 "stop those clients; once all of them are, say --writers-stopped, and what they left \
                  is imported"
             }
@@ -133,7 +133,7 @@ impl Obstacle {
                 "they lock without a mode, or are of version 0.1: give each a Locker of this version (or \
                  --mode both); or stop them, and wait until their rows are over (--wait)"
             }
-            Self::NoWord => {
+            Self::NotDeclared => {
                 "no look shows that a client is gone which locks now and then: stop all of them, and say \
                  --writers-stopped"
             }
@@ -159,13 +159,13 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Process { process, mode, .. } => write!(f, "{process} is in {mode}"),
-            Self::Stranger { lock, owner } => {
+            Self::ForeignWriter { lock, owner } => {
                 write!(f, "{owner}, no client of ours, changed the row of {lock} within two TTLs")
             }
             Self::Unregistered { lock, owner } => {
                 write!(f, "{owner} holds {lock} in Cassandra alone, and is no process of the scope")
             }
-            Self::NoWord => f.write_str(
+            Self::NotDeclared => f.write_str(
                 "nobody has said that the clients which know only the recipe are stopped",
             ),
             Self::Older { process } => write!(f, "{process} is of version 0.1"),

@@ -58,7 +58,7 @@ impl Importer for &Store {
     }
 }
 
-struct World {
+struct Fixture {
     machine: Machine,
     model: Model,
     tables: Arc<InMemory>,
@@ -71,7 +71,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-impl World {
+impl Fixture {
     /// A scope at `both`.
     fn new() -> Self {
         let machine = Machine::new(1);
@@ -81,9 +81,9 @@ impl World {
         let scan = Scan::over(tables.clone(), leases(), runtime.clone());
         let cassandra = Cassandra::on(Arc::new(model.clone()), runtime);
         let moves = ScopeModes::new(&cassandra, SCOPE, ModesTable::default()).unwrap();
-        let world = Self { machine, model, tables, scan, native: Store::default(), modes: moves };
-        world.machine.run(async { world.modes.advance().await }).unwrap();
-        world
+        let fixture = Self { machine, model, tables, scan, native: Store::default(), modes: moves };
+        fixture.machine.run(async { fixture.modes.advance().await }).unwrap();
+        fixture
     }
 
     fn write(&self, process: Option<&str>, cells: &[(&str, Value)]) {
@@ -132,7 +132,7 @@ impl World {
         &self,
         old_clients: OldClients,
         wait: Duration,
-        mut on: impl FnMut(&Told<'_>),
+        mut on: impl FnMut(&MoveReport<'_>),
     ) -> Result<Stage, String> {
         let cutover = self.cutover(old_clients, wait);
         let moved = self.machine.run(cutover.run(Stage::Native, &mut |told| on(&told)));
@@ -150,9 +150,9 @@ impl World {
 fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
     // The first pass sees its row in some of these cases.
     for (wait, begins) in [(secs(0), secs(5)), (secs(90), secs(0)), (secs(90), secs(5))] {
-        let world = World::new();
-        let tables = world.tables.clone();
-        let runtime = world.machine.world().runtime();
+        let fixture = Fixture::new();
+        let tables = fixture.tables.clone();
+        let runtime = fixture.machine.world().runtime();
         let working = async move {
             runtime.sleep(begins).await;
             for round in 0.. {
@@ -162,23 +162,23 @@ fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
                 runtime.sleep(secs(9)).await;
             }
         };
-        world.machine.world().runtime().spawn("old client", working).detach();
-        let refused = world.run(OldClients::MayWrite, wait, |_| {}).unwrap_err();
+        fixture.machine.world().runtime().spawn("old client", working).detach();
+        let refused = fixture.run(OldClients::MayWrite, wait, |_| {}).unwrap_err();
         assert!(refused.contains("say --writers-stopped"), "{refused}");
-        assert_eq!(world.stage(), Stage::Both);
+        assert_eq!(fixture.stage(), Stage::Both);
     }
 }
 
 #[test]
 fn with_the_word_and_nothing_against_it_the_scope_moves_and_is_tied() {
-    let world = World::new();
-    world.tables.lease("orders/1", "client_1", 60, 5);
-    world.tables.lease("other/1", "client_2", 60, 5);
-    let moved = world.run(OldClients::Stopped, secs(0), |_| {});
+    let fixture = Fixture::new();
+    fixture.tables.lease("orders/1", "client_1", 60, 5);
+    fixture.tables.lease("other/1", "client_2", 60, 5);
+    let moved = fixture.run(OldClients::Stopped, secs(0), |_| {});
     assert_eq!(moved, Ok(Stage::Native));
     let left = ("orders/1".to_owned(), "client_1".to_owned());
-    assert_eq!(*world.native.held.lock().unwrap(), [left]);
-    let view = world.machine.run(world.modes.view()).unwrap();
+    assert_eq!(*fixture.native.held.lock().unwrap(), [left]);
+    let view = fixture.machine.run(fixture.modes.view()).unwrap();
     assert_eq!(view.recipe.as_deref(), Some("lease model.leases"));
     assert_eq!(view.cluster.as_deref(), Some("c1"));
 }
@@ -188,36 +188,36 @@ fn with_the_word_and_nothing_against_it_the_scope_moves_and_is_tied() {
 #[test]
 fn a_row_that_an_old_client_writes_while_it_is_imported_ends_the_run_by_name() {
     for written in [("orders/1", "client_1", 6), ("orders/2", "client_2", 5)] {
-        let world = World::new();
-        world.tables.lease("orders/1", "client_1", 60, 5);
+        let fixture = Fixture::new();
+        fixture.tables.lease("orders/1", "client_1", 60, 5);
         let (lock, owner, at) = written;
-        let refused = world.run(OldClients::Stopped, secs(600), |told| {
-            if let Told::Importing = told {
-                world.tables.lease(lock, owner, 60, at);
+        let refused = fixture.run(OldClients::Stopped, secs(600), |told| {
+            if let MoveReport::Importing = told {
+                fixture.tables.lease(lock, owner, 60, at);
             }
         });
         let refused = refused.unwrap_err();
         let says = format!("\"{owner}\" wrote a row of \"{lock}\" while this ran");
         assert!(refused.contains(&says), "{refused}");
-        assert_eq!(world.stage(), Stage::Both);
+        assert_eq!(fixture.stage(), Stage::Both);
     }
 }
 
 /// An old client writes its row again while the cutover waits for something else.
 #[test]
 fn each_look_of_a_run_that_waits_is_compared_with_those_before() {
-    let world = World::new();
-    world.tables.lease("orders/1", "client_1", 60, 5);
-    world.tables.lease("orders/9", "hf1:billing@00000000000000bb/03", 60, 5);
-    let refused = world.run(OldClients::Stopped, secs(600), |told| {
-        if let Told::Waiting(obstacles) = told {
+    let fixture = Fixture::new();
+    fixture.tables.lease("orders/1", "client_1", 60, 5);
+    fixture.tables.lease("orders/9", "hf1:billing@00000000000000bb/03", 60, 5);
+    let refused = fixture.run(OldClients::Stopped, secs(600), |told| {
+        if let MoveReport::Waiting(obstacles) = told {
             assert!(obstacles.to_string().contains("holds orders/9"), "{obstacles}");
-            world.tables.lease("orders/1", "client_1", 60, 6);
+            fixture.tables.lease("orders/1", "client_1", 60, 6);
         }
     });
     let refused = refused.unwrap_err();
     assert!(refused.contains("\"client_1\" wrote a row of \"orders/1\""), "{refused}");
-    assert_eq!(world.stage(), Stage::Both);
+    assert_eq!(fixture.stage(), Stage::Both);
 }
 
 /// Half of a rolling release: a registered and an unregistered process have the same service name.
@@ -231,13 +231,13 @@ fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {
         ("hf1:billing/04", false),
     ] {
         for word in [OldClients::Stopped, OldClients::MayWrite] {
-            let world = World::new();
-            world.register(REGISTERED, "both/2");
-            world.tables.lease("orders/1", owner, 60, 5);
-            let refused = world.run(word, secs(0), |_| {}).unwrap_err();
+            let fixture = Fixture::new();
+            fixture.register(REGISTERED, "both/2");
+            fixture.tables.lease("orders/1", owner, 60, 5);
+            let refused = fixture.run(word, secs(0), |_| {}).unwrap_err();
             let says = format!("{owner} holds orders/1 in Cassandra alone");
             assert_eq!(refused.contains(&says), !hidden, "{word:?} {owner}: {refused}");
-            let moved = world.stage() == Stage::Native;
+            let moved = fixture.stage() == Stage::Native;
             assert_eq!(moved, hidden && word == OldClients::Stopped, "{refused}");
         }
     }
@@ -248,32 +248,32 @@ fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {
 #[test]
 fn an_unregistered_client_is_found_behind_any_number_of_others() {
     for stays in ["orders/0", "orders/700", "orders/1499"] {
-        let world = World::new();
+        let fixture = Fixture::new();
         let names: Vec<String> = (0..1_500).map(|number| format!("orders/{number}")).collect();
         for name in &names {
-            world.tables.lease(name, "hf1:billing@00000000000000bb/03", 60, 5);
+            fixture.tables.lease(name, "hf1:billing@00000000000000bb/03", 60, 5);
         }
-        let (tables, runtime) = (world.tables.clone(), world.machine.world().runtime());
+        let (tables, runtime) = (fixture.tables.clone(), fixture.machine.world().runtime());
         let ending = async move {
             runtime.sleep(secs(1)).await;
             for name in names.iter().filter(|name| *name != stays) {
                 tables.put(0, name, Vec::new());
             }
         };
-        world.machine.world().runtime().spawn("release", ending).detach();
-        let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+        fixture.machine.world().runtime().spawn("release", ending).detach();
+        let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
         assert!(refused.contains(&format!("holds {stays} in Cassandra alone")), "{refused}");
-        assert_eq!(world.stage(), Stage::Both);
+        assert_eq!(fixture.stage(), Stage::Both);
     }
 }
 
 #[test]
 fn a_process_of_0_1_is_in_the_way_of_native_by_name() {
-    let world = World::new();
-    world.register("hf1:billing/0123", "both");
-    let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+    let fixture = Fixture::new();
+    fixture.register("hf1:billing/0123", "both");
+    let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
     assert!(refused.contains("hf1:billing/0123 is of version 0.1 (update it"), "{refused}");
-    assert_eq!(world.stage(), Stage::Both);
+    assert_eq!(fixture.stage(), Stage::Both);
 }
 
 /// An empty table of another recipe would let everything pass.
@@ -281,11 +281,11 @@ fn a_process_of_0_1_is_in_the_way_of_native_by_name() {
 fn a_scope_of_another_recipe_or_cluster_is_not_moved() {
     let ties = [("recipe", "queue model.lock_main model.lock_queue"), ("cluster", "c2")];
     for (column, tied) in ties {
-        let world = World::new();
-        world.write(None, &[(column, tied.into())]);
-        let refused = world.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+        let fixture = Fixture::new();
+        fixture.write(None, &[(column, tied.into())]);
+        let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
         let says = format!("scope \"orders/\" is tied to {column} \"{tied}\", and this is");
         assert!(refused.contains(&says), "{refused}");
-        assert_eq!(world.stage(), Stage::Both);
+        assert_eq!(fixture.stage(), Stage::Both);
     }
 }

@@ -7,17 +7,17 @@ use holdfast_recipes::Stage;
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::preconditions::{OtherTie, Stranger, first_stranger, registered};
+use super::preconditions::{ForeignWriter, OtherTie, first_foreign_writer, registered};
 use super::{
-    Checkpoint, CheckpointError, Fault, Import, ImportError, Importer, Job, Pace, Progress, Sum,
+    Checkpoint, CheckpointError, Fault, Import, Importer, Job, Pace, Progress, SendError, Sum,
 };
 use crate::layout::LockRows;
 use crate::plan::Rules;
-use crate::scan::{News, Range, Scan, ScanError};
+use crate::scan::{Range, Scan, ScanError, ScanMessage};
 
 /// Messages of the scan that wait to be sent: with what is being read and sent, all that is in
 /// memory at once.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 
 /// The options of an import.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Options {
 
 /// What an import reports while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ImportReport {
     /// An earlier run has done some of the ranges.
     Resumed {
         /// How many.
@@ -60,14 +60,14 @@ pub enum Step {
 
 /// Why an import ended early, or did not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum WholeError {
+pub enum ImportError {
     /// A foreign client still writes. Nothing was imported.
     #[error(
         "\"{owner}\" changed the row of \"{lock}\" within its last two TTLs, and is no client of \
          ours: it would not see what is imported; stop those clients and say --writers-stopped, or \
          move them to mode both first"
     )]
-    Stranger {
+    ForeignWriter {
         /// The lock.
         lock: String,
         /// The row's owner.
@@ -110,7 +110,7 @@ pub enum WholeError {
     Scan(#[from] ScanError),
     /// The store did not accept the import. What was imported stands.
     #[error(transparent)]
-    Import(#[from] ImportError),
+    Send(#[from] SendError),
     /// The store did not return its cluster id. Nothing was imported.
     #[error("the store was not asked which cluster it is: {0}")]
     Target(Fault),
@@ -123,14 +123,14 @@ pub enum WholeError {
 ///
 /// # Errors
 ///
-/// [`WholeError`]; each variant says whether anything was imported.
+/// [`ImportError`]; each variant says whether anything was imported.
 pub async fn import_all<I: Importer>(
     scan: &Scan,
     importer: I,
     options: Options,
     runtime: Runtime,
-    tell: &mut impl FnMut(Step),
-) -> Result<Sum, WholeError> {
+    tell: &mut impl FnMut(ImportReport),
+) -> Result<Sum, ImportError> {
     import_watched(scan, importer, options, runtime, tell, &mut |_| {}).await
 }
 
@@ -144,9 +144,9 @@ pub async fn import_watched<I: Importer>(
     importer: I,
     options: Options,
     runtime: Runtime,
-    tell: &mut impl FnMut(Step),
+    tell: &mut impl FnMut(ImportReport),
     watch: &mut impl FnMut(&LockRows),
-) -> Result<Sum, WholeError> {
+) -> Result<Sum, ImportError> {
     let Options { mut rules, ranges, reads_at_once, requests_at_once, pace, .. } = options;
     if let Some(table) = &options.modes_table {
         rules.registered = registered(scan, &importer, table, &rules.prefix).await?;
@@ -155,7 +155,7 @@ pub async fn import_watched<I: Importer>(
     let checkpoint = match options.checkpoint {
         None => None,
         Some(path) => {
-            let target = importer.cluster().await.map_err(WholeError::Target)?;
+            let target = importer.cluster().await.map_err(ImportError::Target)?;
             let (recipe, source) = (scan.recipe().name().to_owned(), scan.identity().await?);
             let prefix = rules.prefix.clone();
             let job = Job { recipe, source, target, prefix, ranges: all.len() };
@@ -163,20 +163,20 @@ pub async fn import_watched<I: Importer>(
         }
     };
     if !options.writers_stopped
-        && let Some(Stranger { lock, owner }) =
-            first_stranger(scan, &all, reads_at_once, &rules).await?
+        && let Some(ForeignWriter { lock, owner }) =
+            first_foreign_writer(scan, &all, reads_at_once, &rules).await?
     {
-        return Err(WholeError::Stranger { lock, owner });
+        return Err(ImportError::ForeignWriter { lock, owner });
     }
     let is_done = |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index));
     let open: Vec<Range> = all.iter().filter(|range| !is_done(range)).copied().collect();
-    tell(Step::Resumed { ranges: all.len() - open.len() });
-    let (send, mut read) = mpsc::channel(NEWS_WAITING);
+    tell(ImportReport::Resumed { ranges: all.len() - open.len() });
+    let (send, mut read) = mpsc::channel(MESSAGES_WAITING);
     let (forward, news) = mpsc::channel(1);
-    let reading = async { scan.run(&open, reads_at_once, send).await.map_err(WholeError::from) };
+    let reading = async { scan.run(&open, reads_at_once, send).await.map_err(ImportError::from) };
     let watching = async move {
         while let Some(news) = read.recv().await {
-            if let News::Locks { locks, .. } = &news {
+            if let ScanMessage::Locks { locks, .. } = &news {
                 locks.iter().for_each(&mut *watch);
             }
             if forward.send(news).await.is_err() {
@@ -187,7 +187,7 @@ pub async fn import_watched<I: Importer>(
     };
     let import = Import::new(importer, rules, pace, requests_at_once, runtime);
     let mut noting = Noting { checkpoint, tell };
-    let importing = async { import.run(news, &mut noting).await.map_err(WholeError::from) };
+    let importing = async { import.run(news, &mut noting).await.map_err(ImportError::from) };
     let ((), (), sum) = try_join3(reading, watching, importing).await?;
     Ok(sum)
 }
@@ -198,16 +198,16 @@ struct Noting<'a, T> {
     tell: &'a mut T,
 }
 
-impl<T: FnMut(Step)> Progress for Noting<'_, T> {
+impl<T: FnMut(ImportReport)> Progress for Noting<'_, T> {
     fn range_done(&mut self, range: usize) -> Result<(), String> {
         if let Some(checkpoint) = &mut self.checkpoint {
             checkpoint.note_done(range).map_err(|error| error.to_string())?;
         }
-        (self.tell)(Step::Range);
+        (self.tell)(ImportReport::Range);
         Ok(())
     }
 
     fn rows(&mut self, number: usize) {
-        (self.tell)(Step::Rows { number });
+        (self.tell)(ImportReport::Rows { number });
     }
 }

@@ -24,10 +24,10 @@
 //! Not on the import. While it runs, and until its holds are claimed, a client may still lock by
 //! the recipe. Two things prevent two holders of one lock: the modes that our clients register in
 //! Cassandra (no process is `native` while any is still in `cassandra`), and, for clients that know
-//! no modes, the operator, who states that they are stopped (DESIGN §10). [`changed_by_strangers`]
+//! no modes, the operator, who states that they are stopped (DESIGN §10). [`changed_by_foreign_writer`]
 //! is a courtesy: it catches a client that the operator forgot.
 //!
-//! [`changed_by_strangers`]: crate::plan::changed_by_strangers
+//! [`changed_by_foreign_writer`]: crate::plan::changed_by_foreign_writer
 
 mod checkpoint;
 mod import_all;
@@ -43,11 +43,11 @@ use std::future::Future;
 use holdfast::{ImportGroup, ImportOutcome};
 
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
-pub use import_all::{Options, Step, WholeError, import_all, import_watched};
-pub use preconditions::{OtherTie, Stranger, first_stranger};
+pub use import_all::{ImportError, ImportReport, Options, import_all, import_watched};
+pub use preconditions::{ForeignWriter, OtherTie, first_foreign_writer};
 pub use remaining_ttl::remaining_ttl;
 use requests::Request;
-pub use run::{Import, ImportError, Pace, Progress, Sum};
+pub use run::{Import, Pace, Progress, SendError, Sum};
 
 /// Why a request has no answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

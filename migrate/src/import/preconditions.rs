@@ -9,16 +9,16 @@ use holdfast_recipes::{Stage, Writer};
 use tokio::sync::mpsc;
 
 use super::Importer;
-use super::import_all::WholeError;
-use crate::plan::{Rules, changed_by_strangers};
-use crate::scan::{News, Range, Scan, ScanError};
+use super::import_all::ImportError;
+use crate::plan::{Rules, changed_by_foreign_writer};
+use crate::scan::{Range, Scan, ScanError, ScanMessage};
 
 /// Messages of the scan that wait for this task.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 
 /// A row that a client which is not of our library changed lately.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stranger {
+pub struct ForeignWriter {
     /// The lock's name, printable.
     pub lock: String,
     /// The owner's id, printable.
@@ -26,29 +26,29 @@ pub struct Stranger {
 }
 
 /// Finds a row that a client which is not of our library changed within its last two TTLs; see
-/// [`changed_by_strangers`]. It skips names without the rules' prefix. Cancel safe.
+/// [`changed_by_foreign_writer`]. It skips names without the rules' prefix. Cancel safe.
 ///
 /// # Errors
 ///
 /// [`ScanError`] if the tables could not be read.
-pub async fn first_stranger(
+pub async fn first_foreign_writer(
     scan: &Scan,
     ranges: &[Range],
     at_once: usize,
     rules: &Rules,
-) -> Result<Option<Stranger>, ScanError> {
+) -> Result<Option<ForeignWriter>, ScanError> {
     let now_us = scan.now_us().await?;
-    let (tell, mut told) = mpsc::channel(NEWS_WAITING);
+    let (tell, mut told) = mpsc::channel(MESSAGES_WAITING);
     let looking = pin!(async move {
         while let Some(news) = told.recv().await {
-            let News::Locks { locks, .. } = news else { continue };
+            let ScanMessage::Locks { locks, .. } = news else { continue };
             for rows in locks {
                 let lock = rows.lock.to_string();
                 if !lock.starts_with(&rules.prefix) {
                     continue;
                 }
-                if let Some(owner) = changed_by_strangers(&rows, rules, now_us) {
-                    return Some(Stranger { lock, owner });
+                if let Some(owner) = changed_by_foreign_writer(&rows, rules, now_us) {
+                    return Some(ForeignWriter { lock, owner });
                 }
             }
         }
@@ -111,20 +111,20 @@ pub(super) async fn registered(
     importer: &impl Importer,
     table: &str,
     prefix: &str,
-) -> Result<BTreeSet<Writer>, WholeError> {
+) -> Result<BTreeSet<Writer>, ImportError> {
     let mut writers = BTreeSet::new();
     for seen in scan.scopes(table).await?.into_iter().filter(|seen| seen.meets(prefix)) {
         OtherTie::check(&seen.scope, "recipe", seen.recipe.as_deref(), &scan.named())?;
         if seen.cluster.is_some() {
-            let own = importer.cluster().await.map_err(WholeError::Target)?;
+            let own = importer.cluster().await.map_err(ImportError::Target)?;
             OtherTie::check(&seen.scope, "cluster", seen.cluster.as_deref(), &own)?;
         }
         if let Some(process) = seen.older.into_iter().next() {
-            return Err(WholeError::Older { scope: seen.scope, process });
+            return Err(ImportError::Older { scope: seen.scope, process });
         }
         match seen.stage {
             Some(Stage::Cassandra | Stage::Both) => writers.extend(seen.writers),
-            stage => return Err(WholeError::AlreadyNative { scope: seen.scope, stage }),
+            stage => return Err(ImportError::AlreadyNative { scope: seen.scope, stage }),
         }
     }
     Ok(writers)

@@ -1,4 +1,4 @@
-//! Turns the scan's [`News`] into requests, sends them at a bounded pace, and counts the answers.
+//! Turns the scan's [`ScanMessage`] into requests, sends them at a bounded pace, and counts the answers.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::{Fault, Importer, Request};
 use crate::layout::LockRows;
 use crate::plan::{Rules, plan};
-use crate::scan::News;
+use crate::scan::ScanMessage;
 
 /// Pauses before a request without an answer is sent again: long enough for a new leader.
 const PAUSES: [Duration; 7] = [
@@ -74,7 +74,7 @@ pub struct Sum {
 
 /// Why an import ended early. What was imported stands, and the import can be begun again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ImportError {
+pub enum SendError {
     /// The store did not answer, after several attempts.
     #[error(
         "the store did not say what became of {rows} rows, {attempts} times: {last}; begin again \
@@ -96,15 +96,15 @@ pub enum ImportError {
     Progress(String),
 }
 
-/// The outcome of one [`News`].
+/// The outcome of one [`ScanMessage`].
 enum Outcome {
     Sent { range: usize, sum: Sum },
-    Told { range: usize, news: u64 },
+    RangeEnd { range: usize, news: u64 },
 }
 
-/// How many [`News`] of a range are done, and how many there are, once known.
+/// How many [`ScanMessage`] of a range are done, and how many there are, once known.
 #[derive(Default)]
-struct Told {
+struct RangeProgress {
     done: u64,
     of: Option<u64>,
 }
@@ -115,26 +115,26 @@ impl<I: Importer> Import<I> {
         Self { importer, rules, pace, at_once: at_once.max(1), runtime }
     }
 
-    /// Imports the locks of all `news` until the channel closes. The requests of one [`News`] are
+    /// Imports the locks of all `news` until the channel closes. The requests of one [`ScanMessage`] are
     /// sent one after the other; those of several at once, because no lock is in two of them.
     ///
     /// Dropping the future may leave requests whose outcome is open; beginning again is harmless.
     ///
     /// # Errors
     ///
-    /// [`ImportError`]; ranges that were reported to `progress` are done.
+    /// [`SendError`]; ranges that were reported to `progress` are done.
     pub async fn run(
         &self,
-        news: mpsc::Receiver<News>,
+        news: mpsc::Receiver<ScanMessage>,
         progress: &mut impl Progress,
-    ) -> Result<Sum, ImportError> {
+    ) -> Result<Sum, SendError> {
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
         let mut working = pin!(coming.map(|news| self.one(news)).buffer_unordered(self.at_once));
         let mut all = Sum::default();
-        let mut ranges: BTreeMap<usize, Told> = BTreeMap::new();
+        let mut ranges: BTreeMap<usize, RangeProgress> = BTreeMap::new();
         while let Some(outcome) = working.next().await {
             let range = match outcome? {
-                Outcome::Told { range, news } => {
+                Outcome::RangeEnd { range, news } => {
                     ranges.entry(range).or_default().of = Some(news);
                     range
                 }
@@ -147,23 +147,23 @@ impl<I: Importer> Import<I> {
             };
             if ranges.get(&range).is_some_and(|told| told.of == Some(told.done)) {
                 ranges.remove(&range);
-                progress.range_done(range).map_err(ImportError::Progress)?;
+                progress.range_done(range).map_err(SendError::Progress)?;
             }
         }
         Ok(all)
     }
 
-    async fn one(&self, news: News) -> Result<Outcome, ImportError> {
+    async fn one(&self, news: ScanMessage) -> Result<Outcome, SendError> {
         match news {
-            News::Done { range, news } => Ok(Outcome::Told { range, news }),
-            News::Locks { range, locks, read_at } => {
+            ScanMessage::Done { range, news } => Ok(Outcome::RangeEnd { range, news }),
+            ScanMessage::Locks { range, locks, read_at } => {
                 let sum = self.send_all(locks, read_at).await?;
                 Ok(Outcome::Sent { range, sum })
             }
         }
     }
 
-    async fn send_all(&self, locks: Vec<LockRows>, read_at: Instant) -> Result<Sum, ImportError> {
+    async fn send_all(&self, locks: Vec<LockRows>, read_at: Instant) -> Result<Sum, SendError> {
         let plans: Vec<_> = locks.into_iter().filter_map(|rows| plan(rows, &self.rules)).collect();
         let left_out: usize = plans.iter().map(|plan| plan.findings.len()).sum();
         let mut sum = Sum { left_out: count(left_out), ..Sum::default() };
@@ -175,7 +175,7 @@ impl<I: Importer> Import<I> {
     }
 
     /// Sends a request until it is answered; each attempt with the time that is left by then.
-    async fn send(&self, request: &Request, read_at: Instant) -> Result<Sum, ImportError> {
+    async fn send(&self, request: &Request, read_at: Instant) -> Result<Sum, SendError> {
         let mut pauses = PAUSES.iter();
         let mut attempts = 0;
         loop {
@@ -191,11 +191,11 @@ impl<I: Importer> Import<I> {
                     Ok(()) => return Ok(sum),
                     Err(last) => last,
                 },
-                Err(Fault::Refused(message)) => return Err(ImportError::Refused(message)),
+                Err(Fault::Refused(message)) => return Err(SendError::Refused(message)),
                 Err(Fault::Unknown(last)) => last,
             };
             let Some(pause) = pauses.next() else {
-                return Err(ImportError::NoAnswer { rows: request.rows(), attempts, last });
+                return Err(SendError::NoAnswer { rows: request.rows(), attempts, last });
             };
             self.runtime.sleep(*pause).await;
         }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::layout::{Cell, ColumnCell, LeaseRow, LockRows, Raw, Said};
 use crate::plan::Rules;
-use crate::scan::News;
+use crate::scan::ScanMessage;
 
 /// The fate of a request.
 #[derive(Clone, Debug)]
@@ -159,12 +159,12 @@ fn rules() -> Rules {
 
 /// Records the ranges that are done, and ends the import after `killed_after` of them.
 #[derive(Default)]
-struct Heard {
+struct Recorded {
     done: BTreeSet<usize>,
     killed_after: Option<usize>,
 }
 
-impl Progress for Heard {
+impl Progress for Recorded {
     fn range_done(&mut self, range: usize) -> Result<(), String> {
         self.done.insert(range);
         match self.killed_after {
@@ -176,29 +176,30 @@ impl Progress for Heard {
     fn rows(&mut self, _: usize) {}
 }
 
-/// Runs an import of ranges of locks, two locks per [`News`], without the ranges that are done.
+/// Runs an import of ranges of locks, two locks per [`ScanMessage`], without the ranges that are done.
 async fn run(
     memory: &Memory,
     ranges: &[Vec<LockRows>],
-    heard: &mut Heard,
+    recorded: &mut Recorded,
     at_once: usize,
     runtime: &Runtime,
-) -> Result<Sum, ImportError> {
+) -> Result<Sum, SendError> {
     let (tell, told) = mpsc::channel(2);
     let read_at = runtime.clock.now();
-    let done = heard.done.clone();
+    let done = recorded.done.clone();
     let telling = async move {
         for (range, locks) in ranges.iter().enumerate().filter(|(range, _)| !done.contains(range)) {
             let mut news = 0;
             for locks in locks.chunks(2) {
                 news += 1;
-                let _ = tell.send(News::Locks { range, locks: locks.to_vec(), read_at }).await;
+                let _ =
+                    tell.send(ScanMessage::Locks { range, locks: locks.to_vec(), read_at }).await;
             }
-            let _ = tell.send(News::Done { range, news }).await;
+            let _ = tell.send(ScanMessage::Done { range, news }).await;
         }
     };
     let import = Import::new(memory, rules(), Pace::new(None), at_once, runtime.clone());
-    let (sum, ()) = futures_util::future::join(import.run(told, heard), telling).await;
+    let (sum, ()) = futures_util::future::join(import.run(told, recorded), telling).await;
     sum
 }
 
@@ -226,14 +227,14 @@ fn lines(memory: &Memory) -> BTreeSet<(String, Vec<String>)> {
 #[tokio::test(start_paused = true)]
 async fn rows_become_holds_and_lines_and_again_nothing_more() {
     let memory = Memory::default();
-    let (mut heard, runtime) = (Heard::default(), runtime());
-    let sum = run(&memory, &ranges(), &mut heard, 4, &runtime).await.unwrap();
+    let (mut recorded, runtime) = (Recorded::default(), runtime());
+    let sum = run(&memory, &ranges(), &mut recorded, 4, &runtime).await.unwrap();
 
     assert_eq!((sum.imported, sum.queued, sum.already_there, sum.refused), (24, 12, 0, 0));
     assert_eq!(lines(&memory), expected_lines());
-    assert_eq!(heard.done, BTreeSet::from([0, 1, 2, 3]));
+    assert_eq!(recorded.done, BTreeSet::from([0, 1, 2, 3]));
 
-    let again = run(&memory, &ranges(), &mut Heard::default(), 4, &runtime).await.unwrap();
+    let again = run(&memory, &ranges(), &mut Recorded::default(), 4, &runtime).await.unwrap();
     assert_eq!((again.imported, again.queued, again.already_there), (0, 0, 36));
     assert_eq!(lines(&memory), expected_lines());
 }
@@ -247,7 +248,7 @@ async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
         for before in 0..4 {
             let fates = (0..before).map(|_| Fate::Answered).chain([fate.clone(), fate.clone()]);
             let (memory, runtime) = (Memory::with(fates), runtime());
-            let sum = run(&memory, &ranges, &mut Heard::default(), 4, &runtime).await.unwrap();
+            let sum = run(&memory, &ranges, &mut Recorded::default(), 4, &runtime).await.unwrap();
             let line = &memory.lines()["long"];
             let in_order = line[0] == "h"
                 && line[1..].iter().enumerate().all(|(at, owner)| *owner == format!("w{at}"));
@@ -264,30 +265,30 @@ async fn a_request_without_an_answer_is_sent_again_and_doubles_nothing() {
 async fn a_run_that_is_killed_anywhere_and_begun_again_ends_as_one_that_was_not() {
     let whole = Memory::default();
     let runtime = runtime();
-    run(&whole, &ranges(), &mut Heard::default(), 1, &runtime).await.unwrap();
+    run(&whole, &ranges(), &mut Recorded::default(), 1, &runtime).await.unwrap();
     for at in 0..whole.requests() {
         for fate in [Fate::Refused, Fate::Torn(1)] {
             let memory = Memory::with((0..at).map(|_| Fate::Answered).chain(vec![fate; 100]));
-            let mut heard = Heard::default();
-            run(&memory, &ranges(), &mut heard, 3, &runtime).await.unwrap_err();
+            let mut recorded = Recorded::default();
+            run(&memory, &ranges(), &mut recorded, 3, &runtime).await.unwrap_err();
             memory.plan_fates([]);
-            run(&memory, &ranges(), &mut heard, 3, &runtime).await.unwrap();
+            run(&memory, &ranges(), &mut recorded, 3, &runtime).await.unwrap();
             assert_eq!(lines(&memory), expected_lines(), "{at}");
         }
     }
     for ranges_done in 1..=4 {
         let memory = Memory::default();
-        let mut heard = Heard { killed_after: Some(ranges_done), ..Heard::default() };
-        let ended = run(&memory, &ranges(), &mut heard, 3, &runtime).await;
-        assert_eq!(ended, Err(ImportError::Progress("killed".into())));
-        let done = heard.done.clone();
+        let mut recorded = Recorded { killed_after: Some(ranges_done), ..Recorded::default() };
+        let ended = run(&memory, &ranges(), &mut recorded, 3, &runtime).await;
+        assert_eq!(ended, Err(SendError::Progress("killed".into())));
+        let done = recorded.done.clone();
         let there = lines(&memory);
         let is_done = |lock: &str| done.iter().any(|range| lock.starts_with(&format!("{range}/")));
         for line in expected_lines().into_iter().filter(|(lock, _)| is_done(lock)) {
             assert!(there.contains(&line), "{line:?} is said to be done");
         }
         let requests = memory.requests();
-        let mut again = Heard { done, killed_after: None };
+        let mut again = Recorded { done, killed_after: None };
         run(&memory, &ranges(), &mut again, 3, &runtime).await.unwrap();
         assert_eq!(lines(&memory), expected_lines());
         let most = whole.requests() / 4 * (4 - ranges_done);
@@ -302,14 +303,14 @@ async fn what_is_left_is_counted_down_while_the_store_does_not_answer() {
     let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost]);
     let runtime = runtime();
     let ranges = vec![vec![lease("short", "a", 1), lease("long", "b", 60)]];
-    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime).await.unwrap();
+    let sum = run(&memory, &ranges, &mut Recorded::default(), 1, &runtime).await.unwrap();
 
     // 50 + 200 + 800 ms, less a tenth.
     assert_eq!(memory.leases(), [("a".to_owned(), 55), ("b".to_owned(), 59_055)]);
     assert_eq!((sum.imported, sum.over), (2, 0));
 
     let memory = Memory::with([Fate::Lost, Fate::Lost, Fate::Lost, Fate::Lost]);
-    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime).await.unwrap();
+    let sum = run(&memory, &ranges, &mut Recorded::default(), 1, &runtime).await.unwrap();
     assert_eq!(memory.leases(), [("b".to_owned(), 57_255)]);
     assert_eq!((sum.imported, sum.over), (1, 1));
 }
@@ -318,11 +319,11 @@ async fn what_is_left_is_counted_down_while_the_store_does_not_answer() {
 async fn a_store_that_never_answers_ends_the_import_and_says_that_it_can_be_begun_again() {
     let memory = Memory::with(vec![Fate::Lost; 100]);
     let ranges = vec![vec![lease("a", "o", 600)]];
-    let mut heard = Heard::default();
-    let ended = run(&memory, &ranges, &mut heard, 1, &runtime()).await.unwrap_err();
+    let mut recorded = Recorded::default();
+    let ended = run(&memory, &ranges, &mut recorded, 1, &runtime()).await.unwrap_err();
 
-    let expected = ImportError::NoAnswer { rows: 1, attempts: 8, last: "no answer".into() };
-    assert_eq!((ended, heard.done), (expected, BTreeSet::new()));
+    let expected = SendError::NoAnswer { rows: 1, attempts: 8, last: "no answer".into() };
+    assert_eq!((ended, recorded.done), (expected, BTreeSet::new()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,9 +331,9 @@ async fn a_row_that_is_refused_is_named_and_the_others_go_on() {
     let memory = Memory::default();
     let runtime = runtime();
     let first = vec![vec![lease("job", "somebody", 60)]];
-    run(&memory, &first, &mut Heard::default(), 1, &runtime).await.unwrap();
+    run(&memory, &first, &mut Recorded::default(), 1, &runtime).await.unwrap();
     let second = vec![vec![lease("job", "a", 60), lease("free", "a", 60)]];
-    let sum = run(&memory, &second, &mut Heard::default(), 1, &runtime).await.unwrap();
+    let sum = run(&memory, &second, &mut Recorded::default(), 1, &runtime).await.unwrap();
 
     assert_eq!((sum.imported, sum.refused), (1, 1));
     let refusal = ("job".to_owned(), "a".to_owned(), "held by somebody".to_owned());
@@ -348,7 +349,7 @@ async fn no_place_behind_one_that_cannot_be_imported_becomes_a_holder() {
     let rows = LockRows { lock, said: Said::Queue { main: Vec::new(), queue: places } };
     let memory = Memory::default();
     let ranges = vec![vec![rows, lease("other", "o", 60)]];
-    let sum = run(&memory, &ranges, &mut Heard::default(), 1, &runtime()).await.unwrap();
+    let sum = run(&memory, &ranges, &mut Recorded::default(), 1, &runtime()).await.unwrap();
 
     assert_eq!((sum.imported, sum.queued, sum.left_out), (1, 0, 3));
     assert_eq!(memory.lines().keys().collect::<Vec<_>>(), ["other"]);

@@ -43,7 +43,7 @@ pub enum Reason {
         left_ms: u64,
     },
     /// The row has no owner.
-    NobodyHolds,
+    NoOwner,
     /// The TTL has ended.
     Over,
     /// The owner waits for a lock whose holder is not imported.
@@ -93,7 +93,7 @@ impl Reason {
             | Self::OwnerIsNoText(_)
             | Self::ValueTooLong { .. }
             | Self::LeaseTooLong { .. }
-            | Self::NobodyHolds
+            | Self::NoOwner
             | Self::Over
             | Self::HolderLeftOut
             | Self::FirstLeftOut { .. }
@@ -106,9 +106,9 @@ impl Reason {
 
     /// Whether the omitted row may be a hold or a wait, which its owner then does not have
     /// natively. Rows that have ended, are not in line, or only try lose nothing.
-    pub fn leaves_somebody_out(&self) -> bool {
+    pub fn omits_a_claim(&self) -> bool {
         match self {
-            Self::NobodyHolds
+            Self::NoOwner
             | Self::Over
             | Self::SecondPlace
             | Self::Trying
@@ -139,7 +139,7 @@ impl Reason {
             Self::OwnerIsNoText(_) => "owner-not-text",
             Self::ValueTooLong { .. } => "value-too-long",
             Self::LeaseTooLong { .. } => "lease-too-long",
-            Self::NobodyHolds => "nobody-holds",
+            Self::NoOwner => "nobody-holds",
             Self::Over => "over",
             Self::HolderLeftOut => "holder-left-out",
             Self::FirstLeftOut { .. } => "first-left-out",
@@ -163,7 +163,7 @@ impl Reason {
             Self::OwnerIsNoText(_) => "an owner's id that is no text",
             Self::ValueTooLong { .. } => "a value that is too long",
             Self::LeaseTooLong { .. } => "a lease that is too long",
-            Self::NobodyHolds => "a row that says of nobody that he holds",
+            Self::NoOwner => "a row that says of nobody that he holds",
             Self::Over => "its TTL is over",
             Self::HolderLeftOut => "it waits for a lock whose holder is not imported",
             Self::FirstLeftOut { .. } => {
@@ -200,7 +200,7 @@ impl Reason {
                  the cell is gone or mended, plan and import again"
             )
             .into(),
-            Self::NobodyHolds
+            Self::NoOwner
             | Self::Over
             | Self::HolderLeftOut
             | Self::SecondPlace

@@ -27,8 +27,8 @@
 //! may have. The plan names the choosing process.
 
 mod finding;
+mod foreign_writers;
 mod recipes;
-mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -41,7 +41,7 @@ use holdfast_recipes::{Writer, is_ours};
 
 use crate::layout::{Cell, LockRows, Raw, Said};
 pub use finding::{Finding, Reason};
-pub use strangers::{changed_by_strangers, changed_by_unregistered, marks_of};
+pub use foreign_writers::{cell_marks, changed_by_foreign_writer, changed_by_unregistered};
 
 /// The longest lease that an import accepts: 366 days, milliseconds. Cassandra allows TTLs of
 /// twenty years.

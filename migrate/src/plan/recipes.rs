@@ -16,7 +16,7 @@ const TIME_DIGITS: usize = 20;
 pub(super) fn lease(row: LeaseRow, draft: &mut Draft) {
     let LeaseRow { owner, value } = row;
     let Some(cell) = owner else {
-        draft.find(Reason::NobodyHolds, None);
+        draft.find(Reason::NoOwner, None);
         return;
     };
     let row = draft.read(&cell.value, Some(&cell));
@@ -148,7 +148,7 @@ pub(super) fn tokens(sessions: &[TokenRow], grace: Duration, draft: &mut Draft) 
         return;
     };
     let Some(cell) = session else {
-        draft.find(Reason::NobodyHolds, None);
+        draft.find(Reason::NoOwner, None);
         return;
     };
     match token_row(cell, *heartbeat, grace, draft) {

@@ -206,7 +206,7 @@ fn behind_a_first_place_that_cannot_be_imported_nothing_of_the_queue_is() {
             "00000000000000000005d: no-ttl".into(),
         ];
         assert_eq!(said(&plan), expected);
-        assert!(plan.findings[1].reason.leaves_somebody_out(), "cutover stops at it");
+        assert!(plan.findings[1].reason.omits_a_claim(), "cutover stops at it");
         let detail = plan.findings[1].reason.detail();
         assert!(detail.contains(shown) && detail.contains("plan and import again"), "{detail}");
     }
@@ -316,11 +316,11 @@ fn the_bakerys_lowest_number_holds_and_the_others_wait_in_order() {
 
 /// A row with a TTL was written within it; one without is as old as its write time.
 #[test]
-fn a_stranger_that_still_writes_is_found_and_our_own_client_is_none() {
+fn a_foreign_writer_that_still_writes_is_found_and_our_own_client_is_none() {
     let now_us = 1_000_000_000;
     let old = now_us - 2 * 180_000_000;
     let found =
-        |said| changed_by_strangers(&LockRows { lock: text("job"), said }, &rules(), now_us);
+        |said| changed_by_foreign_writer(&LockRows { lock: text("job"), said }, &rules(), now_us);
     let lease = |owner: &str, left_s: Option<i32>, written_us: i64| {
         let cell = Cell { value: text(owner), left_s, written_us: Some(written_us) };
         Said::Lease(LeaseRow { owner: Some(cell), value: None })

@@ -35,10 +35,12 @@ use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
-use crate::cutover::{MoveError, Obstacle, Obstacles, Stepped, Tell, Told, check_ties, walk};
+use crate::cutover::{
+    MoveError, MoveReport, Obstacle, Obstacles, OnReport, Stepped, check_ties, walk,
+};
 use crate::import::{Fault, Importer};
 use crate::layout::{ColumnCell, LockRows, Raw, Recipe, Said};
-use crate::scan::{News, Range, Scan};
+use crate::scan::{Range, Scan, ScanMessage};
 use crate::verify::NativeStore;
 pub(crate) use rows::StandIn;
 pub use rows::{NewRow, Put, Rows};
@@ -46,7 +48,7 @@ pub use rows::{NewRow, Put, Rows};
 /// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
 /// Messages of the scan that wait for this task.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 /// The pause before a lock is read again whose two sides do not fit together.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Passes over all locks in one step: the last one must find no row to write.
@@ -134,7 +136,11 @@ where
     ///
     /// [`MoveError`]; the scope is at the stage that was reported last, or one further back if an
     /// answer was lost.
-    pub async fn run(&self, target: Stage, tell: &mut Tell<'_>) -> Result<ScopeView, MoveError> {
+    pub async fn run(
+        &self,
+        target: Stage,
+        tell: &mut OnReport<'_>,
+    ) -> Result<ScopeView, MoveError> {
         let waiting = (self.wait, &self.runtime);
         walk(self.modes, self.scope, waiting, tell, async |view, tell| {
             check_ties(view, self.scope, self.scan, self.native).await?;
@@ -167,13 +173,13 @@ where
     async fn cover_and_go_back(
         &self,
         view: &ScopeView,
-        tell: &mut Tell<'_>,
+        tell: &mut OnReport<'_>,
     ) -> Result<Stepped, MoveError> {
         self.take_back(tell).await?;
         for pass in 1..=PASSES {
             let (written, obstacles) = self.cover(pass == PASSES).await?;
             if written > 0 {
-                tell(Told::Rows { written, taken_back: 0 });
+                tell(MoveReport::Rows { written, taken_back: 0 });
             }
             if !obstacles.is_empty() {
                 return Ok(Stepped::InTheWay(obstacles));
@@ -303,15 +309,15 @@ where
     }
 
     /// Removes rows that stand in for native holds which have ended.
-    async fn take_back(&self, tell: &mut Tell<'_>) -> Result<(), MoveError> {
-        let (send, mut news) = mpsc::channel(NEWS_WAITING);
+    async fn take_back(&self, tell: &mut OnReport<'_>) -> Result<(), MoveError> {
+        let (send, mut news) = mpsc::channel(MESSAGES_WAITING);
         let (ranges, at_once) = (Range::split(self.ranges.0), self.ranges.1);
         let reading =
             async { self.scan.run(&ranges, at_once, send).await.map_err(MoveError::from) };
         let taking = async {
             let mut taken_back = 0;
             while let Some(news) = news.recv().await {
-                let News::Locks { locks, .. } = news else { continue };
+                let ScanMessage::Locks { locks, .. } = news else { continue };
                 for rows in locks {
                     taken_back += self.take_back_of(&rows).await?;
                 }
@@ -320,7 +326,7 @@ where
         };
         let ((), taken_back) = try_join(reading, taking).await?;
         if taken_back > 0 {
-            tell(Told::Rows { written: 0, taken_back });
+            tell(MoveReport::Rows { written: 0, taken_back });
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ pub struct Identity {
 
 /// A message of a scan.
 #[derive(Debug)]
-pub enum News {
+pub enum ScanMessage {
     /// Some locks of a range; each lock is reported once.
     Locks {
         /// The range's number.
@@ -152,7 +152,7 @@ impl Scan {
         &self,
         ranges: &[Range],
         at_once: usize,
-        news: mpsc::Sender<News>,
+        news: mpsc::Sender<ScanMessage>,
     ) -> Result<(), ScanError> {
         let sessions = self.sessions().await?;
         let reading = ranges.iter().map(|range| self.read(*range, &sessions, &news));
@@ -189,7 +189,7 @@ impl Scan {
         &self,
         range: Range,
         sessions: &Sessions,
-        news: &mpsc::Sender<News>,
+        news: &mpsc::Sender<ScanMessage>,
     ) -> Result<(), ScanError> {
         let recipe = self.recipe();
         let clock = &*self.runtime.clock;
@@ -202,11 +202,11 @@ impl Scan {
             let locks = self.with_heartbeats(locks.collect(), sessions).await?;
             told.fetch_add(1, Ordering::Relaxed);
             // A receiver that was dropped needs no more messages.
-            let _ = news.send(News::Locks { range: range.index, locks, read_at }).await;
+            let _ = news.send(ScanMessage::Locks { range: range.index, locks, read_at }).await;
             Ok(())
         };
         join(&*self.tables, clock, range, sides, self.has_second(), tell).await?;
-        let _ = news.send(News::Done { range: range.index, news: told.into_inner() }).await;
+        let _ = news.send(ScanMessage::Done { range: range.index, news: told.into_inner() }).await;
         Ok(())
     }
 

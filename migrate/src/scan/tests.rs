@@ -10,7 +10,7 @@ use holdfast_runtime::{BoxFuture, simulated};
 use super::scopes::ModeRow;
 use super::tables::{Page, Row};
 use super::*;
-use crate::plan::{Rules, changed_by_strangers};
+use crate::plan::{Rules, changed_by_foreign_writer};
 
 /// A recipe's tables, which tests write directly. A row's token is its position in the order of
 /// keys.
@@ -119,7 +119,7 @@ async fn pass(scan: &Scan) -> Vec<LockRows> {
     let listening = async {
         let mut told = Vec::new();
         while let Some(news) = news.recv().await {
-            if let News::Locks { locks, .. } = news {
+            if let ScanMessage::Locks { locks, .. } = news {
                 told.extend(locks);
             }
         }
@@ -148,12 +148,12 @@ async fn each_pass_reads_the_heartbeats_as_they_are_then() {
         beat(100 + minute * 60);
         let now_us = scan.now_us().await.unwrap();
         let rows = pass(&scan).await;
-        let stranger = rows.iter().find_map(|rows| changed_by_strangers(rows, &rules, now_us));
-        assert_eq!(stranger.as_deref(), Some("worker-7"), "after {minute} minutes");
+        let foreign = rows.iter().find_map(|rows| changed_by_foreign_writer(rows, &rules, now_us));
+        assert_eq!(foreign.as_deref(), Some("worker-7"), "after {minute} minutes");
     }
     // The session ends; its rows stop counting once two graces are over.
     tables.set_now_us((100 + 19 * 60 + 361) * SECOND);
     let now_us = scan.now_us().await.unwrap();
     let rows = pass(&scan).await;
-    assert!(rows.iter().all(|rows| changed_by_strangers(rows, &rules, now_us).is_none()));
+    assert!(rows.iter().all(|rows| changed_by_foreign_writer(rows, &rules, now_us).is_none()));
 }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::import::Fault;
 use crate::layout::{LockRows, Raw};
 use crate::plan::{LockPlan, Rules, plan};
-use crate::scan::{News, Range, Scan, ScanError};
+use crate::scan::{Range, Scan, ScanError, ScanMessage};
 pub use compare::{Difference, LINE_COMPARED, NativeLock, Party, compare};
 
 /// The pause before the second read: an import ends up to a second after its row.
@@ -30,7 +30,7 @@ const LOOKED_AT_AGAIN: usize = 1_000;
 /// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
 /// Messages of the scan that wait for this task.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 
 /// The native store, as a comparison reads it.
 pub trait NativeStore {
@@ -126,7 +126,7 @@ impl<N: NativeStore> Sides<'_, N> {
         verified: &mut Verified,
         tell: &mut impl FnMut(&str, &Difference),
     ) -> Result<(), VerifyError> {
-        let (send, news) = mpsc::channel(NEWS_WAITING);
+        let (send, news) = mpsc::channel(MESSAGES_WAITING);
         let scanned = self.scan.run(ranges, reads_at_once, send);
         let reading = async { scanned.await.map_err(VerifyError::from) };
         try_join(reading, self.compare_rows(news, verified, tell)).await?;
@@ -135,14 +135,14 @@ impl<N: NativeStore> Sides<'_, N> {
 
     async fn compare_rows(
         &self,
-        news: mpsc::Receiver<News>,
+        news: mpsc::Receiver<ScanMessage>,
         verified: &mut Verified,
         tell: &mut impl FnMut(&str, &Difference),
     ) -> Result<(), VerifyError> {
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
         let locks = coming.flat_map(|news| match news {
-            News::Locks { locks, .. } => stream::iter(locks),
-            News::Done { .. } => stream::iter(Vec::new()),
+            ScanMessage::Locks { locks, .. } => stream::iter(locks),
+            ScanMessage::Done { .. } => stream::iter(Vec::new()),
         });
         let compared = locks.map(|rows| self.compare_lock(rows)).buffer_unordered(ASKED_AT_ONCE);
         let mut compared = pin!(compared);

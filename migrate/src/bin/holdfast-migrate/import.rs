@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use holdfast_cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::import::{
-    CheckpointError, ImportError, Options, Pace, Step, Sum, WholeError, import_all,
+    CheckpointError, ImportError, ImportReport, Options, Pace, SendError, Sum, import_all,
 };
 use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -22,7 +22,7 @@ pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
     let (ranges, _) = args.source.ranges();
     let sum = runtime::block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
-        let mut shown = Shown::new(ranges);
+        let mut shown = ImportBar::new(ranges);
         let mut tell = |step| shown.take(step);
         let sum = import_all(&scan, &native, options(args), Runtime::system(), &mut tell).await;
         shown.end();
@@ -50,29 +50,29 @@ fn options(args: &ImportArgs) -> Options {
     }
 }
 
-pub(crate) fn failure(error: &WholeError) -> Failure {
+pub(crate) fn failure(error: &ImportError) -> Failure {
     let code = match error {
-        WholeError::Scan(error) => return plan::failure(error),
-        WholeError::Checkpoint(CheckpointError::File { .. })
-        | WholeError::Import(ImportError::Progress(_)) => OWN_ERROR,
-        WholeError::Stranger { .. }
-        | WholeError::OtherTie(_)
-        | WholeError::Older { .. }
-        | WholeError::AlreadyNative { .. }
-        | WholeError::Checkpoint(_)
-        | WholeError::Import(ImportError::Refused(_)) => REFUSED,
-        WholeError::Import(ImportError::NoAnswer { .. }) | WholeError::Target(_) => NOT_REACHED,
+        ImportError::Scan(error) => return plan::failure(error),
+        ImportError::Checkpoint(CheckpointError::File { .. })
+        | ImportError::Send(SendError::Progress(_)) => OWN_ERROR,
+        ImportError::ForeignWriter { .. }
+        | ImportError::OtherTie(_)
+        | ImportError::Older { .. }
+        | ImportError::AlreadyNative { .. }
+        | ImportError::Checkpoint(_)
+        | ImportError::Send(SendError::Refused(_)) => REFUSED,
+        ImportError::Send(SendError::NoAnswer { .. }) | ImportError::Target(_) => NOT_REACHED,
     };
     Failure::new(code, printable(&error.to_string()))
 }
 
 /// The progress bar of an import.
-pub(crate) struct Shown {
+pub(crate) struct ImportBar {
     bar: ProgressBar,
     rows: u64,
 }
 
-impl Shown {
+impl ImportBar {
     pub(crate) fn new(ranges: usize) -> Self {
         let shown = std::io::stderr().is_terminal();
         let target =
@@ -85,11 +85,11 @@ impl Shown {
         Self { bar, rows: 0 }
     }
 
-    pub(crate) fn take(&mut self, step: Step) {
+    pub(crate) fn take(&mut self, step: ImportReport) {
         match step {
-            Step::Resumed { ranges } => self.bar.inc(u64::try_from(ranges).unwrap_or(0)),
-            Step::Range => self.bar.inc(1),
-            Step::Rows { number } => {
+            ImportReport::Resumed { ranges } => self.bar.inc(u64::try_from(ranges).unwrap_or(0)),
+            ImportReport::Range => self.bar.inc(1),
+            ImportReport::Rows { number } => {
                 self.rows += u64::try_from(number).unwrap_or(0);
                 self.bar.set_message(self.rows.to_string());
             }

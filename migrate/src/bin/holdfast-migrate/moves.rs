@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{line, place, printable, runtime};
-use holdfast_migrate::cutover::{Cutover, MoveError, Obstacle, Obstacles, OldClients, Told};
+use holdfast_migrate::cutover::{Cutover, MoveError, MoveReport, Obstacle, Obstacles, OldClients};
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::rollback::{Rollback, Rows};
@@ -17,7 +17,7 @@ use holdfast_runtime::Runtime;
 use serde_json::{Value, json};
 
 use crate::args::{Back, Cli, CutoverArgs, Forward, RollbackArgs, ScopeArgs, number};
-use crate::import::{self, Shown};
+use crate::import::{self, ImportBar};
 use crate::{plan, verify};
 
 /// Processes that the output names.
@@ -50,7 +50,7 @@ fn serial(args: &ScopeArgs) -> SerialScope {
 /// Runs `holdfast-migrate cutover`.
 pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
     let (ranges, _) = args.scope.source.ranges();
-    let mut printed = Printed::new(cli.json, ranges);
+    let mut printed = MovePrinter::new(cli.json, ranges);
     let view = runtime::block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
         let cutover = Cutover {
@@ -144,7 +144,7 @@ fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
 /// Runs `holdfast-migrate rollback`.
 pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
     let ranges = args.scope.source.ranges();
-    let mut printed = Printed::new(cli.json, ranges.0);
+    let mut printed = MovePrinter::new(cli.json, ranges.0);
     let view = runtime::block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
         let runtime = Runtime::system();
@@ -207,22 +207,22 @@ fn failure(error: MoveError) -> Failure {
 }
 
 /// Prints the reports of a move as they arrive.
-struct Printed {
+struct MovePrinter {
     json: bool,
     ranges: usize,
     /// The progress bar while an import runs.
-    bar: Option<Shown>,
+    bar: Option<ImportBar>,
 }
 
-impl Printed {
+impl MovePrinter {
     fn new(json: bool, ranges: usize) -> Self {
         Self { json, ranges, bar: None }
     }
 
-    fn take(&mut self, told: &Told<'_>) {
+    fn take(&mut self, told: &MoveReport<'_>) {
         match told {
-            Told::Importing => self.bar = Some(Shown::new(self.ranges)),
-            Told::Import(step) => {
+            MoveReport::Importing => self.bar = Some(ImportBar::new(self.ranges)),
+            MoveReport::Import(step) => {
                 if let Some(bar) = &mut self.bar {
                     bar.take(*step);
                 }
@@ -237,20 +237,20 @@ impl Printed {
     }
 }
 
-fn print(told: &Told<'_>) {
+fn print(told: &MoveReport<'_>) {
     match told {
-        Told::At(view) => print_view(view),
-        Told::Waiting(obstacles) => {
+        MoveReport::At(view) => print_view(view),
+        MoveReport::Waiting(obstacles) => {
             line(format!("waiting for {} to be gone:", obstacles.number()));
             print_obstacles(obstacles);
         }
-        Told::Moved(stage) => line(format!("moved to {stage}")),
-        Told::Imported(sum) => import::print(sum),
-        Told::Verified(locks) => {
+        MoveReport::Moved(stage) => line(format!("moved to {stage}")),
+        MoveReport::Imported(sum) => import::print(sum),
+        MoveReport::Verified(locks) => {
             let locks = counted(*locks, "lock");
             line(format!("{locks} of old clients compared: what stands is held natively"));
         }
-        Told::Rows { written, taken_back } => {
+        MoveReport::Rows { written, taken_back } => {
             if *written > 0 {
                 let rows = counted(*written as u64, "row");
                 line(format!("{rows} written for what is held natively"));
@@ -260,7 +260,7 @@ fn print(told: &Told<'_>) {
                 line(format!("{rows} taken back: what was held natively is not any more"));
             }
         }
-        Told::Importing | Told::Import(_) => {}
+        MoveReport::Importing | MoveReport::Import(_) => {}
     }
 }
 
@@ -304,21 +304,21 @@ fn print_obstacles(obstacles: &Obstacles) {
     }
 }
 
-fn print_json(told: &Told<'_>) {
+fn print_json(told: &MoveReport<'_>) {
     line(match told {
-        Told::At(view) => view_as_json(view),
-        Told::Waiting(obstacles) => json!({
+        MoveReport::At(view) => view_as_json(view),
+        MoveReport::Waiting(obstacles) => json!({
             "kind": "waiting",
             "number": obstacles.number(),
             "for": obstacles.shown().iter().map(obstacle_as_json).collect::<Vec<_>>(),
         }),
-        Told::Moved(stage) => json!({ "kind": "moved", "stage": stage.as_str() }),
-        Told::Imported(sum) => json!({ "kind": "imported", "sum": import::as_json(sum) }),
-        Told::Verified(locks) => json!({ "kind": "verified", "locks": locks }),
-        Told::Rows { written, taken_back } => {
+        MoveReport::Moved(stage) => json!({ "kind": "moved", "stage": stage.as_str() }),
+        MoveReport::Imported(sum) => json!({ "kind": "imported", "sum": import::as_json(sum) }),
+        MoveReport::Verified(locks) => json!({ "kind": "verified", "locks": locks }),
+        MoveReport::Rows { written, taken_back } => {
             json!({ "kind": "rows", "written": written, "taken_back": taken_back })
         }
-        Told::Importing | Told::Import(_) => return,
+        MoveReport::Importing | MoveReport::Import(_) => return,
     });
 }
 

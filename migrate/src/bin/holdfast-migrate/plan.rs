@@ -8,7 +8,7 @@ use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{CONNECT_LIMIT, line, place, printable, runtime};
 use holdfast_migrate::plan::{LockPlan, Rules, plan};
 use holdfast_migrate::report::{Tally, json_finding, json_row};
-use holdfast_migrate::scan::{News, Range, Scan, ScanError, Session};
+use holdfast_migrate::scan::{Range, Scan, ScanError, ScanMessage, Session};
 use holdfast_recipes::open;
 use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 use crate::args::{Cli, PlanArgs, Source};
 
 /// Messages of the scan that wait to be planned: a few pages.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 
 pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
     let tally = runtime::block_on(async {
         let scan = scan(cli, &args.source).await?;
         let (ranges, at_once) = args.source.ranges();
         let ranges = Range::split(ranges);
-        let (tell, told) = mpsc::channel(NEWS_WAITING);
+        let (tell, told) = mpsc::channel(MESSAGES_WAITING);
         let mut planning = Planning::new(args, cli.json, ranges.len());
         let (read, ()) = join(scan.run(&ranges, at_once, tell), planning.take(told)).await;
         read.map_err(|error| failure(&error))?;
@@ -94,11 +94,11 @@ impl Planning {
         }
     }
 
-    async fn take(&mut self, mut told: mpsc::Receiver<News>) {
+    async fn take(&mut self, mut told: mpsc::Receiver<ScanMessage>) {
         while let Some(news) = told.recv().await {
             match news {
-                News::Done { .. } => self.bar.inc(1),
-                News::Locks { locks, .. } => {
+                ScanMessage::Done { .. } => self.bar.inc(1),
+                ScanMessage::Locks { locks, .. } => {
                     for rows in locks {
                         let plan = plan(rows, &self.rules);
                         self.print(plan.as_ref());

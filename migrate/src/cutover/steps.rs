@@ -7,7 +7,7 @@ use holdfast_recipes::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
 use holdfast_runtime::Runtime;
 
 use super::obstacle::{Obstacle, Obstacles};
-use crate::import::{Fault, OtherTie, Step, Sum, WholeError};
+use crate::import::{Fault, ImportError, ImportReport, OtherTie, Sum};
 use crate::scan::ScanError;
 use crate::verify::VerifyError;
 
@@ -16,7 +16,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a move reports while it runs.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum MoveReport<'a> {
     /// The scope's stage, and the mode of each process; again whenever one changes.
     At(&'a ScopeView),
     /// The move waits until these obstacles are gone.
@@ -26,7 +26,7 @@ pub enum Told<'a> {
     /// An import has begun.
     Importing,
     /// The progress of the import.
-    Import(Step),
+    Import(ImportReport),
     /// The result of the import.
     Imported(&'a Sum),
     /// Tables and store were compared: this many locks, and none differs.
@@ -41,7 +41,7 @@ pub enum Told<'a> {
 }
 
 /// Receives the reports of a move.
-pub type Tell<'a> = dyn FnMut(Told<'_>) + 'a;
+pub type OnReport<'a> = dyn FnMut(MoveReport<'_>) + 'a;
 
 /// Why a move ended early. The scope is at the stage that was reported last; the same call goes on
 /// from there.
@@ -103,7 +103,7 @@ pub enum MoveError {
     Scan(#[from] ScanError),
     /// The import ended early.
     #[error(transparent)]
-    Import(#[from] WholeError),
+    Import(#[from] ImportError),
     /// The comparison ended early.
     #[error(transparent)]
     Verify(#[from] VerifyError),
@@ -169,21 +169,21 @@ pub(crate) async fn walk(
     modes: &ScopeModes,
     scope: &str,
     (wait, runtime): (Duration, &Runtime),
-    tell: &mut Tell<'_>,
-    mut step: impl AsyncFnMut(&ScopeView, &mut Tell<'_>) -> Result<Stepped, MoveError>,
+    tell: &mut OnReport<'_>,
+    mut step: impl AsyncFnMut(&ScopeView, &mut OnReport<'_>) -> Result<Stepped, MoveError>,
 ) -> Result<ScopeView, MoveError> {
     let give_up_at = runtime.clock.now() + wait;
     let (mut last_view, mut last_obstacles) = (None, Obstacles::default());
     loop {
         let view = modes.view().await?;
         if last_view.as_ref() != Some(&view) {
-            tell(Told::At(&view));
+            tell(MoveReport::At(&view));
             last_view = Some(view.clone());
         }
         let obstacles = match step(&view, tell).await? {
             Stepped::There => return Ok(view),
             Stepped::Moved(stage) => {
-                tell(Told::Moved(stage));
+                tell(MoveReport::Moved(stage));
                 continue;
             }
             Stepped::InTheWay(obstacles) => obstacles,
@@ -193,7 +193,7 @@ pub(crate) async fn walk(
             return Err(MoveError::InTheWay { scope, stage, obstacles });
         }
         if obstacles != last_obstacles {
-            tell(Told::Waiting(&obstacles));
+            tell(MoveReport::Waiting(&obstacles));
             last_obstacles = obstacles;
         }
         runtime.sleep(LOOK_AGAIN).await;

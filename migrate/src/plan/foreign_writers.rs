@@ -19,7 +19,7 @@ use crate::layout::{Cell, ColumnCell, Heartbeat, LockRows, Raw, Said, TokenRow};
 /// without a TTL, the write time (of the session's last heartbeat, for tokens) is compared with
 /// `now_us`, the time of a coordinator, and two graces count. `WRITETIME` is by the clock of the
 /// writer, the client or another node, so the comparison is off by as much as those clocks differ.
-pub fn changed_by_strangers(rows: &LockRows, rules: &Rules, now_us: i64) -> Option<String> {
+pub fn changed_by_foreign_writer(rows: &LockRows, rules: &Rules, now_us: i64) -> Option<String> {
     changed_lately(rows, rules, now_us, |owner| !is_ours(owner))
 }
 
@@ -72,7 +72,7 @@ fn shown(column: &Raw, is_place: bool) -> String {
 
 /// A hash of each cell that no registered process wrote. It differs by owner and by write of the
 /// cell; a heartbeat counts as a write of its session's token.
-pub fn marks_of(rows: &LockRows, rules: &Rules) -> Vec<(String, u64)> {
+pub fn cell_marks(rows: &LockRows, rules: &Rules) -> Vec<(String, u64)> {
     let mark = |place: u8, owner: &str, written: Option<i64>, beaten: Option<i64>| {
         let mut hasher = DefaultHasher::new();
         (&rows.lock.to_string(), place, owner, written, beaten).hash(&mut hasher);

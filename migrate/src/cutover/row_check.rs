@@ -1,7 +1,7 @@
 //! Reads the recipe's rows before the scope leaves them: finds clients that lock by them alone, and
 //! rows that cannot be imported.
 //!
-//! Each pass remembers the cells that it has seen, in [`Marks`], to find those written during the
+//! Each pass remembers the cells that it has seen, in [`SeenCells`], to find those written during the
 //! run, which contradict `--writers-stopped`. No clock is read and no times are compared: a cell
 //! that an earlier pass did not see, or saw with another write time, was written in between. A
 //! client that writes nothing during the run is not noticed; that is what the operator's statement
@@ -16,16 +16,18 @@ use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::obstacle::{Obstacle, Obstacles};
-use super::walk::MoveError;
+use super::steps::MoveError;
 use super::{OldClients, writers_of};
 use crate::layout::{LockRows, Raw};
-use crate::plan::{LockPlan, Rules, changed_by_strangers, changed_by_unregistered, marks_of, plan};
+use crate::plan::{
+    LockPlan, Rules, cell_marks, changed_by_foreign_writer, changed_by_unregistered, plan,
+};
 use crate::rollback::StandIn;
-use crate::scan::{News, Range, Scan};
+use crate::scan::{Range, Scan, ScanMessage};
 use crate::verify::NativeStore;
 
 /// Messages of the scan that wait for this task.
-const NEWS_WAITING: usize = 4;
+const MESSAGES_WAITING: usize = 4;
 /// Rows of ours that are kept in memory for a second look. When there are more, they get their second look before the scan goes on.
 const SUSPECTS: usize = 1_000;
 /// The pause before the second read. A process needs less to enter the scope, or to take both
@@ -37,7 +39,7 @@ const PAUSE: Duration = Duration::from_secs(3);
 const REMEMBERED_MAX: usize = 10_000_000;
 
 /// One examination of the scope's rows.
-pub(super) struct Look<'a, N> {
+pub(super) struct RowCheck<'a, N> {
     pub(super) scan: &'a Scan,
     pub(super) native: &'a N,
     pub(super) modes: &'a ScopeModes,
@@ -56,37 +58,37 @@ struct Suspect {
     owner: String,
 }
 
-impl<N: NativeStore> Look<'_, N> {
-    /// Reads all rows of the scope once, and records them in `marks`.
-    pub(super) async fn obstacles(&self, marks: &mut Marks) -> Result<Obstacles, MoveError> {
+impl<N: NativeStore> RowCheck<'_, N> {
+    /// Reads all rows of the scope once, and records them in `seen`.
+    pub(super) async fn obstacles(&self, seen: &mut SeenCells) -> Result<Obstacles, MoveError> {
         let now_us = self.scan.now_us().await?;
-        let (send, mut news) = mpsc::channel(NEWS_WAITING);
+        let (send, mut news) = mpsc::channel(MESSAGES_WAITING);
         let reading =
             async { self.scan.run(self.ranges, self.at_once, send).await.map_err(MoveError::from) };
         let looking = async {
             let (mut obstacles, mut suspects) = (Obstacles::default(), Vec::new());
             while let Some(news) = news.recv().await {
-                let News::Locks { locks, .. } = news else { continue };
+                let ScanMessage::Locks { locks, .. } = news else { continue };
                 for rows in locks {
-                    marks.note(&rows, self.rules);
-                    self.look_at(rows, now_us, &mut obstacles, &mut suspects);
+                    seen.note(&rows, self.rules);
+                    self.check_lock(rows, now_us, &mut obstacles, &mut suspects);
                     if suspects.len() == SUSPECTS {
                         let suspects = std::mem::take(&mut suspects);
-                        self.confront(suspects, now_us, &mut obstacles).await?;
+                        self.check_again(suspects, now_us, &mut obstacles).await?;
                     }
                 }
             }
             Ok((obstacles, suspects))
         };
         let ((), (mut obstacles, suspects)) = try_join(reading, looking).await?;
-        marks.look_is_over();
-        self.confront(suspects, now_us, &mut obstacles).await?;
+        seen.pass_is_over();
+        self.check_again(suspects, now_us, &mut obstacles).await?;
         Ok(obstacles)
     }
 
     /// Looks for our own unregistered clients whatever the operator says of old clients: they can
     /// be registered, and a stopped one gives its rows back or leaves them for a TTL.
-    fn look_at(
+    fn check_lock(
         &self,
         rows: LockRows,
         now_us: i64,
@@ -94,17 +96,18 @@ impl<N: NativeStore> Look<'_, N> {
         suspects: &mut Vec<Suspect>,
     ) {
         let lock = rows.lock.clone();
-        let stranger = changed_by_strangers(&rows, self.rules, now_us);
+        let foreign = changed_by_foreign_writer(&rows, self.rules, now_us);
         let ours = changed_by_unregistered(&rows, self.rules, now_us);
         let Some(LockPlan { findings, .. }) = plan(rows, self.rules) else { return };
         if self.old_clients == OldClients::MayWrite {
-            let owner = stranger.into_iter();
-            obstacles
-                .extend(owner.map(|owner| Obstacle::Stranger { lock: lock.to_string(), owner }));
+            let owner = foreign.into_iter();
+            obstacles.extend(
+                owner.map(|owner| Obstacle::ForeignWriter { lock: lock.to_string(), owner }),
+            );
         }
         suspects.extend(ours.map(|owner| Suspect { lock, owner }));
         if !self.leave_out {
-            let left = findings.into_iter().filter(|found| found.reason.leaves_somebody_out());
+            let left = findings.into_iter().filter(|found| found.reason.omits_a_claim());
             obstacles.extend(left.map(|finding| Obstacle::NotImported { finding }));
         }
     }
@@ -112,7 +115,7 @@ impl<N: NativeStore> Look<'_, N> {
     /// Reads the suspects' locks again after a pause, and reports those that remain. By then the
     /// view has a process that registered meanwhile, and a row that has ended is no obstacle. A row
     /// that stands in for a native hold is no obstacle while that hold exists.
-    async fn confront(
+    async fn check_again(
         &self,
         suspects: Vec<Suspect>,
         now_us: i64,
@@ -154,33 +157,33 @@ impl<N: NativeStore> Look<'_, N> {
 
 /// A cell that was written during the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Newcomer {
+pub(super) struct NewCell {
     pub(super) lock: String,
     pub(super) owner: String,
 }
 
-/// The marks of one run; see the module.
+/// The seen of one run; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct SeenCells {
     seen: BTreeSet<u64>,
     /// The first pass is over: every mark from here on is new.
     complete: bool,
-    pub(super) newcomer: Option<Newcomer>,
+    pub(super) new_cell: Option<NewCell>,
     pub(super) too_many: bool,
 }
 
-impl Marks {
+impl SeenCells {
     /// Records the cells of one lock.
     pub(super) fn note(&mut self, rows: &LockRows, rules: &Rules) {
         let lock = rows.lock.to_string();
         if !lock.starts_with(&rules.prefix) {
             return;
         }
-        for (owner, mark) in marks_of(rows, rules) {
+        for (owner, mark) in cell_marks(rows, rules) {
             let is_new = !self.seen.contains(&mark);
             if is_new && self.complete {
                 let lock = lock.clone();
-                self.newcomer.get_or_insert(Newcomer { lock, owner });
+                self.new_cell.get_or_insert(NewCell { lock, owner });
             } else if self.seen.len() >= REMEMBERED_MAX {
                 self.too_many = true;
             } else {
@@ -190,7 +193,7 @@ impl Marks {
     }
 
     /// A pass has read every row.
-    pub(super) fn look_is_over(&mut self) {
+    pub(super) fn pass_is_over(&mut self) {
         self.complete = true;
     }
 }
