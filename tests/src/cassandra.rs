@@ -1,6 +1,7 @@
 //! Three real Cassandra nodes, run by `tests/cassandra/nodes`: those that `tests/run` has started,
 //! or a suite's own.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,7 +14,6 @@ use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use tempfile::TempDir;
-use tokio::sync::Mutex;
 
 use crate::check::Report;
 use crate::history::{ClientId, Recorder};
@@ -59,10 +59,9 @@ impl Nodes {
     }
 
     /// An earlier test may have left a node dead, or with a wrong clock. Of tests that begin
-    /// together one mends them.
+    /// together, also in other suites, one mends them.
     async fn mend(&self) {
-        static TURN: Mutex<()> = Mutex::const_new(());
-        let _turn = TURN.lock().await;
+        let _turn = self.turn("mend").await;
         for node in 1..=3 {
             let skew = std::fs::read_to_string(self.run.join(format!("n{node}/skew_ms"))).unwrap();
             if skew.trim() != "0" {
@@ -80,6 +79,24 @@ impl Nodes {
             std::fs::write(folder.join("skew_ms"), "0").unwrap();
             self.restart(node).await;
         }
+    }
+
+    /// Waits until no other test makes tables; the turn ends when this is dropped. Nodes that are
+    /// asked for two changes at once disagree on the schema for a while, and send each other all of
+    /// it until they agree.
+    pub async fn turn_of_schema(&self) -> File {
+        self.turn("schema").await
+    }
+
+    /// A turn among all tests and suites on these nodes.
+    async fn turn(&self, of: &str) -> File {
+        let path = self.run.join(format!("{of}.lock"));
+        let waiting = tokio::task::spawn_blocking(move || {
+            let file = File::create(path).unwrap();
+            file.lock().unwrap();
+            file
+        });
+        waiting.await.unwrap()
     }
 
     /// `host:port`, separated by commas.
@@ -143,7 +160,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Three nodes with the recipes' tables in a keyspace of the test's own, and a history.
+/// Three nodes with recipes' tables in a keyspace, and a history.
 #[derive(Debug)]
 pub struct Stage {
     nodes: Nodes,
@@ -178,28 +195,34 @@ pub const WORK: Tables =
     &["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"];
 
 impl Stage {
-    /// Makes the keyspace, and these tables of the schema: each takes three nodes on two cores a
-    /// third of a second.
+    /// Makes the keyspace, and these tables of the schema, unless they are there: each takes three
+    /// nodes on two cores half a second. Tests that share a keyspace have locks of different names.
     pub async fn set(keyspace: &'static str, wanted: &[Tables]) -> Self {
         let nodes = Nodes::start().await;
         let points = nodes.contact_points().await;
         let session = nodes.session().await;
-        let is_wanted = |statement: &str| {
+        let recorder = Recorder::in_memory(Runtime::system().clock);
+        let stage = Self { nodes, points, keyspace, session, recorder };
+        stage.make_of(&Schema::new(keyspace, Some(3)), wanted).await;
+        stage
+    }
+
+    /// Makes these tables of the layout, unless they are there.
+    pub async fn make(&self, layout: Layout, wanted: Tables) {
+        self.make_of(&Schema::new(self.keyspace, None).named(layout), &[wanted]).await;
+    }
+
+    async fn make_of(&self, schema: &Schema, wanted: &[Tables]) {
+        let is_wanted = |statement: &String| {
             let names = |table: &&str| statement.contains(&format!(".\"{table}\" ("));
             statement.starts_with("CREATE KEYSPACE") || wanted.iter().copied().flatten().any(names)
         };
-        let statements = Schema::new(keyspace, Some(3)).statements();
-        for statement in statements.iter().filter(|statement| is_wanted(statement)) {
-            session.query_unpaged(statement.as_str(), ()).await.unwrap();
+        let _turn = self.nodes.turn_of_schema().await;
+        for statement in schema.statements().into_iter().filter(is_wanted) {
+            self.session.query_unpaged(statement, ()).await.unwrap();
         }
-        let recorder = Recorder::in_memory(Runtime::system().clock);
-        Self { nodes, points, keyspace, session, recorder }
-    }
-
-    /// Makes the missing tables of this layout.
-    pub async fn make(&self, layout: Layout) {
-        let schema = Schema::new(self.keyspace, None).named(layout);
-        schema.apply(&self.points, None, Duration::from_secs(20)).await.unwrap();
+        // Another test may have made them since this session began.
+        self.session.refresh_metadata().await.unwrap();
     }
 
     /// Empties these tables, unless they are empty: emptying takes three nodes a long time.

@@ -15,8 +15,10 @@ use crate::recipe::Recipe;
 /// Longer than a move of a few rows takes, with a change of leader in it.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The tables that locks move from, and the table of modes.
-const RECIPES: [Tables; 6] = [LEASE, QUEUE, TOKENS, SHADOW, BAKERY, MODES];
+/// The tables of leases that move, and the table of modes.
+pub const LEASES: &[Tables] = &[LEASE, MODES];
+/// The tables of every recipe that moves, and the table of modes.
+pub const RECIPES: &[Tables] = &[LEASE, QUEUE, TOKENS, SHADOW, BAKERY, MODES];
 
 /// Starts `holdfast-migrate --json … COMMAND …`.
 pub fn migrate(stage: &Stage, endpoints: &str, command: &str, arguments: &[&str]) -> Program {
@@ -39,27 +41,29 @@ pub struct Move {
 
 impl Move {
     /// Three nodes of each, and nothing in the tables.
-    pub async fn set(keyspace: &'static str) -> Self {
-        Self::with_servers(Stage::set(keyspace, &RECIPES).await, &Setup::nodes(3)).await
+    pub async fn set(keyspace: &'static str, tables: &[Tables]) -> Self {
+        let stage = Stage::set(keyspace, tables).await;
+        Self::with_servers(stage, tables, &Setup::nodes(3)).await
     }
 
     /// The same with one server.
-    pub async fn set_with_one_server(keyspace: &'static str) -> Self {
-        Self::with_servers(Stage::set(keyspace, &RECIPES).await, &Setup::nodes(1)).await
+    pub async fn set_with_one_server(keyspace: &'static str, tables: &[Tables]) -> Self {
+        let stage = Stage::set(keyspace, tables).await;
+        Self::with_servers(stage, tables, &Setup::nodes(1)).await
     }
 
-    /// Three of each; the servers' scopes may fall back on the Cassandra nodes.
+    /// Three of each, for leases; the servers' scopes may fall back on the Cassandra nodes.
     pub async fn set_with_fallback(keyspace: &'static str) -> Self {
-        let stage = Stage::set(keyspace, &[&RECIPES[..], &[FALLBACK]].concat()).await;
+        let stage = Stage::set(keyspace, &[LEASES, &[FALLBACK]].concat()).await;
         let settings = fallback::settings(stage.points(), stage.keyspace());
-        Self::with_servers(stage, &Setup::nodes(3).with_fallback(&settings)).await
+        Self::with_servers(stage, LEASES, &Setup::nodes(3).with_fallback(&settings)).await
     }
 
-    async fn with_servers(stage: Stage, setup: &Setup) -> Self {
+    async fn with_servers(stage: Stage, tables: &[Tables], setup: &Setup) -> Self {
         let moved = Self { stage, cluster: Cluster::start(setup).await };
         // An earlier run on the same nodes has left a scope in some mode.
-        for tables in RECIPES {
-            moved.stage.empty(tables).await;
+        for of_one in tables.iter().copied() {
+            moved.stage.empty(of_one).await;
         }
         moved
     }

@@ -71,7 +71,8 @@ impl Recipe {
 
     /// Makes the tables of those forms that have no table of the usual name.
     pub async fn make_tables_of_forms(stage: &Stage) {
-        stage.make(Layout { bakery: php_tables(), ..Layout::default() }).await;
+        let layout = Layout { bakery: php_tables(), ..Layout::default() };
+        stage.make(layout, &["numbers_php", "choosing_php"]).await;
     }
 
     /// Its name on the command line, with its form where that is not the default.

@@ -83,7 +83,7 @@ async fn passes(replica: &Replica, us: u64) -> u64 {
 /// §6 of the thesis, with our replicas: one is ten minutes ahead (which this test allows), and is killed.
 #[tokio::test]
 async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
-    let stage = Stage::set("clock_ahead", &[QUEUE, TIME]).await;
+    let stage = Stage::set("clock_ahead", &[TIME]).await;
     let living = Replica::many(&stage, &[0, -2_000]).await;
     let ahead = Replica::start(&stage, 600_000, &["--max-ahead", "20m"]).await;
     let reached = passes(&living[0], wall_us() + 590 * SECOND_US).await;
@@ -115,7 +115,7 @@ async fn time_goes_on_over_a_killed_replica_that_was_ahead() {
 /// The same with an old replica, which does not check how far ahead it may be.
 #[tokio::test]
 async fn time_goes_on_where_an_old_replica_left_it() {
-    let stage = Stage::set("clock_old", &[QUEUE, TIME]).await;
+    let stage = Stage::set("clock_old", &[TIME]).await;
     let living = Replica::many(&stage, &[0, 0]).await;
     let before = living[0].now_us().await;
     let local_time = wall_us() + 600 * SECOND_US;
@@ -139,7 +139,7 @@ async fn time_goes_on_where_an_old_replica_left_it() {
 /// Eight clients ask any of three replicas, each time as a new client, while one replica is killed and started again, and one is frozen.
 #[tokio::test]
 async fn no_answer_of_any_replica_is_less_than_one_before() {
-    let stage = Stage::set("clock_order", &[QUEUE, TIME]).await;
+    let stage = Stage::set("clock_order", &[TIME]).await;
     let mut replicas = Replica::many(&stage, &[0, 5_000, -5_000]).await;
     let (largest, answers) = (AtomicU64::new(0), AtomicU64::new(0));
     let ask = async |endpoints: &[String], nth: usize| {
@@ -237,7 +237,7 @@ fn expect(ended: &Ended, code: i32, says: &str) {
 /// A cell that contains no time, an address on which no process can listen.
 #[tokio::test]
 async fn what_a_replica_cannot_work_with_is_named_and_ends_it() {
-    let stage = Stage::set("clock_bad", &[QUEUE, TIME]).await;
+    let stage = Stage::set("clock_bad", &[TIME]).await;
     let listening = async |at: &str, rest: &[&str]| {
         start(&stage, 0, &[&["clock", "--listen", at], rest].concat()).end(STEP_LIMIT).await
     };

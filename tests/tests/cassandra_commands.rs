@@ -37,6 +37,7 @@ impl Place {
         static MADE: OnceCell<()> = OnceCell::const_new();
         let place = Self { points: nodes.contact_points().await, keyspace: "commands" };
         let make = async || {
+            let _turn = nodes.turn_of_schema().await;
             let made = place.run(&["schema", "--apply", "--replication", "3"]).await;
             assert_eq!(made.code, Some(0), "{made:?}");
         };

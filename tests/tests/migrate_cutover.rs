@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use holdfast_recipes::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
 use holdfast_runtime::Runtime;
-use holdfast_tests::moving::Move;
+use holdfast_tests::moving::{LEASES, Move, RECIPES};
 use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn modes(moved: &Move, scope: &str) -> ScopeModes {
 /// DESIGN §10, step by step: each precondition is violated once.
 #[tokio::test]
 async fn a_scope_goes_to_native_and_back_and_every_step_names_what_is_in_its_way() {
-    let moved = Move::set("cutover_story").await;
+    let moved = Move::set("cutover_story", LEASES).await;
     moved
         .cql(&[
             "INSERT INTO k.leases (name, owner, value) VALUES ('orders/1', 'client_1', '10.0.0.7') USING TTL 600",
@@ -136,7 +136,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
 /// Also clients of ours that have registered no mode: nothing would keep them out of what is natively held.
 #[tokio::test]
 async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way() {
-    let moved = Move::set_with_one_server("cutover_unfit").await;
+    let moved = Move::set_with_one_server("cutover_unfit", LEASES).await;
     moved
         .cql(&[
             "INSERT INTO k.leases (name, owner) VALUES ('orders/2', 'client_2') USING TTL 0",
@@ -170,7 +170,7 @@ async fn clients_without_a_mode_and_rows_that_cannot_be_imported_are_in_the_way(
 
 #[tokio::test]
 async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
-    let moved = Move::set_with_one_server("cutover_wait").await;
+    let moved = Move::set_with_one_server("cutover_wait", LEASES).await;
     let process = moved.process("orders/", "billing", LockerMode::Cassandra).await;
     let cutover = moved.start("cutover", &orders(&["--wait", "2m", "--writers-stopped"]));
     let changing = async {
@@ -198,7 +198,7 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
 /// A native hold without a row gets one that the recipe's own clients respect.
 #[tokio::test]
 async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
-    let moved = Move::set_with_one_server("cutover_recipes").await;
+    let moved = Move::set_with_one_server("cutover_recipes", RECIPES).await;
     let client = moved.client().await;
     for (from, recipe) in [
         ("queue", Some(Recipe::Queue)),
@@ -246,7 +246,7 @@ const ROWS: u32 = 20;
 /// twice.
 #[tokio::test]
 async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done_twice() {
-    let moved = Move::set_with_one_server("cutover_kills").await;
+    let moved = Move::set_with_one_server("cutover_kills", LEASES).await;
     // The first scope is measured without a kill, and again whenever the tool ended before it was to be killed.
     let mut took = [Duration::ZERO; 3];
     let mut killed = [0; 3];

@@ -263,7 +263,7 @@ async fn what_is_held_and_waited_for_comes_in_once_and_in_order() {
 /// The store dies at some requests; each time the import is started again with its checkpoint, and in the end without it.
 #[tokio::test]
 async fn an_import_that_ends_early_goes_on_where_it_was() {
-    let stage = Stage::set("import_resumed", &[LEASE, QUEUE, MODES]).await;
+    let stage = Stage::set("import_resumed", &[LEASE, MODES]).await;
     many(&stage, 2_000).await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("checkpoint");
@@ -298,7 +298,7 @@ fn done_in(path: &Path) -> BTreeSet<u64> {
 /// Another store, other ranges, a table that was dropped and made again under its name.
 #[tokio::test]
 async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
-    let stage = Stage::set("import_other", &[LEASE, QUEUE, MODES]).await;
+    let stage = Stage::set("import_other", &[LEASE, MODES]).await;
     let table = "CREATE TABLE k.leases (name text PRIMARY KEY, owner text, value text)";
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("checkpoint");
@@ -322,7 +322,7 @@ async fn a_checkpoint_of_another_import_is_refused_and_nothing_is_sent() {
 /// Clients of ours are not in the way, however lately they wrote.
 #[tokio::test]
 async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be_stopped() {
-    let stage = Stage::set("import_strangers", &[LEASE, QUEUE, MODES]).await;
+    let stage = Stage::set("import_strangers", &[LEASE, MODES]).await;
     let on = stage.cassandra();
     let guard = Recipe::Lease
         .locker(&on, &LockerOptions::default().service("billing"))
@@ -353,7 +353,7 @@ async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be
 /// One node of three dies while the tables are read, and is started again.
 #[tokio::test]
 async fn a_node_that_dies_during_the_read_costs_no_row() {
-    let stage = Stage::set("import_killed_node", &[LEASE, QUEUE, MODES]).await;
+    let stage = Stage::set("import_killed_node", &[LEASE, MODES]).await;
     many(&stage, 2_000).await;
     let store = Store::new("one");
     let slow = Options { pace: Pace::new(std::num::NonZeroU32::new(500)), ..options(64, None) };

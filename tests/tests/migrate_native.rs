@@ -8,8 +8,9 @@
 
 use holdfast::LockInfo;
 use holdfast_recipes::LockerOptions;
+use holdfast_tests::cassandra::{LEASE, MODES, QUEUE};
 use holdfast_tests::cluster::{Cluster, Setup};
-use holdfast_tests::moving::Move;
+use holdfast_tests::moving::{LEASES, Move};
 use holdfast_tests::recipe::Recipe;
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ fn line_of(lock: &LockInfo) -> Vec<&str> {
 /// I25, over a killed leader between two runs.
 #[tokio::test]
 async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
-    let mut moved = Move::set("native_order").await;
+    let mut moved = Move::set("native_order", &[LEASE, QUEUE, MODES]).await;
     moved
         .cql(&[
             "INSERT INTO k.leases (name, owner, value) VALUES ('orders/1', 'client_1', '10.0.0.7') USING TTL 600",
@@ -79,7 +80,7 @@ async fn what_is_imported_is_claimed_by_its_owners_in_the_order_of_there() {
 /// declares that it does not.
 #[tokio::test]
 async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_in() {
-    let moved = Move::set("native_strangers").await;
+    let moved = Move::set("native_strangers", LEASES).await;
     let ours = Recipe::Lease.locker(&moved.stage.cassandra(), &LockerOptions::default());
     let guard = ours.lock("ours").await.unwrap();
     let alone = imported(&moved, &["--from", "lease"]).await;
@@ -98,7 +99,7 @@ async fn an_import_beside_clients_that_still_write_is_refused_and_ours_are_let_i
 /// The error names both, and nothing is sent.
 #[tokio::test]
 async fn a_checkpoint_of_another_cluster_is_refused() {
-    let moved = Move::set("native_checkpoint").await;
+    let moved = Move::set("native_checkpoint", LEASES).await;
     moved.cql(&["INSERT INTO k.leases (name, owner) VALUES ('a', 'o') USING TTL 600"]).await;
     let file = moved.cluster.folder().join("checkpoint");
     let path = file.to_str().unwrap();
