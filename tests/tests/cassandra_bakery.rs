@@ -31,7 +31,7 @@ async fn sleep(length: Duration) {
     Runtime::system().sleep(length).await;
 }
 
-/// A stage with the tables of both forms.
+/// A stage with the tables of both forms. Tests share the keyspace `bakery`, and their locks have names of their own.
 async fn set(keyspace: &'static str) -> Stage {
     let stage = Stage::set(keyspace, &[BAKERY]).await;
     Recipe::make_tables_of_forms(&stage).await;
@@ -91,23 +91,23 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
 /// longer than the skew and one look after that.
 #[tokio::test]
 async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() {
-    let stage = set("bakery_chooser").await;
+    let stage = set("bakery").await;
     with_each(&stage, async |party| {
         let (_, choosing, up) = tables(party.recipe());
         let clock = Runtime::system().clock;
         let before = clock.now();
-        cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('job', 'dead', {up}) USING TTL {TTL_S}")).await;
+        cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('chosen', 'dead', {up}) USING TTL {TTL_S}")).await;
         let [hasty, patient] = [1, 2].map(|id| party.client(id));
-        let tried = hasty.acquire("job", Patience::None).await.map(|_held| ());
+        let tried = hasty.acquire("chosen", Patience::None).await.map(|_held| ());
         // A refusal within the TTL was caused by the flag.
         if clock.now().saturating_since(before) < secs(TTL_S - 1) {
             assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         }
-        let held = patient.acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let held = patient.acquire("chosen", Patience::AtMost(secs(60))).await.unwrap();
         let waited = clock.now().saturating_since(before);
         assert!(waited > secs(TTL_S - 2), "it waited for the flag: {waited:?}");
         held.release().await.unwrap();
-        is_emptied(&stage, choosing, "job").await;
+        is_emptied(&stage, choosing, "chosen").await;
     })
     .await;
 }
@@ -116,20 +116,20 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
 /// holder's hold is certain: the judge checks that.
 #[tokio::test]
 async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl() {
-    let stage = set("bakery_killed").await;
+    let stage = set("bakery").await;
     with_each(&stage, async |party| {
         let (numbers, _, _) = tables(party.recipe());
-        let mut holder = party.process(100, &["hold", "job"]);
+        let mut holder = party.process(100, &["hold", "killed"]);
         holder.says("held").await;
-        let waiter = party.process(101, &["hold", "job"]);
-        while rows(&stage, numbers, "job").await < 2 {
+        let waiter = party.process(101, &["hold", "killed"]);
+        while rows(&stage, numbers, "killed").await < 2 {
             sleep(Duration::from_millis(100)).await;
         }
         waiter.signal(Signal::SIGKILL);
         holder.signal(Signal::SIGKILL);
-        let held = party.client(1).acquire("job", Patience::AtMost(secs(60))).await.unwrap();
+        let held = party.client(1).acquire("killed", Patience::AtMost(secs(60))).await.unwrap();
         held.release().await.unwrap();
-        assert_eq!(rows(&stage, numbers, "job").await, 0, "and what it wrote is gone");
+        assert_eq!(rows(&stage, numbers, "killed").await, 0, "and what it wrote is gone");
     })
     .await;
 }
@@ -138,13 +138,13 @@ async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl()
 #[tokio::test]
 async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl() {
     const WAITERS: u64 = 5;
-    let stage = set("bakery_order").await;
+    let stage = set("bakery").await;
     with_each(&stage, async |party| {
         let (numbers, _, _) = tables(party.recipe());
-        let held = party.client(99).acquire("job", Patience::Endless).await.unwrap();
+        let held = party.client(99).acquire("ordered", Patience::Endless).await.unwrap();
         let order = std::sync::Mutex::new(Vec::new());
         let drawn = async |least: u64| {
-            while rows(&stage, numbers, "job").await < usize::try_from(least).unwrap() {
+            while rows(&stage, numbers, "ordered").await < usize::try_from(least).unwrap() {
                 sleep(Duration::from_millis(50)).await;
             }
         };
@@ -152,14 +152,14 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
             // The holder's number, and those drawn before.
             drawn(id).await;
             let client = party.client(id);
-            let guard = client.acquire("job", Patience::Endless).await.unwrap();
+            let guard = client.acquire("ordered", Patience::Endless).await.unwrap();
             order.lock().unwrap().push(id);
             guard.release().await.unwrap();
         };
         let holding = async {
             drawn(WAITERS + 1).await;
             held.keep(secs(TTL_S + 3)).await;
-            let last = highest(&stage, numbers, "job").await;
+            let last = highest(&stage, numbers, "ordered").await;
             let _ = held.release().await;
             last
         };
@@ -178,7 +178,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
 /// Twelve clients at one lock, in both forms at once.
 #[tokio::test]
 async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
-    let stage = set("bakery_twelve").await;
+    let stage = set("bakery").await;
     let parties = Party::of(&stage, &FORMS, Times::USUAL);
     let clock = Runtime::system().clock;
     let began = clock.now();
@@ -188,15 +188,15 @@ async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
         let worked = clock.now().saturating_since(began);
         worked >= secs(8) && (enough() || worked >= secs(90))
     };
-    join_all(parties.iter().map(|party| party.work(12, &["one"], &is_over))).await;
+    join_all(parties.iter().map(|party| party.work(12, &["twelve"], &is_over))).await;
     for party in parties {
         let recipe = party.recipe();
         let (numbers, choosing, _) = tables(recipe);
         let report = party.judge();
         println!("{recipe:?}: {report}");
         assert!(report.tally.safe_holds >= 30, "{recipe:?}: {report}");
-        is_emptied(&stage, numbers, "one").await;
-        is_emptied(&stage, choosing, "one").await;
+        is_emptied(&stage, numbers, "twelve").await;
+        is_emptied(&stage, choosing, "twelve").await;
     }
 }
 
@@ -237,12 +237,13 @@ async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in(
 /// A guard has no token, and its label is the service.
 #[tokio::test]
 async fn a_guard_says_who_has_it() {
-    let stage = set("bakery_guard").await;
+    let stage = set("bakery").await;
     let options = LockerOptions::default().service("billing");
     let bakery = Bakery::new(&stage.cassandra(), &options, BakeryTables::default()).unwrap();
-    let guard = bakery.lock("job").await.unwrap();
+    let guard = bakery.lock("guarded").await.unwrap();
     assert_eq!((guard.owner(), guard.token()), ("billing", None));
-    let Err(Error::NotGranted { holders, .. }) = bakery.acquire("job", Patience::None).await else {
+    let Err(Error::NotGranted { holders, .. }) = bakery.acquire("guarded", Patience::None).await
+    else {
         panic!("it is held");
     };
     assert_eq!(holders[0].label, "billing");

@@ -37,6 +37,12 @@ async fn sleep(length: Duration) {
     Runtime::system().sleep(length).await;
 }
 
+/// One keyspace for all tests of this file, whose locks have names of their own: making tables takes three nodes longer than most of the
+/// tests.
+async fn set() -> Stage {
+    Stage::set("scenarios", &[LEASE, QUEUE, TOKENS, BAKERY]).await
+}
+
 /// Runs `scenario` with each party at the same time, then judges each.
 async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
     let parties = Party::of_each(stage, Times::SHORT);
@@ -52,15 +58,15 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
 
 #[tokio::test]
 async fn one_lock_is_had_by_one_of_twelve_at_a_time() {
-    let stage = Stage::set("one_lock", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
-    let load = (12, &["one"][..], 15);
+    let stage = set().await;
+    let load = (12, &["twelve"][..], 15);
     each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(12)).await).await;
 }
 
 #[tokio::test]
 async fn several_locks_are_had_by_several_at_a_time() {
-    let stage = Stage::set("several", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
-    let load = (8, &["a", "b", "c", "d"][..], 40);
+    let stage = set().await;
+    let load = (8, &["several/a", "several/b", "several/c", "several/d"][..], 40);
     each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(8)).await).await;
 }
 
@@ -68,7 +74,7 @@ async fn several_locks_are_had_by_several_at_a_time() {
 /// has to last that long.
 #[tokio::test]
 async fn a_lock_is_renewed_for_as_long_as_it_is_held() {
-    let stage = Stage::set("renewal", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    let stage = set().await;
     with_each(&stage, async |party| {
         let client = party.client(1);
         for _ in 1..=3 {
@@ -103,18 +109,18 @@ async fn is_kept_over_two_ttls(party: &Party<'_>, client: &RemoteScribe) -> bool
 /// The holder is killed with SIGKILL, together with the first waiter.
 #[tokio::test]
 async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_and_not_before() {
-    let stage = Stage::set("killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    let stage = set().await;
     with_each(&stage, async |party| {
-        let mut holder = party.process(100, &["hold", "job"]);
+        let mut holder = party.process(100, &["hold", "killed"]);
         holder.says("held").await;
-        let waiter = party.process(101, &["hold", "job"]);
+        let waiter = party.process(101, &["hold", "killed"]);
         waiter.waits().await;
         waiter.signal(Signal::SIGKILL);
         holder.signal(Signal::SIGKILL);
         let killed = Runtime::system().clock.now();
 
         let next = party.client(1);
-        let held = next.acquire("job", Patience::AtMost(secs(40))).await.unwrap();
+        let held = next.acquire("killed", Patience::AtMost(secs(40))).await.unwrap();
         let took = Runtime::system().clock.now().saturating_since(killed);
         held.release().await.unwrap();
         // It held: its last renewal was no older than half a TTL, the time for which a hold is safe without a renewal.
@@ -127,17 +133,17 @@ async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_
 /// deletes only its own rows then.
 #[tokio::test]
 async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
-    let stage = Stage::set("frozen", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    let stage = set().await;
     with_each(&stage, async |party| {
-        let mut holder = party.process(100, &["hold", "job"]);
+        let mut holder = party.process(100, &["hold", "frozen"]);
         holder.says("held").await;
         holder.signal(Signal::SIGSTOP);
-        let next = party.client(1).acquire("job", Patience::AtMost(secs(40))).await.unwrap();
+        let next = party.client(1).acquire("frozen", Patience::AtMost(secs(40))).await.unwrap();
         holder.signal(Signal::SIGCONT);
         holder.says("lost").await;
         // If the frozen client released rows that are not its own, this client loses the lock, or a third one has it as well.
         next.keep(secs(3)).await;
-        if let Ok(had) = party.client(2).acquire("job", Patience::None).await {
+        if let Ok(had) = party.client(2).acquire("frozen", Patience::None).await {
             had.release().await.unwrap();
         }
         let _ = next.release().await;
@@ -149,8 +155,8 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
 /// limit ends, the client releases the lock that it has, and after pauses of different lengths every client succeeds.
 #[tokio::test]
 async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
-    const PAIRS: [[&str; 2]; 3] = [["a", "b"], ["b", "c"], ["c", "a"]];
-    let stage = Stage::set("deadlock", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    const PAIRS: [[&str; 2]; 3] = [["two/a", "two/b"], ["two/b", "two/c"], ["two/c", "two/a"]];
+    let stage = set().await;
     with_each(&stage, async |party| {
         let firsts = Barrier::new(PAIRS.len());
         let both = async |id: u64, [first, second]: [&str; 2]| {
@@ -180,7 +186,7 @@ async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
 async fn each_of_eight_at_one_lock_has_its_turn() {
     const TURNS: usize = 3;
     const WITHIN: Duration = secs(90);
-    let stage = Stage::set("starvation", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    let stage = set().await;
     with_each(&stage, async |party| {
         let had: [AtomicUsize; 8] = Default::default();
         let clock = Runtime::system().clock;
@@ -189,7 +195,7 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
         let work = async |(id, own): (u64, &AtomicUsize)| {
             let client = party.client(id);
             while starved() && clock.now().saturating_since(began) < WITHIN {
-                if let Ok(held) = client.acquire("one", Patience::AtMost(secs(10))).await {
+                if let Ok(held) = client.acquire("eight", Patience::AtMost(secs(10))).await {
                     own.fetch_add(1, Ordering::Relaxed);
                     held.keep(WORK).await;
                     let _ = held.release().await;
@@ -210,9 +216,9 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
 /// killed.
 #[tokio::test]
 async fn all_workers_replaced_under_load_leave_nothing_locked() {
-    const NAMES: [&str; 4] = ["work", "a", "b", "c"];
+    const NAMES: [&str; 4] = ["work", "redeployed/a", "redeployed/b", "redeployed/c"];
     const WORKERS: u64 = 4;
-    let stage = Stage::set("redeployment", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
+    let stage = set().await;
     with_each(&stage, async |party| {
         let started = async |id: u64| {
             let mut worker = party.process(id, &NAMES);

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
@@ -32,16 +31,28 @@ const SKEW: Duration = secs(3);
 /// This suite does not measure the speed of the machine.
 const LONG: Duration = Duration::from_mins(4);
 
-/// A queue of this run: nodes that tests share keep rows of earlier runs.
-static JOBS: LazyLock<String> = LazyLock::new(|| format!("jobs {}", std::process::id()));
-
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn queue(stage: &Stage, service: &str) -> WorkQueue {
-    let options = LockerOptions::default().service(service).ttl(TTL).max_skew(SKEW);
-    WorkQueue::new(&stage.cassandra(), &options, WorkTables::default(), &JOBS).unwrap()
+/// The tables, which all tests share, and a queue of the test's own.
+struct Jobs {
+    stage: Stage,
+    queue: String,
+}
+
+impl Jobs {
+    /// The queue is of this run: nodes that tests share keep rows of earlier runs.
+    async fn of(test: &str) -> Self {
+        let stage = Stage::set("work", &[WORK]).await;
+        Self { stage, queue: format!("{test} {}", std::process::id()) }
+    }
+
+    fn queue(&self, service: &str) -> WorkQueue {
+        let options = LockerOptions::default().service(service).ttl(TTL).max_skew(SKEW);
+        let (on, tables) = (self.stage.cassandra(), WorkTables::default());
+        WorkQueue::new(&on, &options, tables, &self.queue).unwrap()
+    }
 }
 
 async fn next(queue: &WorkQueue) -> WorkItem {
@@ -61,15 +72,16 @@ async fn sleep(length: Duration) {
 struct Workers {
     points: String,
     keyspace: String,
+    queue: String,
     folder: TempDir,
     started: u64,
 }
 
 impl Workers {
-    fn of(stage: &Stage) -> Self {
+    fn of(Jobs { stage, queue }: &Jobs) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (points, keyspace) = (stage.points().to_owned(), stage.keyspace().to_owned());
-        Self { points, keyspace, folder, started: 0 }
+        Self { points, keyspace, queue: queue.clone(), folder, started: 0 }
     }
 
     fn history(&self, id: u64) -> PathBuf {
@@ -82,7 +94,8 @@ impl Workers {
         let (ttl, skew) = (TTL.as_secs().to_string(), SKEW.as_secs().to_string());
         let history = self.history(self.started).display().to_string();
         let id = self.started.to_string();
-        let terms = ["work", &self.points, &self.keyspace, &ttl, &skew, &history, &id, task, &JOBS];
+        let place = ["work", &self.points, &self.keyspace, &ttl, &skew, &history, &id];
+        let terms = [&place[..], &[task, &self.queue]].concat();
         Program::start("holdfast-cassandra-holder", &terms)
     }
 
@@ -115,10 +128,10 @@ fn finished(records: &[Record]) -> BTreeSet<ItemId> {
 /// Another worker gets it once its TTL and the skew have passed, as attempt 2, and no worker before the dead one's hold was over.
 #[tokio::test]
 async fn an_item_of_a_killed_worker_is_had_by_another() {
-    let stage = Stage::set("work_killed", &[WORK]).await;
-    let heir = queue(&stage, "heir");
+    let jobs = Jobs::of("killed").await;
+    let heir = jobs.queue("heir");
     let id = heir.enqueue("job").await.unwrap();
-    let mut workers = Workers::of(&stage);
+    let mut workers = Workers::of(&jobs);
     let mut dying = workers.start("hold");
     assert_eq!(dying.line("had ", LONG).await, id.as_str());
     let listed = heir.list(9).await.unwrap();
@@ -148,9 +161,9 @@ async fn until_empty(queue: &WorkQueue) {
 /// Four processes, and two more that are killed while they have an item, while two others enqueue.
 #[tokio::test]
 async fn four_processes_work_on_every_item_and_no_two_have_one() {
-    let stage = Stage::set("work_four", &[WORK]).await;
-    let mut workers = Workers::of(&stage);
-    let (one, other) = (queue(&stage, "one"), queue(&stage, "other"));
+    let jobs = Jobs::of("four").await;
+    let mut workers = Workers::of(&jobs);
+    let (one, other) = (jobs.queue("one"), jobs.queue("other"));
     let first = enqueue(&one, 2).await;
     let mut dying: Vec<Program> = (0..2).map(|_| workers.start("hold")).collect();
     for worker in &mut dying {
@@ -177,16 +190,16 @@ async fn four_processes_work_on_every_item_and_no_two_have_one() {
     assert_eq!(all.difference(&finished(&records)).count(), 0, "none is lost");
     let had = records.iter().filter(|record| matches!(record.what, What::Granted { .. })).count();
     assert!(had >= 124, "{had}: two of them were had twice");
-    assert_eq!(queue(&stage, "late").list(9).await.unwrap(), []);
+    assert_eq!(jobs.queue("late").list(9).await.unwrap(), []);
 }
 
 /// A worker is frozen past its term: another worker has the item, and nothing that the first does when it wakes removes anything.
 #[tokio::test]
 async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
-    let stage = Stage::set("work_frozen", &[WORK]).await;
-    let other = queue(&stage, "other");
+    let jobs = Jobs::of("frozen").await;
+    let other = jobs.queue("other");
     let id = other.enqueue("job").await.unwrap();
-    let mut workers = Workers::of(&stage);
+    let mut workers = Workers::of(&jobs);
     let mut frozen = workers.start("hold");
     frozen.line("had ", LONG).await;
     frozen.signal(Signal::SIGSTOP);
@@ -204,8 +217,8 @@ async fn a_worker_that_was_frozen_past_its_term_has_lost_its_item() {
 /// Payloads that Cassandra takes: the longest, every kind of character, an empty one; a lease over two TTLs.
 #[tokio::test]
 async fn payloads_come_as_they_went_and_an_item_is_kept() {
-    let stage = Stage::set("work_payloads", &[WORK]).await;
-    let queue = queue(&stage, "worker");
+    let jobs = Jobs::of("payloads").await;
+    let queue = jobs.queue("worker");
     let payloads = ["é".repeat(32_768), String::new(), "'; DROP \0\u{1F980}\n$1 ?".to_owned()];
     for payload in &payloads {
         queue.enqueue(payload.clone()).await.unwrap();
@@ -234,31 +247,32 @@ async fn payloads_come_as_they_went_and_an_item_is_kept() {
 /// Rows written by hand: nothing panics, no item is hidden, and no item that they hold back is handed out.
 #[tokio::test]
 async fn rows_of_strangers_stop_nobody() {
-    let stage = Stage::set("work_strangers", &[WORK]).await;
-    let queue = queue(&stage, "worker");
+    let jobs = Jobs::of("strangers").await;
+    let queue = jobs.queue("worker");
     let held_back = queue.enqueue("held back").await.unwrap();
     let hour: i64 = held_back.as_str()[..20].parse::<i64>().unwrap() / 3_600_000_000;
-    let (keyspace, jobs) = (stage.keyspace(), JOBS.as_str());
+    let Jobs { stage, queue: of } = &jobs;
+    let keyspace = stage.keyspace();
     let id = held_back.as_str();
     for (item, worker, number) in
         [(id, "x", "null"), (id, "y", "9223372036854775807"), ("job", "0", "0"), ("", "0", "null")]
     {
         let row = format!(
             "INSERT INTO {keyspace}.work_numbers (queue, hour, item, worker, number) \
-             VALUES ('{jobs}', {hour}, '{item}', '{worker}', {number})"
+             VALUES ('{of}', {hour}, '{item}', '{worker}', {number})"
         );
         stage.session().query_unpaged(row, ()).await.unwrap();
     }
     for row in [
         format!(
-            "INSERT INTO {keyspace}.work_hours (queue, hour) VALUES ('{jobs}', -9223372036854775808)"
+            "INSERT INTO {keyspace}.work_hours (queue, hour) VALUES ('{of}', -9223372036854775808)"
         ),
         format!(
-            "INSERT INTO {keyspace}.work_hours (queue, hour) VALUES ('{jobs}', 9223372036854775807)"
+            "INSERT INTO {keyspace}.work_hours (queue, hour) VALUES ('{of}', 9223372036854775807)"
         ),
-        format!("INSERT INTO {keyspace}.work_aside (queue, item) VALUES ('{jobs}', 'x')"),
+        format!("INSERT INTO {keyspace}.work_aside (queue, item) VALUES ('{of}', 'x')"),
         format!(
-            "INSERT INTO {keyspace}.work_details (queue, item, name) VALUES ('{jobs}', '{id}', 'z')"
+            "INSERT INTO {keyspace}.work_details (queue, item, name) VALUES ('{of}', '{id}', 'z')"
         ),
     ] {
         stage.session().query_unpaged(row, ()).await.unwrap();
@@ -277,7 +291,7 @@ async fn rows_of_strangers_stop_nobody() {
 struct Line(Vec<String>);
 
 impl Line {
-    fn of(stage: &Stage, terms: &[&str]) -> Self {
+    fn of(Jobs { stage, .. }: &Jobs, terms: &[&str]) -> Self {
         let place =
             ["cassandra", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
         Self(place.iter().chain(terms).chain(&["work"]).map(|word| (*word).to_owned()).collect())
@@ -302,8 +316,8 @@ impl Line {
         Program::start_at(&"/bin/sh".into(), &line).end(LONG).await
     }
 
-    async fn listed(&self) -> Vec<(String, String, u64)> {
-        let listed = self.run(&["list", &JOBS, "--json"]).await;
+    async fn listed(&self, queue: &str) -> Vec<(String, String, u64)> {
+        let listed = self.run(&["list", queue, "--json"]).await;
         assert_eq!(listed.code, Some(0), "{listed:?}");
         let entry = |line: &str| {
             let entry: Value = serde_json::from_str(line).unwrap();
@@ -316,11 +330,11 @@ impl Line {
 
 #[tokio::test]
 async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_aside() {
-    let stage = Stage::set("work_line", &[WORK]).await;
-    let line = Line::of(&stage, &[]);
-    let added = line.fed("good 1\\nbad\\ngood 2\\n", &["add", &JOBS]).await;
+    let jobs = Jobs::of("line").await;
+    let line = Line::of(&jobs, &[]);
+    let added = line.fed("good 1\\nbad\\ngood 2\\n", &["add", &jobs.queue]).await;
     assert_eq!((added.code, added.out.lines().count()), (Some(0), 3), "{added:?}");
-    let added = line.run(&["add", &JOBS, "good 3"]).await;
+    let added = line.run(&["add", &jobs.queue, "good 3"]).await;
     assert_eq!((added.code, added.out.lines().count()), (Some(0), 1), "{added:?}");
 
     let script =
@@ -328,7 +342,7 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     let ran = line
         .run(&[
             "run",
-            &JOBS,
+            &jobs.queue,
             "--until-empty",
             "--workers",
             "3",
@@ -347,17 +361,17 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     for job in ["good 1", "good 2", "good 3"] {
         assert_eq!(said(job), 1, "{ran:?}");
     }
-    assert!(ran.out.starts_with(JOBS.as_str()), "{ran:?}");
+    assert!(ran.out.starts_with(&jobs.queue), "{ran:?}");
     assert!(ran.err.contains("the command ended with 1, it is given back"), "{ran:?}");
-    assert_eq!(line.listed().await, [("bad".to_owned(), "set aside".to_owned(), 2)]);
-    let shown = line.run(&["list", &JOBS]).await;
+    assert_eq!(line.listed(&jobs.queue).await, [("bad".to_owned(), "set aside".to_owned(), 2)]);
+    let shown = line.run(&["list", &jobs.queue]).await;
     assert!(shown.out.contains("set aside"), "{shown:?}");
 
     let bad = shown.out.lines().nth(1).unwrap().split_whitespace().next().unwrap();
-    let again = line.run(&["retry", &JOBS, bad]).await;
+    let again = line.run(&["retry", &jobs.queue, bad]).await;
     assert_eq!(again.code, Some(0), "{again:?}");
-    assert_eq!(line.listed().await, [("bad".to_owned(), "waiting".to_owned(), 0)]);
-    let refused = line.run(&["forget", &JOBS, again.out.trim()]).await;
+    assert_eq!(line.listed(&jobs.queue).await, [("bad".to_owned(), "waiting".to_owned(), 0)]);
+    let refused = line.run(&["forget", &jobs.queue, again.out.trim()]).await;
     assert_eq!(refused.code, Some(122), "{refused:?}");
     assert!(refused.err.contains("is not set aside"), "{refused:?}");
 }
@@ -365,13 +379,13 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
 /// A process that a command leaves behind in its process group keeps its item: no worker has two at a time.
 #[tokio::test]
 async fn the_next_item_begins_when_nothing_of_the_command_before_runs_any_more() {
-    let stage = Stage::set("work_rest", &[WORK]).await;
-    let line = Line::of(&stage, &[]);
-    let added = line.fed("1\\n2\\n3\\n", &["add", &JOBS]).await;
+    let jobs = Jobs::of("rest").await;
+    let line = Line::of(&jobs, &[]);
+    let added = line.fed("1\\n2\\n3\\n", &["add", &jobs.queue]).await;
     assert_eq!(added.code, Some(0), "{added:?}");
 
     let script = "read -r job; echo \"begun $job\"; (sleep 0.5; echo \"over $job\") & exit 0";
-    let ran = line.run(&["run", &JOBS, "--until-empty", "--", "sh", "-c", script]).await;
+    let ran = line.run(&["run", &jobs.queue, "--until-empty", "--", "sh", "-c", script]).await;
 
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let said: Vec<_> = ran.out.lines().collect();
@@ -385,11 +399,11 @@ async fn the_next_item_begins_when_nothing_of_the_command_before_runs_any_more()
 /// A worker that is stopped past its term kills its command when it continues, and releases its item when it is asked to end.
 #[tokio::test]
 async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
-    let stage = Stage::set("work_lost", &[WORK]).await;
-    let line = Line::of(&stage, &["--ttl", "9s", "--max-skew", "3s"]);
-    assert_eq!(line.run(&["add", &JOBS, "long"]).await.code, Some(0));
+    let jobs = Jobs::of("lost").await;
+    let line = Line::of(&jobs, &["--ttl", "9s", "--max-skew", "3s"]);
+    assert_eq!(line.run(&["add", &jobs.queue, "long"]).await.code, Some(0));
     let script = "echo \"begun $HOLDFAST_ATTEMPT\"; exec sleep 1000";
-    let mut worker = line.start(&["run", &JOBS, "--", "sh", "-c", script]);
+    let mut worker = line.start(&["run", &jobs.queue, "--", "sh", "-c", script]);
     worker.line("begun ", LONG).await;
     worker.signal(Signal::SIGSTOP);
     sleep(TTL).await;
@@ -403,42 +417,42 @@ async fn a_lost_item_stops_its_command_and_a_signal_gives_it_back() {
     let ended = worker.end(LONG).await;
     assert_eq!(ended.code, Some(143), "{ended:?}");
     assert!(ended.err.contains("was lost, the command stopped"), "{ended:?}");
-    let item = next(&queue(&stage, "heir")).await;
+    let item = next(&jobs.queue("heir")).await;
     assert_eq!(item.payload(), "long");
     assert!(item.attempt() >= 3, "{item:?}");
 }
 
 #[tokio::test]
 async fn wrong_input_is_refused_with_what_to_do() {
-    let stage = Stage::set("work_wrong", &[WORK]).await;
-    let line = Line::of(&stage, &[]);
+    let jobs = Jobs::of("wrong").await;
+    let line = Line::of(&jobs, &[]);
     let cases: [(&[&str], i32, &str); 7] = [
         (&["add", "", "x"], 122, "cannot be empty"),
         (&["add", "a\u{202e}b", "x"], 122, "U+202E"),
-        (&["forget", &JOBS, "x"], 125, "is no id of an item"),
-        (&["run", &JOBS, "--workers", "0", "--", "true"], 125, "--workers"),
-        (&["run", &JOBS, "--max-attempts", "0", "--", "true"], 125, "--max-attempts"),
-        (&["run", &JOBS], 125, "CMD"),
-        (&["run", &JOBS, "--until-empty", "--", "no-such-command"], 0, ""),
+        (&["forget", &jobs.queue, "x"], 125, "is no id of an item"),
+        (&["run", &jobs.queue, "--workers", "0", "--", "true"], 125, "--workers"),
+        (&["run", &jobs.queue, "--max-attempts", "0", "--", "true"], 125, "--max-attempts"),
+        (&["run", &jobs.queue], 125, "CMD"),
+        (&["run", &jobs.queue, "--until-empty", "--", "no-such-command"], 0, ""),
     ];
     let ran = join_all(cases.iter().map(|(rest, ..)| line.run(rest))).await;
     for ((rest, code, says), ended) in cases.iter().zip(ran) {
         assert_eq!(ended.code, Some(*code), "{rest:?}: {ended:?}");
         assert!(ended.err.contains(says), "{rest:?}: {ended:?}");
     }
-    let long = line.fed(&"x".repeat(65_537), &["add", &JOBS]).await;
+    let long = line.fed(&"x".repeat(65_537), &["add", &jobs.queue]).await;
     assert_eq!(long.code, Some(122), "{long:?}");
     assert!(long.err.contains("65537 bytes"), "{}", long.err);
 
-    assert_eq!(line.run(&["add", &JOBS, "x"]).await.code, Some(0));
+    assert_eq!(line.run(&["add", &jobs.queue, "x"]).await.code, Some(0));
     for workers in ["1", "2"] {
-        let run = ["run", &JOBS, "--workers", workers, "--", "no-such-command"];
+        let run = ["run", &jobs.queue, "--workers", workers, "--", "no-such-command"];
         assert_eq!(line.run(&run).await.code, Some(127));
     }
     let elsewhere = ["--work-details-table", "nowhere"];
-    let mut other = Line::of(&stage, &[]);
+    let mut other = Line::of(&jobs, &[]);
     other.0.splice(5..5, elsewhere.map(str::to_owned));
-    let refused = other.run(&["add", &JOBS, "x"]).await;
+    let refused = other.run(&["add", &jobs.queue, "x"]).await;
     assert_eq!(refused.code, Some(122), "{refused:?}");
     assert!(refused.err.contains("nowhere"), "{refused:?}");
 }
