@@ -28,40 +28,6 @@ async fn sleep(length: Duration) {
     Runtime::system().sleep(length).await;
 }
 
-/// All three servers are killed under load: Cassandra serves the scope. They come back: they serve it again. Twice.
-#[tokio::test]
-async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() {
-    let mut world = World::start("fallback_kill").await;
-    let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
-    let clock = Runtime::system().clock;
-    let switching = Box::pin(async {
-        let mut native = tokens.above(0, 20).await;
-        for round in 1..=2 {
-            let killed = clock.now();
-            world.kill_all();
-            let fallen = tokens.above(native, 1).await;
-            let without = clock.now().saturating_since(killed);
-            tokens.above(native, 20).await;
-            world.start_all();
-            let started = clock.now();
-            let back = tokens.above(fallen, 1).await;
-            let returned = clock.now().saturating_since(started);
-            println!(
-                "round {round}: Cassandra after {without:.1?}, native again after {returned:.1?}"
-            );
-            tokens.above(fallen, 20).await;
-            world.row_is("native").await;
-            native = back;
-        }
-    });
-    workers.work_during(switching).await;
-    drop(workers);
-
-    world.judge(Vec::new()).are_as_documented();
-    assert!(tokens.by_epoch().len() >= 5, "{:?}", tokens.by_epoch());
-    world.is_well().await;
-}
-
 /// A process is frozen while it holds natively, and through the switch to Cassandra and back: its hold is over when it wakes, and other
 /// clients held the lock meanwhile in either store.
 #[tokio::test]
@@ -91,32 +57,74 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
     world.judge(vec![read(&history).unwrap()]);
 }
 
-/// Cassandra is gone: a scope with fallback stops granting, names outside it go on; and it grants again with Cassandra.
-#[tokio::test]
-async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
-    let world = World::start("fallback_alone").await;
-    let client = Client::connect(world.cluster.endpoints().split(',')).await.unwrap();
-    let held = client.lock("job/a").await.unwrap();
-    for node in [2, 3] {
-        world.nodes.nodes().kill(node).await;
-    }
-    // Two of three replicas are gone: no SERIAL. On a slow machine the hold alone may end before authority does.
-    let runtime = Runtime::system();
-    let ending = async {
-        while held.is_safe() || !world.scope().await.suspended {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert!(runtime.timeout(secs(60), ending).await.is_ok(), "authority ends without Cassandra");
-    let beside = client.lock("other").await.unwrap();
-    beside.release().await.unwrap();
-    let waiting = client.lock("job/b").wait(secs(2)).await;
-    assert!(waiting.is_err(), "nobody may say that it is safe: {waiting:?}");
+/// `tests/run` runs these before the others, one at a time: the first measures pauses, the second kills nodes.
+mod alone {
+    use super::{Client, Duration, Runtime, World, secs, sleep};
 
-    for node in [2, 3] {
-        world.nodes.nodes().restart(node).await;
+    /// All three servers are killed under load: Cassandra serves the scope. They come back: they serve it again. Twice.
+    #[tokio::test]
+    async fn a_scope_whose_servers_die_is_served_by_cassandra_until_they_are_back() {
+        let mut world = World::start("fallback_kill").await;
+        let (workers, tokens) = (world.workers(6).await, world.tokens.clone());
+        let clock = Runtime::system().clock;
+        let switching = Box::pin(async {
+            let mut native = tokens.above(0, 20).await;
+            for round in 1..=2 {
+                let killed = clock.now();
+                world.kill_all();
+                let fallen = tokens.above(native, 1).await;
+                let without = clock.now().saturating_since(killed);
+                tokens.above(native, 20).await;
+                world.start_all();
+                let started = clock.now();
+                let back = tokens.above(fallen, 1).await;
+                let returned = clock.now().saturating_since(started);
+                println!(
+                    "round {round}: Cassandra after {without:.1?}, native again after {returned:.1?}"
+                );
+                tokens.above(fallen, 20).await;
+                world.row_is("native").await;
+                native = back;
+            }
+        });
+        workers.work_during(switching).await;
+        drop(workers);
+
+        world.judge(Vec::new()).are_as_documented();
+        assert!(tokens.by_epoch().len() >= 5, "{:?}", tokens.by_epoch());
+        world.is_well().await;
     }
-    let again = client.lock("job/b").wait(secs(60)).await.unwrap();
-    assert!(again.is_safe());
-    again.release().await.unwrap();
+
+    /// Cassandra is gone: a scope with fallback stops granting, names outside it go on; and it grants again with Cassandra.
+    #[tokio::test]
+    async fn without_cassandra_only_the_names_of_the_scope_stand_still() {
+        let world = World::start("fallback_alone").await;
+        let client = Client::connect(world.cluster.endpoints().split(',')).await.unwrap();
+        let held = client.lock("job/a").await.unwrap();
+        for node in [2, 3] {
+            world.nodes.nodes().kill(node).await;
+        }
+        // Two of three replicas are gone: no SERIAL. On a slow machine the hold alone may end before authority does.
+        let runtime = Runtime::system();
+        let ending = async {
+            while held.is_safe() || !world.scope().await.suspended {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(
+            runtime.timeout(secs(60), ending).await.is_ok(),
+            "authority ends without Cassandra"
+        );
+        let beside = client.lock("other").await.unwrap();
+        beside.release().await.unwrap();
+        let waiting = client.lock("job/b").wait(secs(2)).await;
+        assert!(waiting.is_err(), "nobody may say that it is safe: {waiting:?}");
+
+        for node in [2, 3] {
+            world.nodes.nodes().restart(node).await;
+        }
+        let again = client.lock("job/b").wait(secs(60)).await.unwrap();
+        assert!(again.is_safe());
+        again.release().await.unwrap();
+    }
 }

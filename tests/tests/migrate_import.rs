@@ -350,25 +350,6 @@ async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be
     guard.release().await.unwrap();
 }
 
-/// One node of three dies while the tables are read, and is started again.
-#[tokio::test]
-async fn a_node_that_dies_during_the_read_costs_no_row() {
-    let stage = Stage::set("import_killed_node", &[LEASE, MODES]).await;
-    many(&stage, 2_000).await;
-    let store = Store::new("one");
-    let slow = Options { pace: Pace::new(std::num::NonZeroU32::new(500)), ..options(64, None) };
-    let killing = async {
-        Runtime::system().sleep(Duration::from_secs(1)).await;
-        stage.nodes().kill(2).await;
-    };
-    let (sum, ()) = tokio::join!(import(&stage, leases(), &store, slow), killing);
-    stage.nodes().restart(2).await;
-
-    let sum = sum.unwrap();
-    assert_eq!((sum.imported, sum.over), (2_000, 0), "{sum:?}");
-    assert_eq!(store.lines(), expected(2_000));
-}
-
 /// `lock code` for each difference, in the order of the locks.
 async fn differences(
     stage: &Stage,
@@ -438,4 +419,31 @@ async fn what_came_in_is_verified_and_each_difference_is_told() {
     assert_eq!(told, ["job/7 not-held"]);
     let (_, told) = differences(&stage, queues(), &queue, "").await;
     assert_eq!(told, ["q other-order"]);
+}
+
+/// `tests/run` runs these before the others, one at a time.
+mod alone {
+    use super::{
+        Duration, LEASE, MODES, Options, Pace, Runtime, Stage, Store, expected, import, leases,
+        many, options,
+    };
+
+    /// One node of three dies while the tables are read, and is started again.
+    #[tokio::test]
+    async fn a_node_that_dies_during_the_read_costs_no_row() {
+        let stage = Stage::set("import_killed_node", &[LEASE, MODES]).await;
+        many(&stage, 2_000).await;
+        let store = Store::new("one");
+        let slow = Options { pace: Pace::new(std::num::NonZeroU32::new(500)), ..options(64, None) };
+        let killing = async {
+            Runtime::system().sleep(Duration::from_secs(1)).await;
+            stage.nodes().kill(2).await;
+        };
+        let (sum, ()) = tokio::join!(import(&stage, leases(), &store, slow), killing);
+        stage.nodes().restart(2).await;
+
+        let sum = sum.unwrap();
+        assert_eq!((sum.imported, sum.over), (2_000, 0), "{sum:?}");
+        assert_eq!(store.lines(), expected(2_000));
+    }
 }
