@@ -186,7 +186,7 @@ async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
     let enough = || parties.iter().all(|party| party.given_back() >= 30);
     let is_over = || {
         let worked = clock.now().saturating_since(began);
-        worked >= secs(8) && (enough() || worked >= secs(90))
+        worked >= secs(4) && (enough() || worked >= secs(90))
     };
     join_all(parties.iter().map(|party| party.work(12, &["twelve"], &is_over))).await;
     for party in parties {

@@ -172,7 +172,7 @@ async fn a_recipe_is_measured_as_the_native_store_is() {
     let nodes = Nodes::start().await;
     let place = Place::made(&nodes).await;
     for recipe in Recipe::ALL.map(Recipe::name) {
-        let asked = ["--json", recipe, "bench", "--clients", "4", "--names", "2", "--seconds", "2"];
+        let asked = ["--json", recipe, "bench", "--clients", "4", "--names", "2", "--seconds", "1"];
         let ended = place.run(&asked).await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let row: serde_json::Value = serde_json::from_str(&ended.out).unwrap();

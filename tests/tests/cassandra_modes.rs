@@ -52,6 +52,7 @@ struct Crew<'a> {
     party: &'a Party<'a>,
     nodes: &'a Nodes,
     cluster: &'a Cluster,
+    scope: String,
     tokens: Tokens,
 }
 
@@ -59,11 +60,12 @@ impl Crew<'_> {
     async fn enter(&self, id: u64, mode: LockerMode) -> (Locker, RemoteScribe) {
         let service = format!("client-{id}");
         let client = Client::connect(self.cluster.endpoints().split(',')).await.unwrap();
-        let locker = Locker::builder(&self.nodes.cassandra(), "", self.party.locker(&service))
-            .native(client)
-            .start(mode)
-            .await
-            .unwrap();
+        let locker =
+            Locker::builder(&self.nodes.cassandra(), &self.scope, self.party.locker(&service))
+                .native(client)
+                .start(mode)
+                .await
+                .unwrap();
         let fenced = self.tokens.of(Arc::new(locker.clone()));
         (locker, self.party.scribe(fenced, id))
     }
@@ -77,45 +79,50 @@ impl Crew<'_> {
     }
 }
 
-/// By three recipes: `both` keeps out a client that knows only the recipe's tables, and such a client keeps out `both`.
+/// By three recipes at the same time: `both` keeps out a client that knows only the recipe's tables, and such a client keeps out `both`.
 #[tokio::test]
 async fn old_clients_and_processes_in_both_exclude_each_other() {
     let python = python();
     let nodes = Nodes::set("modes_old", &[LEASE, QUEUE, TOKENS, MODES]).await;
+    nodes.empty(MODES).await;
     let cluster = Cluster::start(&Setup::nodes(3)).await;
+    // For a `Locker` the bakery is like the queue; `cassandra_legacy` tests it with its old clients.
+    let recipes = [Recipe::Lease, Recipe::Queue, Recipe::TokensLwt];
+    join_all(recipes.map(|recipe| beside_old_clients(&python, &nodes, &cluster, recipe))).await;
+}
+
+async fn beside_old_clients(python: &Python, nodes: &Nodes, cluster: &Cluster, recipe: Recipe) {
+    // A scope is tied to the first recipe by which a process of it locks.
+    let prefix = format!("{}/", recipe.name());
     // An old client that ends in the middle of an insert leaves its token to a housekeeper: another run uses other names.
     let run = Runtime::system().clock.wall_ms();
-    let names = NAMES.map(|name| format!("{name}/{run}"));
+    let names = NAMES.map(|name| format!("{prefix}{name}/{run}"));
     let names = names.each_ref().map(String::as_str);
-    // For a `Locker` the bakery is like the queue; `cassandra_legacy` tests it with its old clients.
-    for recipe in [Recipe::Lease, Recipe::Queue, Recipe::TokensLwt] {
-        // A scope is tied to the first recipe by which a process of it locks.
-        let scope = scope_of_all(&nodes).await;
-        let party = Party::new(&nodes, recipe, Times::USUAL);
-        let (cluster, tokens) = (&cluster, Tokens::default());
-        let crew = Crew { party: &party, nodes: &nodes, cluster, tokens };
-        let ours: Vec<_> = join_all((1..=4).map(|id| crew.enter(id, LockerMode::Both))).await;
-        let old = crew.old(&python, OLD, &names).await;
-        let over = AtomicBool::new(false);
-        let is_over = || over.load(Ordering::Relaxed);
-        let working = ours.iter().map(|(_, client)| client.work(&names, WORK, is_over));
-        let passing = async {
-            party.pass_locks(OLD, 4, secs(8)).await;
-            over.store(true, Ordering::Relaxed);
-        };
-        tokio::join!(join_all(working), passing);
-        old.end().await;
-        let names_fenced = crew.tokens.locks();
-        drop((ours, crew));
-        is_left_by_all(&scope).await;
-        let (report, records) = party.judge_and_keep();
-        let (to_us, to_them) = legacy::passed(&records, OLD);
-        println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
-        assert!(
-            to_us >= 4 && to_them >= 4 && names_fenced == 2,
-            "{recipe:?}: {to_us} {to_them} {report}"
-        );
-    }
+    let scope = ScopeModes::new(&nodes.cassandra(), &prefix, ModesTable::default()).unwrap();
+    let party = Party::new(nodes, recipe, Times::USUAL);
+    let tokens = Tokens::default();
+    let crew = Crew { party: &party, nodes, cluster, scope: prefix, tokens };
+    let ours: Vec<_> = join_all((1..=4).map(|id| crew.enter(id, LockerMode::Both))).await;
+    let old = crew.old(python, OLD, &names).await;
+    let over = AtomicBool::new(false);
+    let is_over = || over.load(Ordering::Relaxed);
+    let working = ours.iter().map(|(_, client)| client.work(&names, WORK, is_over));
+    let passing = async {
+        party.pass_locks(OLD, 4, secs(8)).await;
+        over.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(join_all(working), passing);
+    old.end().await;
+    let names_fenced = crew.tokens.locks();
+    drop((ours, crew));
+    is_left_by_all(&scope).await;
+    let (report, records) = party.judge_and_keep();
+    let (to_us, to_them) = legacy::passed(&records, OLD);
+    println!("{recipe:?}: {to_us} times from an old client to ours, {to_them} back: {report}");
+    assert!(
+        to_us >= 4 && to_them >= 4 && names_fenced == 2,
+        "{recipe:?}: {to_us} {to_them} {report}"
+    );
 }
 
 /// The scope of all names, at its first stage and without processes, whatever an earlier run on the same nodes has left.
@@ -151,8 +158,8 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     let scope = scope_of_all(&nodes).await;
     let party = Party::new(&nodes, Recipe::Lease, Times::USUAL);
-    let tokens = Tokens::default();
-    let crew = Crew { party: &party, nodes: &nodes, cluster: &cluster, tokens };
+    let (scope_name, tokens) = (String::new(), Tokens::default());
+    let crew = Crew { party: &party, nodes: &nodes, cluster: &cluster, scope: scope_name, tokens };
     let entering = (1..=6).map(|id| crew.enter(id, LockerMode::Cassandra));
     let (lockers, clients): (Vec<_>, Vec<_>) = join_all(entering).await.into_iter().unzip();
 

@@ -120,9 +120,7 @@ mod alone {
         let waiting = client.lock("job/b").wait(secs(2)).await;
         assert!(waiting.is_err(), "nobody may say that it is safe: {waiting:?}");
 
-        for node in [2, 3] {
-            world.nodes.nodes().restart(node).await;
-        }
+        tokio::join!(world.nodes.nodes().restart(2), world.nodes.nodes().restart(3));
         let again = client.lock("job/b").wait(secs(60)).await.unwrap();
         assert!(again.is_safe());
         again.release().await.unwrap();
