@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use holdfast_recipes::{Locker, LockerMode, LockerOptions, RemoteLocker, ScopeModes, Stage};
 use holdfast_runtime::Runtime;
+use holdfast_tests::draw::Draw;
 use holdfast_tests::moving::{LEASES, Move, RECIPES};
 use holdfast_tests::recipe::Recipe;
 use nix::sys::signal::Signal;
@@ -237,20 +238,39 @@ async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
     }
 }
 
-/// How often each command is killed, spread over the time that it takes.
-const KILLS: u32 = 8;
 /// Rows of each scope.
 const ROWS: u32 = 20;
 
 /// I25 and the stages of a move: whatever the tool was doing when it was killed, the next run continues from there, and nothing is done
-/// twice.
+/// twice. Twelve points, drawn anew.
 #[tokio::test]
 async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done_twice() {
-    let moved = Move::set_with_one_server("cutover_kills", LEASES).await;
+    killed_anywhere("cutover_kills", 4).await;
+}
+
+#[tokio::test]
+#[ignore = "long: 48 points; every change has twelve, drawn anew"]
+async fn a_tool_that_is_killed_at_many_points_is_run_again_and_nothing_is_lost_or_done_twice() {
+    killed_anywhere("cutover_many_kills", 16).await;
+}
+
+/// When a command that takes so long is killed in this round: the rounds divide its time but for the tenths at both ends, and a seed draws the
+/// point in its round's share.
+fn drawn(draw: &mut Draw, took: Duration, round: u32, kills: u32) -> Duration {
+    let share = u32::try_from(draw.below(1_000)).unwrap();
+    took / 10 + took * 8 / 10 * ((round - 1) * 1_000 + share) / (kills * 1_000)
+}
+
+/// Each command is killed so often.
+async fn killed_anywhere(keyspace: &'static str, kills: u32) {
+    let seed = Runtime::system().rng.next_u64();
+    println!("seed {seed}");
+    let mut draw = Draw::new(seed);
+    let moved = Move::set_with_one_server(keyspace, LEASES).await;
     // The first scope is measured without a kill, and again whenever the tool ended before it was to be killed.
     let mut took = [Duration::ZERO; 3];
     let mut killed = [0; 3];
-    for round in 0..=KILLS {
+    for round in 0..=kills {
         let scope = format!("s{round}/");
         let of_all =
             |statement: &dyn Fn(u32) -> String| (0..ROWS).map(statement).collect::<Vec<_>>();
@@ -271,7 +291,7 @@ async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done
                 all(&moved, &of_all(&delete)).await;
             }
             if round > 0 {
-                let after = took[at] * round / (KILLS + 1);
+                let after = drawn(&mut draw, took[at], round, kills);
                 match killed_after(&moved, command, arguments, after).await {
                     None => killed[at] += 1,
                     Some(ended_after) => took[at] = ended_after,
@@ -296,7 +316,7 @@ async fn a_tool_that_is_killed_anywhere_is_run_again_and_nothing_is_lost_or_done
         );
     }
     println!("took {took:?}, killed {killed:?}");
-    assert!(killed.iter().all(|killed| *killed >= KILLS / 2), "{killed:?}");
+    assert!(killed.iter().all(|killed| *killed >= kills / 2), "{killed:?}");
 }
 
 async fn all(moved: &Move, statements: &[String]) {

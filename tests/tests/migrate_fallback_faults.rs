@@ -3,6 +3,11 @@
 //! which a leader wants to change. Every run writes a history, which the judge of all runs checks; the tokens of every name have to rise
 //! over all of it.
 //!
+//! All of it is in `tests/run full`. With every change the test of schedules in `lives.rs`
+//! (`locks_between_two_stores_break_no_invariant_however_often_they_change`) makes four runs of `switches`. Its faults are
+//! drawn among leaders that are killed, paused, or cut off from members, clients or Cassandra, all servers down for longer than W, and clocks
+//! that change their rates within the allowance. `migrate_fallback` kills all real servers.
+//!
 //! W = 4 s, V = 2 s. A machine that stalls for seconds may cost a hold, or cause an unnecessary switch; a test asserts that neither
 //! happened only for a time in which this process saw no stall.
 
