@@ -121,7 +121,7 @@ impl Checkpoint {
         self.content.done.contains(&range)
     }
 
-    /// SeenCells a range as done and replaces the file by a new, synced one, so that it is whole
+    /// Marks a range as done, and replaces the file by a new, synced one, so that it is whole
     /// whenever this process ends.
     ///
     /// # Errors
