@@ -353,6 +353,12 @@ pub enum What {
         /// The prefix of each scope; no two overlap.
         prefixes: Vec<String>,
     },
+    /// The log has a command of this version from here on, so every member knows it (I29). The
+    /// observer of the nodes writes this.
+    AllKnow {
+        /// The version.
+        version: u16,
+    },
     /// A node has applied the log up to here. The observer of the nodes writes this.
     Applied {
         /// The node.

@@ -13,6 +13,8 @@ pub(super) struct Facts {
     pub(super) expired: BTreeMap<ClientId, Vec<Expired>>,
     /// How far nodes were observed to have applied the log, in order.
     pub(super) applied: Vec<Applied>,
+    /// Since when each version of commands is known to every member.
+    known: BTreeMap<u16, u64>,
     /// What the names of each scope begin with.
     pub(super) scopes: Vec<String>,
     /// The last instant of the history.
@@ -50,6 +52,7 @@ impl Facts {
                 let expired = Expired { at_ns, tokens: tokens.clone(), session: *session };
                 self.expired.entry(*of).or_default().push(expired);
             }
+            What::AllKnow { version } => drop(self.known.entry(*version).or_insert(at_ns)),
             What::Scopes { prefixes } => self.scopes.extend_from_slice(prefixes),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
@@ -59,6 +62,12 @@ impl Facts {
             }),
             _ => {}
         }
+    }
+
+    /// Whether every member knew commands of this version at `at_ns`, as was observed. A history
+    /// without observers of nodes does not say.
+    pub(super) fn all_knew(&self, version: u16, at_ns: u64) -> bool {
+        self.known.range(version..).any(|(_, from_ns)| *from_ns < at_ns)
     }
 
     /// The instant since which no fault was active; `None` if one was active at the end.

@@ -13,6 +13,10 @@ use super::story::{Client, Fate, Hold, Look, Over, ReleaseTold, Request, Seen, S
 use super::{Tally, Violation, at, violation};
 use crate::history::{Change, LostCause, Shown};
 
+/// The version of the commands by which a client gives back what it lost, and says so. Until every
+/// member is known to know it, a leader proposes a plain release, which leaves the value as it was.
+const RELEASE_LOST_VERSION: u16 = 5;
+
 pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
     for write in story.writes.iter().filter(|write| write.fate == Fate::Done) {
         if let Some(how) = not_by_its_holder(story, write) {
@@ -276,10 +280,17 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
                 client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
+        Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,
         // The client gives a hold back that it lost, and says so: no release by its holder.
-        Some((_, Over::Told(LostCause::Expired | LostCause::Deadline))) => Ending::Unclean,
+        Some((at_ns, Over::Told(LostCause::Deadline)))
+            if story.facts.all_knew(RELEASE_LOST_VERSION, at_ns) =>
+        {
+            Ending::Unclean
+        }
         Some((_, Over::Told(LostCause::Closed))) => Ending::Clean,
         None if killed => Ending::Unclean,
-        Some((_, Over::Told(LostCause::Gone) | Over::Lapsed)) | None => Ending::Unknown,
+        Some((_, Over::Told(LostCause::Gone | LostCause::Deadline) | Over::Lapsed)) | None => {
+            Ending::Unknown
+        }
     }
 }

@@ -575,7 +575,8 @@ impl<'a> Stage<'a> {
         // An acknowledgement stands before what its client concludes from it at that instant.
         let rights = self.world.rights().iter().map(given).collect();
         let expired = expiries.iter().filter_map(told).collect();
-        let history = merge(vec![rights, self.recorder.take(), expired]);
+        let known = self.world.versions().into_iter().map(all_know).collect();
+        let history = merge(vec![rights, self.recorder.take(), expired, known]);
         let report = check(&history, Options::default());
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
         violations.extend(self.world.violations());
@@ -628,6 +629,11 @@ fn told(expiry: &Expiry) -> Option<Record> {
     let (of, tokens) = (in_history(number), Some(expiry.tokens.clone()));
     let what = What::Expired { of, tokens, session: Some(expiry.session) };
     Some(Record { at_ns: nanos(expiry.at), client: STAGE, what })
+}
+
+/// The judge's record of a version that every member knows.
+fn all_know((version, at): (u16, Instant)) -> Record {
+    Record { at_ns: nanos(at), client: STAGE, what: What::AllKnow { version } }
 }
 
 /// The judge's record of an acknowledgement.

@@ -49,6 +49,8 @@ struct Seen {
     granted_at: BTreeMap<u64, Instant>,
     /// Sessions that were expired, as first observed on some node.
     expired: BTreeMap<SessionId, Expiry>,
+    /// When a command of each version was applied first, true time.
+    versions: BTreeMap<u16, Instant>,
     /// The number of states that were taken over whole from a leader.
     restored: u64,
     violations: Vec<String>,
@@ -78,6 +80,7 @@ impl Observer {
         seen.state(index.get(), table.state_hash(), id);
         seen.content(index, table, id);
         seen.stamped(index.get(), table.stamp_ms(), id);
+        seen.versions.entry(table.applied_version()).or_insert_with(|| self.clock.now());
         // Another node with the same hash came to the same state by the same commands.
         if seen.showed_first(index.get(), id) {
             seen.checked(index.get(), table, id);
@@ -120,6 +123,12 @@ impl Observer {
     /// The sessions that were expired so far.
     pub(super) fn expiries(&self) -> Vec<Expiry> {
         self.lock().expired.values().cloned().collect()
+    }
+
+    /// The versions of the commands in the log, and when the first one of each was applied, true
+    /// time.
+    pub(super) fn versions(&self) -> Vec<(u16, Instant)> {
+        self.lock().versions.iter().map(|(version, at)| (*version, *at)).collect()
     }
 
     /// When a token was granted, true time.

@@ -411,6 +411,12 @@ impl<'m> World<'m> {
         self.observer.expiries()
     }
 
+    /// The versions of the commands in the log, and when the first one of each was applied, true
+    /// time.
+    pub fn versions(&self) -> Vec<(u16, Instant)> {
+        self.observer.versions()
+    }
+
     /// The acknowledgements of leases that clients received so far.
     pub fn rights(&self) -> Vec<Right> {
         self.rights.given()

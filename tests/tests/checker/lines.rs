@@ -249,6 +249,7 @@ fn what_was_seen(words: &[&str]) -> What {
         }
         ["watch-over", watch] => What::WatchOver { watch: number(watch), failed: false },
         ["told", watch, rest @ ..] => What::WatchTold { watch: number(watch), news: news(rest) },
+        ["all-know", version] => What::AllKnow { version: version.parse().unwrap() },
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
         ["expired", of] => What::Expired { of: client(of), tokens: None, session: None },
         ["expired", of, "session", session] => {

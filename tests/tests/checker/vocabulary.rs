@@ -164,6 +164,29 @@ fn a_value_doubted_after_a_death_that_may_have_been_a_holders_is_right() {
     }
 }
 
+/// A client gives back what it lost at its safe deadline. Whether the store learns that the hold was
+/// lost depends on whether every member knows the command for it.
+#[test]
+fn a_value_left_by_a_lost_hold_is_suspect_once_every_member_knows_that_command() {
+    for (before, after, doubt, is_right) in
+        [("4", "5", "", true), ("4", "5", "?", true), ("5", "5", "", false), ("5", "5", "?", true)]
+    {
+        let history = format!(
+            "0 h all-know {before}
+             0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 90
+             2 a sets 2 5 jobs one
+             3 a set 2
+             94 a lost 5 deadline
+             95 h all-know {after}
+             200 b asks 1 jobs
+             201 b granted 1 6 jobs:one@5{doubt}"
+        );
+        assert_eq!(broken(&history).is_empty(), is_right, "{before} {after} {doubt}");
+    }
+}
+
 // --- wrong in exactly one way
 
 #[test]
