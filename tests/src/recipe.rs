@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::{
-    Bakery, BakeryForm, BakeryTables, Cassandra, Housekeeper, Layout, Lease, LeaseTable,
-    LockerOptions, OptimisticTable, OptimisticTokens, Queue, QueueTables, RemoteLocker, Shadow,
-    ShadowTables, TokenTables, Tokens,
+    BakeryForm, BakeryTables, Cassandra, Housekeeper, Layout, LockerOptions, RemoteLocker,
+    TokenTables,
 };
 use holdfast_runtime::{Runtime, Task};
 use nix::sys::signal::Signal;
@@ -75,17 +74,21 @@ impl Recipe {
         stage.make(layout, &["numbers_php", "choosing_php"]).await;
     }
 
+    /// The recipe, whatever its form.
+    fn of_any_form(self) -> holdfast_recipes::Recipe {
+        match self {
+            Self::Lease => holdfast_recipes::Recipe::Lease,
+            Self::Queue => holdfast_recipes::Recipe::Queue,
+            Self::TokensLwt => holdfast_recipes::Recipe::TokensLwt,
+            Self::Bakery | Self::BakeryPhp => holdfast_recipes::Recipe::Bakery,
+            Self::Shadow => holdfast_recipes::Recipe::Shadow,
+            Self::TokensOptimistic => holdfast_recipes::Recipe::TokensOptimistic,
+        }
+    }
+
     /// Its name on the command line, with its form where that is not the default.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Lease => "lease",
-            Self::Queue => "queue",
-            Self::TokensLwt => "tokens-lwt",
-            Self::Bakery => "bakery",
-            Self::BakeryPhp => "bakery-php",
-            Self::Shadow => "shadow",
-            Self::TokensOptimistic => "tokens-optimistic",
-        }
+        if self == Self::BakeryPhp { "bakery-php" } else { self.of_any_form().as_str() }
     }
 
     /// The recipe of that name.
@@ -96,24 +99,11 @@ impl Recipe {
 
     /// A locker on the tables of their usual names, or on those of the form.
     pub fn locker(self, cassandra: &Cassandra, options: &LockerOptions) -> Arc<dyn RemoteLocker> {
-        let bakery = |tables| Arc::new(Bakery::new(cassandra, options, tables).unwrap());
-        match self {
-            Self::Bakery => bakery(BakeryTables::default()),
-            Self::BakeryPhp => bakery(php_tables()),
-            Self::Lease => Arc::new(Lease::new(cassandra, options, LeaseTable::default()).unwrap()),
-            Self::Queue => {
-                Arc::new(Queue::new(cassandra, options, QueueTables::default()).unwrap())
-            }
-            Self::TokensLwt => {
-                Arc::new(Tokens::new(cassandra, options, TokenTables::default()).unwrap())
-            }
-            Self::Shadow => {
-                Arc::new(Shadow::new(cassandra, options, ShadowTables::default()).unwrap())
-            }
-            Self::TokensOptimistic => Arc::new(
-                OptimisticTokens::new(cassandra, options, OptimisticTable::default()).unwrap(),
-            ),
+        let mut layout = Layout::default();
+        if self == Self::BakeryPhp {
+            layout.bakery = php_tables();
         }
+        self.of_any_form().locker(cassandra, options, &layout).unwrap()
     }
 }
 

@@ -17,11 +17,11 @@ use holdfast::{FencingToken, ImportGroup, ImportOutcome, ImportedState, RefusalR
 use holdfast_migrate::import::{
     Fault, ImportError, ImportReport, Importer, Options, Pace, Sum, import_all,
 };
-use holdfast_migrate::layout::{CellTables, Names};
+use holdfast_migrate::layout::Layout;
 use holdfast_migrate::plan::Rules;
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
-use holdfast_recipes::LockerOptions;
+use holdfast_recipes::{LockerOptions, recipe};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;
@@ -140,14 +140,12 @@ impl NativeStore for Store {
     }
 }
 
-fn leases() -> Names {
-    let columns = ["name", "owner", "value"].map(str::to_owned);
-    Names::Lease { table: "leases".into(), columns }
+fn leases() -> Layout {
+    Layout::of(recipe::Recipe::Lease)
 }
 
-fn queues() -> Names {
-    let columns = ["key", "column1", "value"].map(str::to_owned);
-    Names::Queue(CellTables { first: "lock_main".into(), second: "lock_queue".into(), columns })
+fn queues() -> Layout {
+    Layout::of(recipe::Recipe::Queue)
 }
 
 fn options(ranges: usize, checkpoint: Option<&Path>) -> Options {
@@ -165,13 +163,13 @@ fn options(ranges: usize, checkpoint: Option<&Path>) -> Options {
 
 async fn import(
     stage: &Stage,
-    names: Names,
+    layout: Layout,
     store: &Store,
     options: Options,
 ) -> Result<Sum, ImportError> {
     let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), names, runtime.clone()).await.unwrap();
+    let scan = Scan::open(session, stage.keyspace(), layout, runtime.clone()).await.unwrap();
     let mut rows = 0;
     let mut count = |step| {
         if let ImportReport::Rows { number } = step {
@@ -253,8 +251,8 @@ async fn what_is_held_and_waited_for_comes_in_once_and_in_order() {
         assert!((480_000..=500_000).contains(&lease("t3")), "{}", lease("t3"));
     }
 
-    for names in [leases(), queues()] {
-        let again = import(&stage, names, &store, options(3, None)).await.unwrap();
+    for layout in [leases(), queues()] {
+        let again = import(&stage, layout, &store, options(3, None)).await.unwrap();
         assert_eq!((again.imported, again.queued, again.refused), (0, 0, 0), "{again:?}");
     }
     assert_eq!(store.lines(), lines);
@@ -353,13 +351,13 @@ async fn somebody_elses_client_that_writes_is_in_the_way_unless_it_is_said_to_be
 /// `lock code` for each difference, in the order of the locks.
 async fn differences(
     stage: &Stage,
-    names: Names,
+    layout: Layout,
     store: &Store,
     prefix: &str,
 ) -> (Verified, Vec<String>) {
     let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), names, runtime.clone()).await.unwrap();
+    let scan = Scan::open(session, stage.keyspace(), layout, runtime.clone()).await.unwrap();
     let rules = Rules::new(prefix, Duration::from_mins(3));
     let ranges = Range::split(16);
     let mut told = Vec::new();

@@ -55,6 +55,7 @@ pub mod optimistic;
 mod owner;
 mod pauses;
 pub mod queue;
+pub mod recipe;
 pub mod shadow;
 mod stamps;
 mod terms;
@@ -94,6 +95,7 @@ pub use {
     optimistic::{OptimisticTable, OptimisticTokens},
     owner::Writer,
     queue::{LocalTime, Queue, QueueTables, QueueTime},
+    recipe::Recipe,
     shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
     work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},

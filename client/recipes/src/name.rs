@@ -3,10 +3,7 @@
 use super::*;
 use crate::RefusalReason;
 use crate::scene::{cassandra, world};
-use crate::{
-    Bakery, BakeryTables, Lease, LeaseTable, LockerOptions, OptimisticTable, OptimisticTokens,
-    Queue, QueueTables, RemoteLocker, Shadow, ShadowTables, TokenTables, Tokens,
-};
+use crate::{Layout, Lease, LeaseTable, LockerOptions, Recipe, TokenTables, Tokens};
 
 #[test]
 fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {
@@ -15,10 +12,8 @@ fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {
     let options = LockerOptions::default();
     let lease = Lease::new(&on, &options, LeaseTable::default()).unwrap();
     let tokens = Tokens::new(&on, &options, TokenTables::default()).unwrap();
-    let queue = Queue::new(&on, &options, QueueTables::default()).unwrap();
-    let bakery = Bakery::new(&on, &options, BakeryTables::default()).unwrap();
-    let shadow = Shadow::new(&on, &options, ShadowTables::default()).unwrap();
-    let optimistic = OptimisticTokens::new(&on, &options, OptimisticTable::default()).unwrap();
+    let layout = Layout::default();
+    let all = Recipe::ALL.map(|recipe| recipe.locker(&on, &options, &layout).unwrap());
     let refused = |error: Error, says: &str| {
         let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
         assert!(invalid && error.to_string().contains(says), "{error}");
@@ -27,9 +22,7 @@ fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {
     let cases = [("", "cannot be empty"), (&too_long, "513 bytes"), ("a\nb", "U+000A at byte 1")];
     machine.run(async {
         for (name, says) in cases {
-            let all: [&dyn RemoteLocker; 6] =
-                [&lease, &tokens, &queue, &bakery, &shadow, &optimistic];
-            for locker in all {
+            for locker in &all {
                 refused(locker.lock(name).await.unwrap_err(), says);
                 refused(locker.try_lock(name).await.unwrap_err(), says);
             }

@@ -7,11 +7,13 @@ use scylla::cluster::metadata::Strategy;
 
 use super::bakery::BakeryTables;
 use super::clock::TimeTable;
+use super::fallback;
 use super::lease::LeaseTable;
 use super::modes::ModesTable;
 use super::opening::{Credentials, open};
 use super::optimistic::OptimisticTable;
 use super::queue::QueueTables;
+use super::recipe::Names;
 use super::shadow::ShadowTables;
 use super::statement::Ident;
 use super::tokens::TokenTables;
@@ -39,6 +41,23 @@ pub struct Layout {
     pub time: TimeTable,
     /// Tables of [`WorkQueue`](crate::WorkQueue).
     pub work: WorkTables,
+}
+
+impl Layout {
+    /// All tables under these names.
+    pub fn of(names: &Names) -> Self {
+        Self {
+            lease: LeaseTable::of(names),
+            queue: QueueTables::of(names),
+            tokens: TokenTables::of(names),
+            bakery: BakeryTables::of(names),
+            shadow: ShadowTables::of(names),
+            optimistic: OptimisticTable::of(names),
+            modes: ModesTable::of(names),
+            time: TimeTable::of(names),
+            work: WorkTables::of(names),
+        }
+    }
 }
 
 /// The tables in one keyspace, and the keyspace itself.
@@ -99,54 +118,13 @@ impl Schema {
     fn tables(&self) -> Vec<String> {
         let Layout { lease, queue, tokens, bakery, shadow, optimistic, modes, time, work } =
             &self.layout;
-        let LeaseTable { table, name, owner, value, sequences } = lease;
-        let QueueTables { queue, main, key, column, value: thread } = queue;
-        let cells = [key, column, thread];
-        let TokenTables { tokens, token, session, timestamp, times, beating, held, beat } = tokens;
-        let [numbers, choosing] = cells_of(bakery);
-        let tried = [&shadow.key, &shadow.column, &shadow.value];
-        let OptimisticTable { tokens: wanted, token: by, session: who } = optimistic;
-        let mut tables = vec![
-            // Lease article, "The Data Model". Rows of this client set their TTL; the table's default is for clients
-            // that do not.
-            format!(
-                "{table} ({name} text PRIMARY KEY, {owner} text, {value} text) \
-                 WITH default_time_to_live = 180"
-            ),
-            format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)"),
-            // Thesis §5: a row of places and a main row for each lock. The thesis names no tables.
-            of_cells(queue, cells),
-            of_cells(main, cells),
-            // Scylla article, the second `tokens` table and `token_times`.
-            format!("{tokens} ({token} text PRIMARY KEY, {session} text, {timestamp} timestamp)"),
-            format!("{times} ({beating} text PRIMARY KEY, {held} list<text>, {beat} timestamp)"),
-            numbers,
-            choosing,
-            // Holdfast's own: in which mode each process of a scope locks, and the scope's stage.
-            format!(
-                "{} (\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
-                 \"turn\" bigint static, \"recipe\" text static, \"cluster\" text static, \
-                 PRIMARY KEY (\"scope\", \"process\"))",
-                modes.table
-            ),
-            // Holdfast's own: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and
-            // the counters of their tokens. Leases set their TTL; the other rows have none and are never deleted.
-            "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
-             \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)".to_owned(),
-            "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
-             PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))".to_owned(),
-            "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)".to_owned(),
-            // Thesis §4: beside the main rows, which share the queue's table unless the layout names another, the rows of
-            // clients that try.
-            of_cells(&shadow.shadow, tried),
-            // Scylla article, the first `tokens` table: it has a keyspace of its own there, and so another name here.
-            format!("{wanted} ({by} text, {who} text, PRIMARY KEY ({by}, {who}))"),
-            // Thesis §5.4: a cell. The thesis names no table.
-            format!("{} ({} text PRIMARY KEY, {} bigint)", time.table, time.name, time.value),
-        ];
-        tables.extend((shadow.main != *main).then(|| of_cells(&shadow.main, tried)));
-        // The wiki's work queue: three column families, and one of Holdfast's own to find their
-        // content.
+        let mut tables =
+            [lease.created(), queue.created(), tokens.created(), bakery.created()].concat();
+        tables.push(modes.created());
+        tables.extend(fallback::TABLES.map(str::to_owned));
+        let [tried, main] = shadow.created();
+        tables.extend([tried, optimistic.created(), time.created()]);
+        tables.extend((shadow.main != queue.main).then_some(main));
         tables.extend(work.created());
         tables
     }
@@ -224,20 +202,6 @@ impl Schema {
     fn refused(&self, what: &str) -> Error {
         Error::invalid(format!("keyspace {} {what}", self.keyspace))
     }
-}
-
-/// Bakery articles: the column families *numbers* and *choosing*. Ids are of type `text`: an id of this client is that
-/// of an attempt, the articles' integers are those of processes.
-fn cells_of(bakery: &BakeryTables) -> [String; 2] {
-    let BakeryTables { numbers, choosing, key, column, value, form } = bakery;
-    [(numbers, "bigint"), (choosing, form.flag_type())].map(|(table, of)| {
-        format!("{table} ({key} text, {column} text, {value} {of}, PRIMARY KEY ({key}, {column}))")
-    })
-}
-
-/// A row for each lock, and in it a cell for each thread.
-fn of_cells(table: &Ident, [key, column, value]: [&Ident; 3]) -> String {
-    format!("{table} ({key} text, {column} text, {value} text, PRIMARY KEY ({key}, {column}))")
 }
 
 /// The replicas in each datacenter; `None` if they differ, or are unknown.

@@ -156,7 +156,7 @@ pub async fn import_watched<I: Importer>(
         None => None,
         Some(path) => {
             let target = importer.cluster().await.map_err(ImportError::Target)?;
-            let (recipe, source) = (scan.recipe().name().to_owned(), scan.identity().await?);
+            let (recipe, source) = (scan.recipe().family().to_owned(), scan.identity().await?);
             let prefix = rules.prefix.clone();
             let job = Job { recipe, source, target, prefix, ranges: all.len() };
             Some(Checkpoint::open(&path, job)?)

@@ -2,10 +2,6 @@
 //! cell is a row of its own, `(key, column1, value)`.
 
 use super::raw::{Cell, Raw};
-use super::table::{Column, Expected, ID, NAME, NUMBERED, Role, Type};
-
-/// The types of a bakery's lock names.
-const KEY: &[Type] = &[Type::Text, Type::Blob, Type::Number];
 
 /// One cell of a lock's row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,30 +10,6 @@ pub struct ColumnCell {
     pub column: Raw,
     /// The value; `None`: a row without a value, whose TTL is unknown.
     pub cell: Option<Cell>,
-}
-
-/// The thesis' table. Only the TTL of the value is used.
-pub(super) fn expected(table: &str, columns: &[String; 3], value: &'static [Type]) -> Expected {
-    let [lock, column, cell] = columns;
-    of_columns(table, [(lock, NAME), (column, ID), (cell, value)])
-}
-
-/// The bakery's table: "row key and column name as integers".
-pub(super) fn numbered(table: &str, columns: &[String; 3], value: &'static [Type]) -> Expected {
-    let [lock, column, cell] = columns;
-    of_columns(table, [(lock, KEY), (column, NUMBERED), (cell, value)])
-}
-
-fn of_columns(table: &str, columns: [(&String, &'static [Type]); 3]) -> Expected {
-    let [lock, column, value] = columns;
-    Expected {
-        table: table.to_owned(),
-        columns: vec![
-            Column::new(lock.0, Role::Partition, lock.1),
-            Column::new(column.0, Role::Clustering, column.1),
-            Column::new(value.0, Role::Regular, value.1).with_detail(),
-        ],
-    }
 }
 
 /// Reads rows of lock, column, value; a row without a column is no cell.

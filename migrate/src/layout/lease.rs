@@ -1,7 +1,6 @@
 //! `leases(name, owner, value)`: "a lease has a name, optional value and an owner" (lease article).
 
 use super::raw::{Cell, Raw};
-use super::table::{Column, Expected, ID, NAME, Role};
 
 /// A row of leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,17 +11,8 @@ pub struct LeaseRow {
     pub value: Option<Raw>,
 }
 
-pub(super) fn expected(table: &str, [name, owner, value]: &[String; 3]) -> Expected {
-    let columns = vec![
-        Column::new(name, Role::Partition, NAME),
-        Column::new(owner, Role::Regular, ID).with_detail(),
-        Column::new(value, Role::Regular, NAME),
-    ];
-    Expected { table: table.to_owned(), columns }
-}
-
 impl LeaseRow {
-    /// Reads the cells of a row, in the order of [`expected`].
+    /// Reads the cells of a row, in the order of [`Expected::columns`](super::Expected::columns).
     pub(super) fn of(row: Vec<Option<Cell>>) -> Self {
         let mut cells = row.into_iter().skip(1);
         let owner = cells.next().flatten();

@@ -1,130 +1,110 @@
 //! The tables of the recipes: their names, their expected columns, and how their rows are read.
 
-mod bakery;
 mod cells;
 mod lease;
-mod queue;
 mod raw;
-mod shadow;
 mod table;
 mod tokens;
 
-use holdfast_recipes::recipe_on;
+use holdfast_recipes::recipe::{Names, TableSpec};
+use holdfast_recipes::{Recipe, recipe_on};
 
 pub use cells::ColumnCell;
 pub use lease::LeaseRow;
 pub use raw::{Cell, NoText, Raw};
+use table::{ANY, ID, KEY, NAME, NUMBERED};
 pub use table::{Actual, ActualColumn, Column, Expected, Mismatch, Role, Type};
 pub use tokens::{Heartbeat, TokenRow};
 
-/// Which recipe wrote the rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Recipe {
-    /// A row with an owner and a TTL for each lock.
-    Lease,
-    /// The thesis' queue: places in line, and a main row with the holder.
-    Queue,
-    /// The thesis' earlier solution: a main row with the holder, a shadow row where threads try.
-    Shadow,
-    /// A row with a session for each lock, and the sessions' heartbeats.
-    Tokens,
-    /// Lamport's bakery: who is choosing, and the numbers that were drawn.
-    Bakery,
+/// The recipes whose rows can be moved. Rows of tokens without LWT are read as those with.
+pub const MOVED: [Recipe; 5] =
+    [Recipe::Lease, Recipe::Queue, Recipe::Shadow, Recipe::TokensLwt, Recipe::Bakery];
+
+/// A recipe, and the names of its tables and columns, exactly as on the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The recipe that wrote the rows.
+    pub recipe: Recipe,
+    /// The names.
+    pub names: Names,
 }
 
-impl Recipe {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lease => "lease",
-            Self::Queue => "queue",
-            Self::Shadow => "shadow",
-            Self::Tokens => "tokens",
-            Self::Bakery => "bakery",
-        }
+impl Layout {
+    /// The recipe under its default names.
+    pub fn of(recipe: Recipe) -> Self {
+        Self { recipe, names: Names::default() }
     }
-}
 
-/// The names of a recipe's two tables, and of the columns that both have: lock, column, value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CellTables {
-    /// The table of the holders: main rows, or the numbers of the bakery.
-    pub first: String,
-    /// The other table: places in line, threads that try, or processes that are choosing.
-    pub second: String,
-    /// The columns of both.
-    pub columns: [String; 3],
-}
+    /// The name of a table, that of the holders first, and the names of its first columns.
+    pub fn table<const N: usize>(&self, at: usize) -> (&str, [&str; N]) {
+        let spec = self.recipe.spec().tables.get(at);
+        let named = |spec: &TableSpec| (self.names.one(&spec.name), self.names.each(&spec.columns));
+        spec.map_or(("", [""; N]), named)
+    }
 
-/// The names of a recipe's tables and columns, exactly as on the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Names {
-    /// Table, and columns for lock, owner, value.
-    Lease {
-        /// The leases.
-        table: String,
-        /// Lock, owner, value.
-        columns: [String; 3],
-    },
-    /// Main rows and queues.
-    Queue(CellTables),
-    /// Main rows and shadow rows.
-    Shadow(CellTables),
-    /// Tokens and heartbeats.
-    Tokens {
-        /// The tokens.
-        table: String,
-        /// Token and session.
-        columns: [String; 2],
-        /// The column with the instant at which the session got the token; written, not read.
-        since: String,
-        /// The heartbeats.
-        times: String,
-        /// Session and last heartbeat.
-        times_columns: [String; 2],
-        /// The column with the session's tokens; written, not read.
-        held: String,
-    },
-    /// Numbers and choosers.
-    Bakery(CellTables),
-}
-
-impl Names {
-    /// The recipe of these tables.
-    pub fn recipe(&self) -> Recipe {
-        match self {
-            Self::Lease { .. } => Recipe::Lease,
-            Self::Queue(_) => Recipe::Queue,
-            Self::Shadow(_) => Recipe::Shadow,
-            Self::Tokens { .. } => Recipe::Tokens,
-            Self::Bakery(_) => Recipe::Bakery,
+    /// How many tables have rows of locks: the heartbeats of tokens are rows of sessions.
+    pub fn lock_tables(&self) -> usize {
+        match self.recipe {
+            Recipe::Lease | Recipe::TokensLwt | Recipe::TokensOptimistic => 1,
+            Recipe::Queue | Recipe::Shadow | Recipe::Bakery => 2,
         }
     }
 
     /// The recipe and its tables in this keyspace, as the table of modes has it: equal to what a
     /// process that locks by them records.
     pub fn on(&self, keyspace: &str) -> String {
-        let (recipe, tables): (_, Vec<&str>) = match self {
-            Self::Lease { table, .. } => ("lease", vec![table]),
-            Self::Queue(CellTables { first, second, .. }) => ("queue", vec![first, second]),
-            Self::Shadow(CellTables { first, second, .. }) => ("shadow", vec![first, second]),
-            Self::Tokens { table, .. } => ("tokens", vec![table]),
-            Self::Bakery(CellTables { first, second, .. }) => ("bakery", vec![first, second]),
-        };
-        recipe_on(recipe, keyspace, &tables)
+        let tables: Vec<&str> = (0..self.lock_tables()).map(|at| self.table::<0>(at).0).collect();
+        recipe_on(self.recipe.family(), keyspace, &tables)
     }
 
-    /// The expected columns of the table that is read first, and of the other.
-    pub fn expected(&self) -> (Expected, Option<Expected>) {
-        match self {
-            Self::Lease { table, columns } => (lease::expected(table, columns), None),
-            Self::Queue(tables) => queue::expected(tables),
-            Self::Shadow(tables) => shadow::expected(tables),
-            Self::Tokens { table, columns, times, times_columns, .. } => {
-                (tokens::expected(table, columns), Some(tokens::beats(times, times_columns)))
-            }
-            Self::Bakery(tables) => bakery::expected(tables),
+    /// The expected columns of each table.
+    pub fn expected(&self) -> Vec<Expected> {
+        let specs = self.recipe.spec().tables.iter().zip(columns_read(self.recipe));
+        specs.map(|(spec, read)| self.expected_of(spec, read)).collect()
+    }
+
+    fn expected_of(&self, spec: &TableSpec, read: &[Read]) -> Expected {
+        let names = self.names.each::<3>(&spec.columns);
+        let columns =
+            read.iter().zip(names).enumerate().filter(|(_, (read, _))| !read.0.is_empty());
+        let column = |(at, (&(types, detail), name)): (usize, (&Read, &str))| Column {
+            name: name.to_owned(),
+            role: self.role(spec, at),
+            types,
+            detail,
+        };
+        Expected {
+            table: self.names.one(&spec.name).to_owned(),
+            columns: columns.map(column).collect(),
         }
+    }
+
+    /// Without LWT the session of a token is part of the key.
+    fn role(&self, spec: &TableSpec, column: usize) -> Role {
+        match (self.recipe, column) {
+            (_, 0) => Role::Partition,
+            (Recipe::TokensLwt | Recipe::TokensOptimistic, 1) => Role::ClusteringOrRegular,
+            _ if column < spec.key => Role::Clustering,
+            _ => Role::Regular,
+        }
+    }
+}
+
+/// How a column is read: the types it may have, none if it is not read; and whether TTL and write time are read too.
+type Read = (&'static [Type], bool);
+
+/// How the columns of each of a recipe's tables are read, in their order. What is not `text` in the tables of other
+/// clients comes from Thrift, or is a UUID, or a number of the bakery's: "row key and column name as integers". Its values
+/// may have any type, because the articles differ; the plan reports those that it cannot read.
+fn columns_read(recipe: Recipe) -> &'static [&'static [Read]] {
+    const CELLS: &[Read] = &[(NAME, false), (ID, false), (ANY, true)];
+    const NUMBERS: &[Read] = &[(KEY, false), (NUMBERED, false), (ANY, true)];
+    const BEATS: &[Read] = &[(NAME, false), (&[], false), (&[Type::Time, Type::Number], true)];
+    match recipe {
+        Recipe::Lease => &[&[(NAME, false), (ID, true), (NAME, false)]],
+        Recipe::Queue | Recipe::Shadow => &[CELLS, CELLS],
+        Recipe::Bakery => &[NUMBERS, NUMBERS],
+        Recipe::TokensLwt | Recipe::TokensOptimistic => &[&[(NAME, false), (NAME, true)], BEATS],
     }
 }
 
@@ -142,14 +122,14 @@ pub struct LockRows {
 pub enum Said {
     /// A row of leases.
     Lease(LeaseRow),
-    /// The cells of the main row, and those of the queue.
+    /// The cells of the main row, and those of the queue: named by 20 digits of microseconds and the thread (thesis, §5).
     Queue {
         /// The holder: one cell, by the recipe.
         main: Vec<ColumnCell>,
         /// Places in line.
         queue: Vec<ColumnCell>,
     },
-    /// The cells of the main row, and those of the shadow row.
+    /// The cells of the main row, and those of the shadow row (thesis, §4).
     Shadow {
         /// The holder: one cell, by the recipe.
         main: Vec<ColumnCell>,
@@ -162,7 +142,7 @@ pub enum Said {
     Bakery {
         /// A number for each process that wants the lock.
         numbers: Vec<ColumnCell>,
-        /// A flag for each process that draws one.
+        /// A flag for each process that draws one: one article deletes it, the other overwrites it with `false`.
         choosing: Vec<ColumnCell>,
     },
 }
@@ -180,7 +160,9 @@ impl LockRows {
             Recipe::Lease => Said::Lease(first.into_iter().next().map(LeaseRow::of)?),
             Recipe::Queue => Said::Queue { main: cells::of(first), queue: cells::of(second) },
             Recipe::Shadow => Said::Shadow { main: cells::of(first), shadow: cells::of(second) },
-            Recipe::Tokens => Said::Tokens(first.into_iter().map(TokenRow::of).collect()),
+            Recipe::TokensLwt | Recipe::TokensOptimistic => {
+                Said::Tokens(first.into_iter().map(TokenRow::of).collect())
+            }
             Recipe::Bakery => {
                 Said::Bakery { numbers: cells::of(first), choosing: cells::of(second) }
             }

@@ -61,6 +61,8 @@ pub enum Type {
 pub(super) const NAME: &[Type] = &[Type::Text, Type::Blob];
 /// Types of owners' ids: what is not `text` comes from Thrift, or is a UUID.
 pub(super) const ID: &[Type] = &[Type::Text, Type::Blob, Type::Uuid];
+/// Types of the bakery's lock names.
+pub(super) const KEY: &[Type] = &[Type::Text, Type::Blob, Type::Number];
 /// Types of the bakery's processes: "integers".
 pub(super) const NUMBERED: &[Type] = &[Type::Text, Type::Blob, Type::Uuid, Type::Number];
 /// Any type, for cells whose value is not used.
@@ -129,15 +131,6 @@ pub enum Mismatch {
 }
 
 impl Column {
-    pub(super) fn new(name: &str, role: Role, types: &'static [Type]) -> Self {
-        Self { name: name.to_owned(), role, types, detail: false }
-    }
-
-    /// Reads TTL and write time too.
-    pub(super) fn with_detail(self) -> Self {
-        Self { detail: true, ..self }
-    }
-
     fn type_names(&self) -> String {
         self.types.iter().map(Type::to_string).collect::<Vec<_>>().join(" or ")
     }
@@ -210,12 +203,15 @@ impl fmt::Display for Type {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_recipes::Recipe;
+
+    use super::super::Layout;
     use super::*;
 
     fn expected() -> Expected {
-        let name = Column::new("name", Role::Partition, NAME);
-        let owner = Column::new("owner", Role::Regular, ID);
-        Expected { table: "leases".into(), columns: vec![name, owner] }
+        let lease = Layout::of(Recipe::Lease).expected();
+        let columns = lease.into_iter().flat_map(|table| table.columns).take(2).collect();
+        Expected { table: "leases".into(), columns }
     }
 
     fn actual(columns: &[(&str, Role, Type)]) -> Actual {

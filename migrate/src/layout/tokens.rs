@@ -3,7 +3,6 @@
 //! several sessions want has a row for each.
 
 use super::raw::Cell;
-use super::table::{Column, Expected, NAME, Role, Type};
 
 /// A row of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,24 +25,8 @@ pub enum Heartbeat {
     },
 }
 
-pub(super) fn expected(table: &str, [token, session]: &[String; 2]) -> Expected {
-    let columns = vec![
-        Column::new(token, Role::Partition, NAME),
-        Column::new(session, Role::ClusteringOrRegular, NAME).with_detail(),
-    ];
-    Expected { table: table.to_owned(), columns }
-}
-
-pub(super) fn beats(table: &str, [session, beat]: &[String; 2]) -> Expected {
-    let columns = vec![
-        Column::new(session, Role::Partition, NAME),
-        Column::new(beat, Role::Regular, &[Type::Time, Type::Number]).with_detail(),
-    ];
-    Expected { table: table.to_owned(), columns }
-}
-
 impl TokenRow {
-    /// Reads the cells of a row, in the order of [`expected`]; the scan adds the heartbeat later.
+    /// Reads the cells of a row, in the order of [`Expected::columns`](super::Expected::columns); the scan adds the heartbeat later.
     pub(super) fn of(row: Vec<Option<Cell>>) -> Self {
         let session = row.into_iter().nth(1).flatten();
         Self { session, heartbeat: Heartbeat::Missing }

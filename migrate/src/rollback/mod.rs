@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
-use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, is_ours};
+use holdfast_recipes::{LockerMode, Recipe, ScopeModes, ScopeView, Stage, is_ours};
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
@@ -39,7 +39,7 @@ use crate::cutover::{
     MoveError, MoveReport, Obstacle, Obstacles, OnReport, Stepped, check_ties, walk,
 };
 use crate::import::{Fault, Importer};
-use crate::layout::{ColumnCell, LockRows, Raw, Recipe, Said};
+use crate::layout::{ColumnCell, LockRows, Raw, Said};
 use crate::scan::{Range, Scan, ScanMessage};
 use crate::verify::NativeStore;
 pub(crate) use rows::StandIn;
@@ -304,7 +304,7 @@ where
             let (lock, label) = (name.to_owned(), held.by.label.clone());
             return Verdict::InTheWay(Obstacle::NativeClient { lock, label });
         };
-        let term = (self.rows.recipe() == Recipe::Tokens).then_some(live_for);
+        let term = (self.rows.recipe() == Recipe::TokensLwt).then_some(live_for);
         Verdict::Write(new_row(name, stand_in.owner(term), live_for, held))
     }
 

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use holdfast_keyspace::database::{Conditional, Database, Fault, Tables};
 use holdfast_keyspace::statement::{Action, Cells, Ident, Statement, Value};
-use holdfast_recipes::is_ours;
+use holdfast_recipes::{Recipe, is_ours};
 use holdfast_runtime::Runtime;
 
-use crate::layout::{CellTables, Names, Recipe};
+use crate::layout::Layout;
 
 /// How often a statement is sent that gets no answer.
 const ATTEMPTS: u32 = 5;
@@ -87,25 +87,25 @@ impl StandIn {
 /// The tables of a recipe, for writing.
 pub struct Rows {
     tables: Tables,
-    names: Names,
+    layout: Layout,
     runtime: Runtime,
 }
 
 impl std::fmt::Debug for Rows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rows").field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("Rows").field("layout", &self.layout).finish_non_exhaustive()
     }
 }
 
 impl Rows {
     /// The tables of a keyspace. Nothing is sent yet.
-    pub fn new(database: Arc<dyn Database>, names: Names, runtime: Runtime) -> Self {
-        Self { tables: Tables::new(database, runtime.clock.clone()), names, runtime }
+    pub fn new(database: Arc<dyn Database>, layout: Layout, runtime: Runtime) -> Self {
+        Self { tables: Tables::new(database, runtime.clock.clone()), layout, runtime }
     }
 
     /// The recipe of the tables.
     pub fn recipe(&self) -> Recipe {
-        self.names.recipe()
+        self.layout.recipe
     }
 
     /// Writes a row, or renews it. Repeating it is harmless.
@@ -114,11 +114,11 @@ impl Rows {
     ///
     /// The statement was refused or got no answer; the row may exist or not.
     pub async fn put(&self, row: &NewRow) -> Result<Put, String> {
-        match &self.names {
-            Names::Lease { table, columns } => self.put_lease(table, columns, row).await,
-            Names::Queue(tables) | Names::Shadow(tables) => self.put_cell(tables, row).await,
-            Names::Tokens { .. } => self.put_token(row).await,
-            Names::Bakery(_) => {
+        match self.layout.recipe {
+            Recipe::Lease => self.put_lease(row).await,
+            Recipe::Queue | Recipe::Shadow => self.put_cell(row).await,
+            Recipe::TokensLwt | Recipe::TokensOptimistic => self.put_token(row).await,
+            Recipe::Bakery => {
                 let why = "a number of the bakery cannot be drawn for somebody else".to_owned();
                 Ok(Put::Impossible { why })
             }
@@ -131,31 +131,26 @@ impl Rows {
     ///
     /// As [`Rows::put`].
     pub async fn take_back(&self, lock: &str, owner: &str) -> Result<(), String> {
-        match &self.names {
-            Names::Lease { table, columns: [name, holder, _] } => {
-                self.delete_if(table, (name, lock), Some((holder, owner))).await
-            }
-            Names::Queue(tables) | Names::Shadow(tables) => {
-                let [key, column, _] = &tables.columns;
+        let (table, [key, column]) = self.layout.table(0);
+        match self.layout.recipe {
+            Recipe::Lease => self.delete_if(table, (key, lock), Some((column, owner))).await,
+            Recipe::Queue | Recipe::Shadow => {
                 let key = vec![text(key, lock), text(column, owner)];
                 let action = Action::Erase { at_us: self.now_us() };
-                self.write(Statement::new(Ident::new(&tables.first), key, action)).await
+                self.write(Statement::new(Ident::new(table), key, action)).await
             }
-            Names::Tokens { table, columns: [token, session], times, times_columns, .. } => {
-                self.delete_if(table, (token, lock), Some((session, owner))).await?;
-                self.delete_if(times, (&times_columns[0], owner), None).await
+            Recipe::TokensLwt | Recipe::TokensOptimistic => {
+                self.delete_if(table, (key, lock), Some((column, owner))).await?;
+                let (times, [session]) = self.layout.table(1);
+                self.delete_if(times, (session, owner), None).await
             }
-            Names::Bakery(_) => Ok(()),
+            Recipe::Bakery => Ok(()),
         }
     }
 
     /// "INSERT INTO leases … IF NOT EXISTS", and then "UPDATE … IF owner" (lease article).
-    async fn put_lease(
-        &self,
-        table: &str,
-        [name, owner, value]: &[String; 3],
-        row: &NewRow,
-    ) -> Result<Put, String> {
+    async fn put_lease(&self, row: &NewRow) -> Result<Put, String> {
+        let (table, [name, owner, value]) = self.layout.table(0);
         let cells: Cells = vec![
             (Ident::new(owner), Some(Value::from(row.owner.as_str()))),
             (Ident::new(value), row.value.as_deref().map(Value::from)),
@@ -166,12 +161,8 @@ impl Rows {
     /// Writes the token's session first: a housekeeper of our library lets it stand for as long as
     /// its id states.
     async fn put_token(&self, row: &NewRow) -> Result<Put, String> {
-        let Names::Tokens { table, columns: [token, session], since, times, times_columns, held } =
-            &self.names
-        else {
-            return Err("no tokens".to_owned());
-        };
-        let [beating, beat] = times_columns;
+        let (table, [token, session, since]) = self.layout.table(0);
+        let (times, [beating, held, beat]) = self.layout.table(1);
         let now = Value::Time(self.now_us() / 1_000);
         let beats: Cells = vec![
             (Ident::new(held), Some(Value::Texts(vec![row.lock.clone()]))),
@@ -189,12 +180,12 @@ impl Rows {
     }
 
     /// Listing 6, step 3.
-    async fn put_cell(&self, tables: &CellTables, row: &NewRow) -> Result<Put, String> {
-        let [key, column, value] = &tables.columns;
+    async fn put_cell(&self, row: &NewRow) -> Result<Put, String> {
+        let (main, [key, column, value]) = self.layout.table(0);
         let key = vec![text(key, &row.lock), text(column, &row.owner)];
         let cells = vec![(Ident::new(value), Some(Value::from(row.owner.as_str())))];
         let action = Action::Put { cells, ttl_s: row.ttl_s, at_us: self.now_us() };
-        self.write(Statement::new(Ident::new(&tables.first), key, action)).await?;
+        self.write(Statement::new(Ident::new(main), key, action)).await?;
         Ok(Put::Written)
     }
 
@@ -231,7 +222,7 @@ impl Rows {
         &self,
         table: &str,
         (key, at): (&str, &str),
-        owner: Option<(&String, &str)>,
+        owner: Option<(&str, &str)>,
     ) -> Result<(), String> {
         let only_if =
             owner.into_iter().map(|(column, owner)| (Ident::new(column), Some(Value::from(owner))));

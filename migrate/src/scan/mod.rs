@@ -30,7 +30,9 @@ use holdfast_runtime::{Instant, Runtime};
 pub use scylla::client::session::Session;
 use tokio::sync::mpsc;
 
-use crate::layout::{Cell, Heartbeat, LockRows, Names, Raw, Recipe, Said, TokenRow};
+use holdfast_recipes::Recipe;
+
+use crate::layout::{Cell, Heartbeat, Layout, LockRows, Raw, Said, TokenRow};
 use driver::Driver;
 pub use error::ScanError;
 use join::{Side, join};
@@ -40,7 +42,7 @@ use tables::Tables;
 
 /// Reads the tables of a recipe, which exist and have its columns.
 pub struct Scan {
-    names: Names,
+    layout: Layout,
     tables: Arc<dyn Tables>,
     runtime: Runtime,
 }
@@ -84,7 +86,7 @@ pub enum ScanMessage {
 
 impl fmt::Debug for Scan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Scan").field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("Scan").field("layout", &self.layout).finish_non_exhaustive()
     }
 }
 
@@ -97,29 +99,27 @@ impl Scan {
     pub async fn open(
         session: Arc<Session>,
         keyspace: &str,
-        names: Names,
+        layout: Layout,
         runtime: Runtime,
     ) -> Result<Self, ScanError> {
-        let (first, second) = names.expected();
-        let tables = [Some(first), second].into_iter().flatten().collect();
-        let driver = Driver::open(session, keyspace, tables, runtime.clone()).await?;
-        Ok(Self { names, tables: Arc::new(driver), runtime })
+        let driver = Driver::open(session, keyspace, layout.expected(), runtime.clone()).await?;
+        Ok(Self { layout, tables: Arc::new(driver), runtime })
     }
 
     /// A scan of tables without a cluster.
     #[cfg(test)]
-    pub(crate) fn over(tables: Arc<dyn Tables>, names: Names, runtime: Runtime) -> Self {
-        Self { names, tables, runtime }
+    pub(crate) fn over(tables: Arc<dyn Tables>, layout: Layout, runtime: Runtime) -> Self {
+        Self { layout, tables, runtime }
     }
 
     /// The recipe and its tables, as the table of modes has them.
     pub fn named(&self) -> String {
-        self.names.on(&self.tables.keyspace())
+        self.layout.on(&self.tables.keyspace())
     }
 
     /// The recipe that wrote the rows.
     pub fn recipe(&self) -> Recipe {
-        self.names.recipe()
+        self.layout.recipe
     }
 
     /// Identifies the tables.
@@ -179,10 +179,7 @@ impl Scan {
 
     /// Whether the second table has rows per lock: the heartbeats of tokens are per session.
     fn has_second(&self) -> bool {
-        match self.recipe() {
-            Recipe::Lease | Recipe::Tokens => false,
-            Recipe::Queue | Recipe::Shadow | Recipe::Bakery => true,
-        }
+        self.layout.lock_tables() > 1
     }
 
     async fn read(
@@ -260,7 +257,9 @@ impl Scan {
     /// Reads all sessions of tokens; none where the recipe has none.
     async fn sessions(&self) -> Result<Sessions, ScanError> {
         let mut sessions = Sessions::new();
-        let Names::Tokens { .. } = self.names else { return Ok(sessions) };
+        if self.recipe() != Recipe::TokensLwt {
+            return Ok(sessions);
+        }
         for range in Range::split(1) {
             let mut from = None;
             loop {

@@ -97,20 +97,12 @@ impl Tables for InMemory {
     }
 }
 
-pub(crate) fn leases() -> Names {
-    let columns = ["name", "owner", "value"].map(str::to_owned);
-    Names::Lease { table: "leases".into(), columns }
+pub(crate) fn leases() -> Layout {
+    Layout::of(Recipe::Lease)
 }
 
-fn tokens() -> Names {
-    Names::Tokens {
-        table: "tokens".into(),
-        columns: ["token", "session"].map(str::to_owned),
-        since: "since".into(),
-        times: "token_times".into(),
-        times_columns: ["session", "beat"].map(str::to_owned),
-        held: "held".into(),
-    }
+fn tokens() -> Layout {
+    Layout::of(Recipe::TokensLwt)
 }
 
 /// The locks that one pass reports.

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast::Error;
-use holdfast_cli::names::Names;
+use holdfast_cli::names::{All, NameArgs};
 use holdfast_cli::place::{Reach, failure};
 use holdfast_recipes::{
-    BakeryForm, Cassandra, Layout, LockerOptions, Patience, RemoteLocker, Schema, SerialScope,
-    check_lock_name,
+    BakeryForm, Cassandra, Layout, LockerOptions, Patience, Recipe, RemoteLocker, Schema,
+    SerialScope, check_lock_name,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ use crate::{runtime, show};
 use clock::{ClockArgs, TimeServiceArgs};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
-use recipe::Recipe;
+use recipe::Chosen;
 use work::WorkCommand;
 
 /// The cluster, and the task there.
@@ -55,7 +55,7 @@ struct Place {
     #[arg(long)]
     local_serial: bool,
     #[command(flatten)]
-    names: Names,
+    names: NameArgs<All>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -216,19 +216,25 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
         CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(wanted) => run_recipe(global, place, wanted, Recipe::lease()),
-        CassandraCommand::Queue(QueueArgs { time, command }) => {
-            run_recipe(global, place, command, Recipe::queue(time.client()?))
+        CassandraCommand::Lease(command) => {
+            run_recipe(global, place, command, Recipe::Lease.into())
         }
-        CassandraCommand::TokensLwt(wanted) => {
-            run_recipe(global, place, wanted, Recipe::tokens_lwt())
+        CassandraCommand::Queue(QueueArgs { time, command }) => {
+            let chosen = Chosen { time: time.client()?, ..Recipe::Queue.into() };
+            run_recipe(global, place, command, chosen)
+        }
+        CassandraCommand::TokensLwt(command) => {
+            run_recipe(global, place, command, Recipe::TokensLwt.into())
         }
         CassandraCommand::Bakery(BakeryArgs { form, command }) => {
-            run_recipe(global, place, command, Recipe::bakery(form.into()))
+            let chosen = Chosen { form: form.into(), ..Recipe::Bakery.into() };
+            run_recipe(global, place, command, chosen)
         }
-        CassandraCommand::Shadow(wanted) => run_recipe(global, place, wanted, Recipe::shadow()),
-        CassandraCommand::TokensOptimistic(wanted) => {
-            run_recipe(global, place, wanted, Recipe::tokens_optimistic())
+        CassandraCommand::Shadow(command) => {
+            run_recipe(global, place, command, Recipe::Shadow.into())
+        }
+        CassandraCommand::TokensOptimistic(command) => {
+            run_recipe(global, place, command, Recipe::TokensOptimistic.into())
         }
         CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => clock::run(global, &place, &args),
@@ -259,7 +265,7 @@ fn run_recipe(
     global: &Global,
     place: Place,
     wanted: LockCommand,
-    recipe: Recipe,
+    recipe: Chosen,
 ) -> Result<u8, Failure> {
     let options = place.options(global);
     match wanted {
@@ -276,7 +282,7 @@ fn bench(
     place: &Place,
     options: &LockerOptions,
     args: &LoopArgs,
-    recipe: &Recipe,
+    recipe: &Chosen,
 ) -> Result<u8, Failure> {
     runtime::block_on(async {
         recipe.try_out().await?;
@@ -288,7 +294,8 @@ fn bench(
         let lockers: holdfast::Result<Vec<_>> = lockers;
         let lockers = lockers.map_err(failure)?;
         let ttl = try_out(&lockers, limit).await.map_err(failure)?;
-        measure(global, args, Measured { recipe: recipe.name(), sessions, lockers, ttl }).await
+        measure(global, args, Measured { recipe: recipe.recipe.as_str(), sessions, lockers, ttl })
+            .await
     })??;
     Ok(0)
 }
@@ -308,7 +315,7 @@ fn lock(
     options: LockerOptions,
     wait: Option<Duration>,
     JobArgs { moving, name, work }: JobArgs,
-    recipe: Recipe,
+    recipe: Chosen,
 ) -> Result<u8, Failure> {
     check_lock_name(&name).map_err(failure)?;
     let moving = moving.parsed(global)?;

@@ -98,6 +98,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::{OwnerId, Signature, Writer};
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
@@ -116,16 +117,6 @@ pub enum BakeryForm {
     Php,
 }
 
-impl BakeryForm {
-    /// The type of the flags in CQL.
-    pub(crate) fn flag_type(self) -> &'static str {
-        match self {
-            Self::Wiki => "bigint",
-            Self::Php => "boolean",
-        }
-    }
-}
-
 /// The names of the tables of numbers and flags. Keys and ids are of type `text`, numbers `bigint`,
 /// flags as in the form.
 #[derive(Clone, Debug)]
@@ -138,10 +129,43 @@ pub struct BakeryTables {
     pub(crate) form: BakeryForm,
 }
 
+/// Articles: the column families *numbers* and *choosing*. Ids are of type `text`: an id of this client is that of an
+/// attempt, the articles' integers are those of processes.
+const NUMBERS: TableSpec = TableSpec {
+    name: Naming::new("numbers-table", &[("TABLE", "numbers", "")], "The numbers of the bakery"),
+    columns: Naming::new(
+        "bakery-columns",
+        &[("KEY", "key", "text"), ("COLUMN", "column1", "text"), ("VALUE", "value", "bigint")],
+        "The columns of both, as column families made through Thrift show them",
+    ),
+    key: 2,
+};
+
+const CHOOSING: TableSpec = TableSpec {
+    name: Naming::new(
+        "choosing-table",
+        &[("TABLE", "choosing", "")],
+        "The processes that are choosing a number",
+    ),
+    ..NUMBERS
+};
+
+/// The columns of the flags in the form of PHP.
+const PHP_FLAGS: &[(&str, &str, &str)] =
+    &[("KEY", "key", "text"), ("COLUMN", "column1", "text"), ("VALUE", "value", "boolean")];
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "bakery",
+    rows: "Lamport's bakery: who is choosing, and the numbers that were drawn",
+    tables: &[NUMBERS, CHOOSING],
+    names: &[NUMBERS.name, CHOOSING.name, NUMBERS.columns],
+    locker: |on, options, layout| Ok(Arc::new(Bakery::new(on, options, layout.bakery.clone())?)),
+};
+
 impl Default for BakeryTables {
     /// `numbers` and `choosing`, both `(key, column1, value)`, in the wiki's form.
     fn default() -> Self {
-        Self::named("numbers", "choosing", ["key", "column1", "value"])
+        Self::of(&Names::default())
     }
 }
 
@@ -152,6 +176,21 @@ impl BakeryTables {
         let [key, column, value] = columns.map(Ident::new);
         let [numbers, choosing] = [numbers, choosing].map(Ident::new);
         Self { numbers, choosing, key, column, value, form: BakeryForm::default() }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        let [numbers, choosing] = [NUMBERS, CHOOSING].map(|spec| names.one(&spec.name));
+        Self::named(numbers, choosing, names.each(&NUMBERS.columns))
+    }
+
+    pub(crate) fn created(&self) -> [String; 2] {
+        let Self { numbers, choosing, key, column, value, form } = self;
+        let mut flags = CHOOSING;
+        if *form == BakeryForm::Php {
+            flags.columns.names = PHP_FLAGS;
+        }
+        [(NUMBERS, numbers), (flags, choosing)]
+            .map(|(spec, at)| spec.created(at, &[key, column, value]))
     }
 
     /// Uses that form.
@@ -222,7 +261,7 @@ impl RemoteLocker for Bakery {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let signature = self.signature.of_writer(writer);
         let BakeryTables { numbers, choosing, .. } = &*self.tables;
-        let recipe = self.cassandra.recipe("bakery", &[numbers, choosing]);
+        let recipe = self.cassandra.recipe(Recipe::Bakery.family(), &[numbers, choosing]);
         Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }

@@ -78,6 +78,7 @@ mod tests;
 
 use std::time::Duration;
 
+use super::recipe::{Names, Naming, TableSpec};
 use super::statement::Ident;
 use crate::{Error, Result};
 pub use client::TimeClient;
@@ -93,10 +94,33 @@ pub struct TimeTable {
     pub(crate) cell: String,
 }
 
+/// Thesis §5.4: a cell. The thesis names no table.
+const TIME: TableSpec = TableSpec {
+    name: Naming::new(
+        "time-table",
+        &[("TABLE", "global_time", "")],
+        "The time of the time service's replicas",
+    ),
+    columns: Naming::new(
+        "time-columns",
+        &[("NAME", "name", "text"), ("VALUE", "value", "bigint")],
+        "Its columns: the cell's name, its value",
+    ),
+    key: 1,
+};
+
+const CELL: Naming = Naming::new(
+    "time-cell",
+    &[("NAME", "GlobalTime", "")],
+    "The cell; each cell is a separate time",
+);
+
+pub(crate) const NAMES: &[Naming] = &[TIME.name, TIME.columns, CELL];
+
 impl Default for TimeTable {
     /// The row `GlobalTime` of `global_time(name, value)`.
     fn default() -> Self {
-        Self::named("global_time", "name", "value")
+        Self::of(&Names::default())
     }
 }
 
@@ -106,7 +130,17 @@ impl TimeTable {
     #[must_use]
     pub fn named(table: &str, name: &str, value: &str) -> Self {
         let [table, name, value] = [table, name, value].map(Ident::new);
-        Self { table, name, value, cell: "GlobalTime".into() }
+        Self { table, name, value, ..Self::default() }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        let [name, value] = names.each(&TIME.columns).map(Ident::new);
+        let cell = names.one(&CELL).to_owned();
+        Self { table: Ident::new(names.one(&TIME.name)), name, value, cell }
+    }
+
+    pub(crate) fn created(&self) -> String {
+        TIME.created(&self.table, &[&self.name, &self.value])
     }
 
     /// Uses another row: each row is a time of its own.

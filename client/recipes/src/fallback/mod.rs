@@ -69,6 +69,16 @@ use row::FallbackRow;
 /// the row at SERIAL each V/3.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The tables: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and the counters of
+/// their tokens. Leases set their TTL; the other rows have none and are never deleted.
+pub(crate) const TABLES: [&str; 3] = [
+    "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
+     \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)",
+    "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
+     PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))",
+    "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)",
+];
+
 /// How this process falls back. Its durations are not set here: they are in the scope's row.
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until a locker is built with them"]

@@ -56,6 +56,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::{OwnerId, Signature, Writer};
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use crate::check_lock_name;
@@ -75,16 +76,32 @@ pub struct LeaseTable {
     pub(crate) sequences: Ident,
 }
 
+/// Article, "The Data Model".
+pub(crate) const LEASES: TableSpec = TableSpec {
+    name: Naming::new("lease-table", &[("TABLE", "leases", "")], "The leases"),
+    columns: Naming::new(
+        "lease-columns",
+        &[("NAME", "name", "text"), ("OWNER", "owner", "text"), ("VALUE", "value", "text")],
+        "Their columns: the lock, its owner, its value",
+    ),
+    key: 1,
+};
+
+const SEQUENCES: Naming =
+    Naming::new("sequences-table", &[("TABLE", "sequences", "")], "The sequences");
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "lease",
+    rows: "A row with an owner and a TTL for each lock",
+    tables: &[LEASES],
+    names: &[LEASES.name, LEASES.columns, SEQUENCES],
+    locker: |on, options, layout| Ok(Arc::new(Lease::new(on, options, layout.lease.clone())?)),
+};
+
 impl Default for LeaseTable {
     /// `leases(name, owner, value)`, as in the article, and `sequences(name, next)`.
     fn default() -> Self {
-        Self {
-            table: Ident::new("leases"),
-            name: Ident::new("name"),
-            owner: Ident::new("owner"),
-            value: Ident::new("value"),
-            sequences: Ident::new("sequences"),
-        }
+        Self::of(&Names::default())
     }
 }
 
@@ -100,6 +117,21 @@ impl LeaseTable {
             value: Ident::new(value),
             ..Self::default()
         }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        let [name, owner, value] = names.each(&LEASES.columns).map(Ident::new);
+        let [table, sequences] =
+            [LEASES.name, SEQUENCES].map(|naming| Ident::new(names.one(&naming)));
+        Self { table, name, owner, value, sequences }
+    }
+
+    /// Rows of this client set their TTL; the table's default is for clients that do not.
+    pub(crate) fn created(&self) -> [String; 2] {
+        let Self { table, name, owner, value, sequences } = self;
+        let sequences = format!("{sequences} (\"name\" text PRIMARY KEY, \"next\" bigint)");
+        let leases = LEASES.created(table, &[name, owner, value]);
+        [leases + " WITH default_time_to_live = 180", sequences]
     }
 
     /// Names the sequences' table; its columns are `name` and `next`.
@@ -165,7 +197,7 @@ impl RemoteLocker for Lease {
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let signature = self.signature.of_writer(writer);
-        let recipe = self.cassandra.recipe("lease", &[&self.table.table]);
+        let recipe = self.cassandra.recipe(Recipe::Lease.family(), &[&self.table.table]);
         Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }

@@ -135,6 +135,7 @@ mod tests;
 use std::cmp::Ordering;
 use std::fmt;
 
+use super::recipe::{Names, Naming};
 use super::statement::Ident;
 pub use locker::{Locker, LockerBuilder};
 pub use scope::{MoveRefused, Registered, ScopeModes, ScopeView};
@@ -294,10 +295,20 @@ pub struct ModesTable {
     pub(crate) table: Ident,
 }
 
+/// The name of the table.
+pub const MODES: Naming = Naming::new(
+    "modes-table",
+    &[("TABLE", "locker_modes", "")],
+    "The modes of processes that move to the native store",
+);
+/// Its columns, which no deployment renames: in which mode each process of a scope locks, and the scope's stage.
+const COLUMNS: &str = "(\"scope\" text, \"process\" text, \"mode\" text, \"seq\" bigint, \"stage\" text static, \
+     \"turn\" bigint static, \"recipe\" text static, \"cluster\" text static, PRIMARY KEY (\"scope\", \"process\"))";
+
 impl Default for ModesTable {
     /// `locker_modes`.
     fn default() -> Self {
-        Self::named("locker_modes")
+        Self::of(&Names::default())
     }
 }
 
@@ -306,5 +317,13 @@ impl ModesTable {
     #[must_use]
     pub fn named(table: &str) -> Self {
         Self { table: Ident::new(table) }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        Self::named(names.one(&MODES))
+    }
+
+    pub(crate) fn created(&self) -> String {
+        format!("{} {COLUMNS}", self.table)
     }
 }

@@ -60,6 +60,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::Writer;
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use row::OptimisticSpot;
@@ -72,10 +73,35 @@ pub struct OptimisticTable {
     pub(crate) session: Ident,
 }
 
+/// Article, the first `tokens` table: it has a keyspace of its own there, and so another name here.
+const TOKENS: TableSpec = TableSpec {
+    name: Naming::new(
+        "optimistic-table",
+        &[("TABLE", "optimistic_tokens", "")],
+        "The optimistic tokens",
+    ),
+    columns: Naming::new(
+        "optimistic-columns",
+        &[("TOKEN", "token", "text"), ("SESSION", "service_session_id", "text")],
+        "Their columns: the token, the session that wants it",
+    ),
+    key: 2,
+};
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "tokens-optimistic",
+    rows: "A row for each session that wants a lock",
+    tables: &[TOKENS],
+    names: &[TOKENS.name, TOKENS.columns],
+    locker: |on, options, layout| {
+        Ok(Arc::new(OptimisticTokens::new(on, options, layout.optimistic.clone())?))
+    },
+};
+
 impl Default for OptimisticTable {
     /// `optimistic_tokens(token, service_session_id)`.
     fn default() -> Self {
-        Self::named("optimistic_tokens", ["token", "service_session_id"])
+        Self::of(&Names::default())
     }
 }
 
@@ -85,6 +111,14 @@ impl OptimisticTable {
     pub fn named(table: &str, columns: [&str; 2]) -> Self {
         let [token, session] = columns.map(Ident::new);
         Self { tokens: Ident::new(table), token, session }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        Self::named(names.one(&TOKENS.name), names.each(&TOKENS.columns))
+    }
+
+    pub(crate) fn created(&self) -> String {
+        TOKENS.created(&self.tokens, &[&self.token, &self.session])
     }
 }
 
@@ -132,7 +166,8 @@ impl RemoteLocker for OptimisticTokens {
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) = self.cells.written_by(writer, "tokens", &[&self.table.tokens]);
+        let (cells, recipe) =
+            self.cells.written_by(writer, Recipe::TokensOptimistic.family(), &[&self.table.tokens]);
         Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
     }
 }

@@ -67,6 +67,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::Writer;
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use row::QueueSpot;
@@ -83,10 +84,34 @@ pub struct QueueTables {
     pub(crate) value: Ident,
 }
 
+/// Thesis §5: a row of places and a main row for each lock. The thesis names no tables.
+const QUEUE: TableSpec = TableSpec {
+    name: Naming::new("queue-table", &[("TABLE", "lock_queue", "")], "The places in the queue"),
+    ..MAIN
+};
+
+pub(crate) const MAIN: TableSpec = TableSpec {
+    name: Naming::new("main-table", &[("TABLE", "lock_main", "")], "Their holders"),
+    columns: Naming::new(
+        "queue-columns",
+        &[("KEY", "key", "text"), ("COLUMN", "column1", "text"), ("VALUE", "value", "text")],
+        "The columns of both, as column families made through Thrift show them",
+    ),
+    key: 2,
+};
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "queue",
+    rows: "The thesis' queue: places in line, and a main row with the holder",
+    tables: &[MAIN, QUEUE],
+    names: &[QUEUE.name, MAIN.name, MAIN.columns],
+    locker: |on, options, layout| Ok(Arc::new(Queue::new(on, options, layout.queue.clone())?)),
+};
+
 impl Default for QueueTables {
     /// `lock_queue` and `lock_main`, both `(key, column1, value)`.
     fn default() -> Self {
-        Self::named("lock_queue", "lock_main", ["key", "column1", "value"])
+        Self::of(&Names::default())
     }
 }
 
@@ -96,6 +121,15 @@ impl QueueTables {
     pub fn named(queue: &str, main: &str, columns: [&str; 3]) -> Self {
         let [key, column, value] = columns.map(Ident::new);
         Self { queue: Ident::new(queue), main: Ident::new(main), key, column, value }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        Self::named(names.one(&QUEUE.name), names.one(&MAIN.name), names.each(&MAIN.columns))
+    }
+
+    pub(crate) fn created(&self) -> [String; 2] {
+        let Self { queue, main, key, column, value } = self;
+        [(QUEUE, queue), (MAIN, main)].map(|(spec, at)| spec.created(at, &[key, column, value]))
     }
 
     fn columns(&self) -> CellColumns {
@@ -160,8 +194,11 @@ impl RemoteLocker for Queue {
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) =
-            self.cells.written_by(writer, "queue", &[&self.tables.main, &self.tables.queue]);
+        let (cells, recipe) = self.cells.written_by(
+            writer,
+            Recipe::Queue.family(),
+            &[&self.tables.main, &self.tables.queue],
+        );
         Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
     }
 }

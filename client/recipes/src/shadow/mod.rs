@@ -72,6 +72,8 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::Writer;
+use super::queue::MAIN;
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use row::ShadowSpot;
@@ -87,10 +89,29 @@ pub struct ShadowTables {
     pub(crate) value: Ident,
 }
 
+/// Thesis §4: the rows of clients that try, beside the main rows, which share the queue's table unless the layout names
+/// another.
+const SHADOW: TableSpec = TableSpec {
+    name: Naming::new(
+        "shadow-table",
+        &[("TABLE", "lock_shadow", "")],
+        "The shadow rows. The main rows and the columns of both are those of the queue",
+    ),
+    ..MAIN
+};
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "shadow",
+    rows: "The thesis' earlier solution: a main row with the holder, a shadow row where threads try",
+    tables: &[MAIN, SHADOW],
+    names: &[SHADOW.name],
+    locker: |on, options, layout| Ok(Arc::new(Shadow::new(on, options, layout.shadow.clone())?)),
+};
+
 impl Default for ShadowTables {
     /// `lock_shadow` and `lock_main`, both `(key, column1, value)`.
     fn default() -> Self {
-        Self::named("lock_shadow", "lock_main", ["key", "column1", "value"])
+        Self::of(&Names::default())
     }
 }
 
@@ -100,6 +121,15 @@ impl ShadowTables {
     pub fn named(shadow: &str, main: &str, columns: [&str; 3]) -> Self {
         let [key, column, value] = columns.map(Ident::new);
         Self { shadow: Ident::new(shadow), main: Ident::new(main), key, column, value }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        Self::named(names.one(&SHADOW.name), names.one(&MAIN.name), names.each(&MAIN.columns))
+    }
+
+    pub(crate) fn created(&self) -> [String; 2] {
+        let Self { shadow, main, key, column, value } = self;
+        [(SHADOW, shadow), (MAIN, main)].map(|(spec, at)| spec.created(at, &[key, column, value]))
     }
 
     fn columns(&self) -> CellColumns {
@@ -150,8 +180,11 @@ impl RemoteLocker for Shadow {
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) =
-            self.cells.written_by(writer, "shadow", &[&self.tables.main, &self.tables.shadow]);
+        let (cells, recipe) = self.cells.written_by(
+            writer,
+            Recipe::Shadow.family(),
+            &[&self.tables.main, &self.tables.shadow],
+        );
         Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
     }
 }

@@ -85,6 +85,7 @@ use super::cassandra::{Cassandra, LockerOptions};
 use super::keeper::Keeping;
 use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
 use super::owner::{Signature, Writer};
+use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use crate::check_lock_name;
@@ -107,16 +108,48 @@ pub struct TokenTables {
     pub(crate) beat: Ident,
 }
 
+/// Article, the second `tokens` table.
+const TOKENS: TableSpec = TableSpec {
+    name: Naming::new("tokens-table", &[("TABLE", "tokens", "")], "The tokens"),
+    columns: Naming::new(
+        "tokens-columns",
+        &[
+            ("TOKEN", "token", "text"),
+            ("SESSION", "service_session_id", "text"),
+            ("TIMESTAMP", "timestamp", "timestamp"),
+        ],
+        "Their columns: the token, its session, since when",
+    ),
+    key: 1,
+};
+
+const TIMES: TableSpec = TableSpec {
+    name: Naming::new("token-times-table", &[("TABLE", "token_times", "")], "The heartbeats"),
+    columns: Naming::new(
+        "token-times-columns",
+        &[
+            ("SESSION", "service_session_id", "text"),
+            ("TOKENS", "tokens", "list<text>"),
+            ("TIMESTAMP", "timestamp", "timestamp"),
+        ],
+        "Their columns: the session, its tokens, its last heartbeat",
+    ),
+    key: 1,
+};
+
+pub(crate) const SPEC: RecipeSpec = RecipeSpec {
+    name: "tokens-lwt",
+    rows: "A row with a session for each lock, and the sessions' heartbeats",
+    tables: &[TOKENS, TIMES],
+    names: &[TOKENS.name, TOKENS.columns, TIMES.name, TIMES.columns],
+    locker: |on, options, layout| Ok(Arc::new(Tokens::new(on, options, layout.tokens.clone())?)),
+};
+
 impl Default for TokenTables {
     /// `tokens("token", service_session_id, timestamp)` and
     /// `token_times(service_session_id, tokens, timestamp)`, as in the article.
     fn default() -> Self {
-        Self::named(
-            "tokens",
-            ["token", "service_session_id", "timestamp"],
-            "token_times",
-            ["service_session_id", "tokens", "timestamp"],
-        )
+        Self::of(&Names::default())
     }
 }
 
@@ -135,6 +168,17 @@ impl TokenTables {
         let [beating, held, beat] = times_columns.map(Ident::new);
         let (tokens, times) = (Ident::new(tokens), Ident::new(times));
         Self { tokens, token, session, timestamp, times, beating, held, beat }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        let [tokens, times] = [TOKENS, TIMES].map(|spec| names.one(&spec.name));
+        Self::named(tokens, names.each(&TOKENS.columns), times, names.each(&TIMES.columns))
+    }
+
+    pub(crate) fn created(&self) -> [String; 2] {
+        let Self { tokens, token, session, timestamp, times, beating, held, beat } = self;
+        let tokens = TOKENS.created(tokens, &[token, session, timestamp]);
+        [tokens, TIMES.created(times, &[beating, held, beat])]
     }
 }
 
@@ -210,7 +254,7 @@ impl RemoteLocker for Tokens {
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let signature = self.signature.of_writer(writer);
-        let recipe = self.cassandra.recipe("tokens", &[&self.tables.tokens]);
+        let recipe = self.cassandra.recipe(Recipe::TokensLwt.family(), &[&self.tables.tokens]);
         Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
     }
 }

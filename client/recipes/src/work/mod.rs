@@ -99,6 +99,7 @@ pub use item::WorkItem;
 pub use list::{Listed, Standing};
 use rows::Rows;
 use scan::Scanner;
+pub(crate) use tables::NAMES;
 pub use tables::WorkTables;
 
 /// The longest pause between two looks of a worker that finds nothing.

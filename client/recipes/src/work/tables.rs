@@ -1,6 +1,36 @@
 //! The names of the work queue's tables.
 
+use crate::recipe::{Names, Naming};
 use crate::statement::Ident;
+
+/// The wiki's three column families, and two of Holdfast's own: to find their content, and for dead letters.
+pub(crate) const NAMES: &[Naming] = &[
+    Naming::new(
+        "work-details-table",
+        &[("TABLE", "work_details", "")],
+        "The contents of the items of work, and their attempts",
+    ),
+    Naming::new(
+        "work-choosing-table",
+        &[("TABLE", "work_choosing", "")],
+        "Which workers choose a number for an item",
+    ),
+    Naming::new(
+        "work-numbers-table",
+        &[("TABLE", "work_numbers", "")],
+        "The items in order, with the workers' numbers",
+    ),
+    Naming::new(
+        "work-hours-table",
+        &[("TABLE", "work_hours", "")],
+        "The hours in which there are items",
+    ),
+    Naming::new(
+        "work-aside-table",
+        &[("TABLE", "work_aside", "")],
+        "The items that were set aside as dead letters",
+    ),
+];
 
 /// The names of the work queues' tables, for deployments with other names. Their columns have fixed
 /// names.
@@ -16,7 +46,7 @@ pub struct WorkTables {
 impl Default for WorkTables {
     /// `work_details`, `work_choosing`, `work_numbers`, the article's column families; and `work_hours`, `work_aside`.
     fn default() -> Self {
-        Self::named(["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"])
+        Self::of(&Names::default())
     }
 }
 
@@ -27,6 +57,11 @@ impl WorkTables {
     pub fn named(tables: [&str; 5]) -> Self {
         let [details, choosing, numbers, hours, aside] = tables.map(Ident::new);
         Self { details, choosing, numbers, hours, aside }
+    }
+
+    pub(crate) fn of(names: &Names) -> Self {
+        let mut names = NAMES.iter().map(|naming| names.one(naming));
+        Self::named(std::array::from_fn(|_| names.next().unwrap_or_default()))
     }
 
     /// Each table, and what follows its name in `CREATE TABLE`.

@@ -4,15 +4,19 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Client;
 use holdfast_cli::duration;
 use holdfast_cli::failure::Failure;
-use holdfast_cli::names::{BakeryNames, LeaseNames, QueueNames, ShadowNames, TokenNames};
+use holdfast_cli::names::{NameArgs, Taken};
 use holdfast_cli::place::Reach;
-use holdfast_migrate::layout::{CellTables, Names, Recipe};
+use holdfast_migrate::layout::{Layout, MOVED};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::plan::Rules;
+use holdfast_recipes::Recipe;
+use holdfast_recipes::modes::MODES;
+use holdfast_recipes::recipe::{Naming, RecipeSpec};
 
 /// Moves lock rows from Cassandra into Holdfast.
 #[derive(Debug, Parser)]
@@ -142,20 +146,21 @@ pub(crate) struct ScopeArgs {
     #[arg(long)]
     pub(crate) local_serial: bool,
     #[command(flatten)]
-    pub(crate) modes: ModesName,
+    pub(crate) modes: NameArgs<OfModes>,
     #[command(flatten)]
     pub(crate) source: Source,
     #[command(flatten)]
     pub(crate) servers: Servers,
 }
 
-/// What the table of modes is called.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Names of tables and columns")]
-pub(crate) struct ModesName {
-    /// The modes of processes that move to the native store.
-    #[arg(long, value_name = "TABLE", default_value = "locker_modes")]
-    pub(crate) modes_table: String,
+/// The name of the table of modes.
+#[derive(Clone, Debug)]
+pub(crate) struct OfModes;
+
+impl Taken for OfModes {
+    fn namings() -> Vec<Naming> {
+        vec![MODES]
+    }
 }
 
 /// Which locks.
@@ -183,7 +188,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub(crate) below: Below,
     #[command(flatten)]
-    pub(crate) modes: ModesName,
+    pub(crate) modes: NameArgs<OfModes>,
     #[command(flatten)]
     pub(crate) source: Source,
     #[command(flatten)]
@@ -217,7 +222,7 @@ pub(crate) struct ImportArgs {
     #[command(flatten)]
     pub(crate) speed: Speed,
     #[command(flatten)]
-    pub(crate) modes: ModesName,
+    pub(crate) modes: NameArgs<OfModes>,
     /// Write into this file what is done, and go on from there if it exists.
     #[arg(long, value_name = "FILE")]
     pub(crate) resume: Option<PathBuf>,
@@ -242,7 +247,7 @@ pub(crate) struct PlanArgs {
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// The recipe that wrote the rows.
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = recipes())]
     from: Recipe,
     /// Tokens: how long a session may stand without a heartbeat, as the housekeeper has it.
     /// Sessions of Holdfast's client that state a longer time have that.
@@ -255,23 +260,33 @@ pub(crate) struct Source {
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=256))]
     pub(crate) at_once: u32,
     #[command(flatten)]
-    tables: Tables,
+    tables: NameArgs<OfLocks>,
 }
 
-/// Names as the server has them, capitals and all: they are quoted, never spliced.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Names of tables and columns")]
-struct Tables {
-    #[command(flatten)]
-    lease: LeaseNames,
-    #[command(flatten)]
-    queue: QueueNames,
-    #[command(flatten)]
-    shadow: ShadowNames,
-    #[command(flatten)]
-    tokens: TokenNames,
-    #[command(flatten)]
-    bakery: BakeryNames,
+/// The names of the tables with locks.
+#[derive(Clone, Debug)]
+struct OfLocks;
+
+impl Taken for OfLocks {
+    fn namings() -> Vec<Naming> {
+        let is_read = |naming: &Naming, recipe: &RecipeSpec| {
+            recipe.tables.iter().any(|table| [table.name, table.columns].contains(naming))
+        };
+        let of = |recipe: Recipe| {
+            let spec = recipe.spec();
+            spec.names.iter().copied().filter(|naming| is_read(naming, spec))
+        };
+        MOVED.into_iter().flat_map(of).collect()
+    }
+}
+
+/// The recipes under the names that their tables have in common.
+fn recipes() -> impl TypedValueParser<Value = Recipe> {
+    let values = MOVED.map(|recipe| PossibleValue::new(recipe.family()).help(recipe.spec().rows));
+    PossibleValuesParser::new(values).try_map(|name| {
+        let found = MOVED.into_iter().find(|recipe| recipe.family() == name);
+        found.ok_or("no recipe whose rows can be moved")
+    })
 }
 
 impl Source {
@@ -284,52 +299,14 @@ impl Source {
         (number(self.ranges), number(self.at_once))
     }
 
-    pub(crate) fn names(&self) -> Names {
-        let Tables { lease, queue, shadow, tokens, bakery } = &self.tables;
-        let cells = |first: &str, second: &str, columns: &[String]| CellTables {
-            first: first.to_owned(),
-            second: second.to_owned(),
-            columns: three(columns),
-        };
-        match self.from {
-            Recipe::Lease => Names::Lease {
-                table: lease.lease_table.clone(),
-                columns: three(&lease.lease_columns),
-            },
-            Recipe::Queue => {
-                Names::Queue(cells(&queue.main_table, &queue.queue_table, &queue.queue_columns))
-            }
-            Recipe::Shadow => {
-                Names::Shadow(cells(&queue.main_table, &shadow.shadow_table, &queue.queue_columns))
-            }
-            Recipe::Tokens => {
-                let [token, session, since] = three(&tokens.tokens_columns);
-                let [beating, held, beat] = three(&tokens.token_times_columns);
-                Names::Tokens {
-                    table: tokens.tokens_table.clone(),
-                    columns: [token, session],
-                    since,
-                    times: tokens.token_times_table.clone(),
-                    times_columns: [beating, beat],
-                    held,
-                }
-            }
-            Recipe::Bakery => Names::Bakery(cells(
-                &bakery.numbers_table,
-                &bakery.choosing_table,
-                &bakery.bakery_columns,
-            )),
-        }
+    pub(crate) fn layout(&self) -> Layout {
+        Layout { recipe: self.from, names: self.tables.names.clone() }
     }
 }
 
 /// Converts a number that is bounded far below `usize`.
 pub(crate) fn number(value: u32) -> usize {
     usize::try_from(value).unwrap_or(1)
-}
-
-fn three(names: &[String]) -> [String; 3] {
-    holdfast_cli::names::of_columns(names).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -348,11 +325,9 @@ mod tests {
                     --bakery-columns a b c --numbers-table N --choosing-table C";
         let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
         let Command::Plan(args) = cli.command else { panic!("{:?}", cli.command) };
-        let expected = CellTables {
-            first: "N".into(),
-            second: "C".into(),
-            columns: ["a", "b", "c"].map(str::to_owned),
-        };
-        assert_eq!(args.source.names(), Names::Bakery(expected));
+        let layout = args.source.layout();
+        assert_eq!(layout.table(0), ("N", ["a", "b", "c"]));
+        assert_eq!(layout.table(1), ("C", ["a", "b", "c"]));
+        assert_eq!(layout.on("k"), "bakery k.N k.C");
     }
 }

@@ -7,6 +7,7 @@ use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::import::{
     CheckpointError, ImportError, ImportReport, Options, Pace, SendError, Sum, import_all,
 };
+use holdfast_recipes::modes::MODES;
 use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -46,7 +47,7 @@ fn options(args: &ImportArgs) -> Options {
         pace: Pace::new(args.speed.rate),
         checkpoint: args.resume.clone(),
         writers_stopped: args.writers_stopped,
-        modes_table: Some(args.modes.modes_table.clone()),
+        modes_table: Some(args.modes.names.one(&MODES).to_owned()),
     }
 }
 

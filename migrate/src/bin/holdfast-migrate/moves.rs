@@ -10,6 +10,7 @@ use holdfast_migrate::import::{Options, Pace};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::rollback::{Rollback, Rows};
 use holdfast_migrate::scan::{Scan, Session};
+use holdfast_recipes::modes::MODES;
 use holdfast_recipes::{
     Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope, Stage,
 };
@@ -37,7 +38,7 @@ impl OpenScope {
         let session = plan::session(cli).await?;
         let scan = plan::scan_over(cli, &args.source, session.clone()).await?;
         let cassandra = Cassandra::new(session.clone(), &cli.reach.keyspace, serial(args));
-        let table = ModesTable::named(&args.modes.modes_table);
+        let table = ModesTable::named(args.modes.names.one(&MODES));
         let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, &args.name, table));
         Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
     }
@@ -123,7 +124,7 @@ fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
             ),
         ];
     }
-    let (keyspace, table) = (&cli.reach.keyspace, &args.scope.modes.modes_table);
+    let (keyspace, table) = (&cli.reach.keyspace, args.scope.modes.names.one(&MODES));
     vec![
         format!("scope \"{scope}\" is at native, and every process of it locks natively alone"),
         format!(
@@ -153,7 +154,7 @@ pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
             holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, serial);
         let database =
             database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
-        let rows = Rows::new(database, args.scope.source.names(), runtime.clone());
+        let rows = Rows::new(database, args.scope.source.layout(), runtime.clone());
         let rollback = Rollback {
             modes: &opened.modes,
             scope: &args.scope.name,

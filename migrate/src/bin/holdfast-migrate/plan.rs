@@ -58,7 +58,7 @@ pub(crate) async fn scan_over(
     source: &Source,
     session: Arc<Session>,
 ) -> Result<Scan, Failure> {
-    let scan = Scan::open(session, &cli.reach.keyspace, source.names(), Runtime::system()).await;
+    let scan = Scan::open(session, &cli.reach.keyspace, source.layout(), Runtime::system()).await;
     scan.map_err(|error| failure(&error))
 }
 

@@ -4,6 +4,7 @@ use holdfast_cli::failure::{Failure, NOT_REACHED};
 use holdfast_cli::{line, printable, runtime};
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
+use holdfast_recipes::modes::MODES;
 use holdfast_runtime::Runtime;
 use serde_json::json;
 
@@ -21,7 +22,7 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
     let verified = runtime::block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
         let (mut rules, runtime) = (args.source.rules(&args.below.prefix), Runtime::system());
-        let scopes = scan.scopes(&args.modes.modes_table).await;
+        let scopes = scan.scopes(args.modes.names.one(&MODES)).await;
         let scopes = scopes.map_err(|error| plan::failure(&error))?;
         let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));
         // Registered processes hold natively under other ids than in the tables.
