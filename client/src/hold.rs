@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_guard::{Safety, Span};
+use holdfast_mutants::mutant;
 use tokio::sync::watch;
 
 use crate::items::Item;
@@ -79,16 +80,9 @@ impl Hold {
     /// Takes a lock out of the hold, for ever.
     pub(crate) fn give_up(&self, name: &str) {
         if let Some(lock) = self.lock(name) {
-            lock.held.store(false, Ordering::Release);
+            lock.held.store(mutant!(ReleasedNameStaysHeld), Ordering::Release);
         }
         self.contended.send_if_modified(|names| names.remove(name));
-    }
-
-    /// For a mutant: puts a released lock back into the hold.
-    pub(crate) fn revive(&self, name: &str) {
-        if let Some(lock) = self.locks.iter().find(|lock| *lock.name == *name) {
-            lock.held.store(true, Ordering::Release);
-        }
     }
 
     /// Records that the store has made `change` under this hold.

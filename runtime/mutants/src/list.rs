@@ -115,15 +115,11 @@ mutants! {
 
     // Leases, at the leader.
     ExpiryFromOtherTenure, "expiry-from-other-tenure", "§5.2, I6",
-        "an expiry decided by the deadlines of an older tenure is proposed and accepted";
-    RegainedLeaderKeepsDeadlines, "regained-leader-keeps-deadlines", "§5.3, I6",
-        "a leader that led before goes on with its deadlines from then";
+        "an expiry decided by the deadlines of an older tenure is accepted";
     NoFullTtl, "no-full-ttl", "§5.3, I6",
         "a new tenure gives sessions the margin, not a full TTL";
     KeepaliveWithoutQuorum, "keepalive-without-quorum", "§5.1, I6",
         "a keepalive is acknowledged without confirming leadership";
-    KeepaliveOnOldContact, "keepalive-on-old-contact", "§5.1, I6",
-        "a keepalive is acknowledged on a quorum round of up to five seconds before its receipt";
     KeepaliveBeforeOwnEntry, "keepalive-before-own-entry", "§5.1, §7, I6",
         "a tenure begins, and acknowledges, before an entry of its own is applied";
     KeepaliveWhileExpiring, "keepalive-while-expiring", "§5.2, I6",
@@ -133,7 +129,7 @@ mutants! {
     StreamEndEndsSession, "stream-end-ends-session", "§6, I6",
         "a stream that ends closes its session";
     GhostPush, "ghost-push", "I4, I23",
-        "a request for a lock that seems free is told of its grant before that is committed";
+        "a request is told of a grant before that is committed";
     WatchLosesChange, "watch-loses-change", "I23",
         "of the changes that one entry of the log makes, a watch tells the first";
 
@@ -176,8 +172,8 @@ mutants! {
         "a grant that arrives after the safe deadline is handed out, as safe from its receipt";
     ReleaseStaysSafe, "release-stays-safe", "§5.6, I24",
         "what is being given back stays safe in its guard";
-    StateRevivesReleased, "state-revives-released", "§5.6, I24",
-        "a State composed before a release makes what was given back safe again";
+    ReleasedNameStaysHeld, "released-name-stays-held", "§5.6, I24",
+        "a name that was given back, while others of its set stay, is still believed to be held";
     ResumeLosesPlace, "resume-loses-place", "I9",
         "a client that resumes asks anew for what it waits for";
 

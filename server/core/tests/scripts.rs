@@ -45,6 +45,7 @@ use holdfast_core::{
     Answer, Applied, Batch, Command, Counters, FencingToken, Has, ImportRow, Item, Label, Limits,
     LockName, LockTable, LogIndex, Need, RequestId, ScopePrefix, SessionId, Tenure, ValueChange,
 };
+use holdfast_mutants::{Mutant, while_armed};
 
 mod telling;
 use telling::{holder, scope_line, sign, standing, tell, value, who};
@@ -69,6 +70,14 @@ fn every_script_says_what_it_said_before() {
         println!("{} now says:\n\n{now}", file.display());
     }
     assert!(differ.is_empty() || updating(), "{} scripts differ (UPDATE=1?)", differ.len());
+}
+
+/// The rule of I6 taken away: the script says something else.
+#[test]
+fn an_expiry_of_another_tenure_is_accepted_without_the_rule() {
+    let script = include_str!("scripts/expiry_of_another_tenure.txt");
+    let said = while_armed(Mutant::ExpiryFromOtherTenure, || play(script));
+    assert!(!said.contains("rejected"), "{said}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of the test, not of the core")]

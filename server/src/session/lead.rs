@@ -8,7 +8,7 @@ use holdfast_core::{Command, Rejection, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_runtime::{Clock, Instant};
+use holdfast_runtime::Instant;
 use tokio::sync::watch::Receiver;
 
 use super::error::StreamError;
@@ -32,8 +32,6 @@ const PULSE: Duration = Duration::from_millis(250);
 /// A pulse this late means a pause that counts: a quarter of the shortest usual lease (`ttl_min_ms`),
 /// which is the time between two keepalives of such a lease.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
-/// For a mutant: a quorum's answer up to this age is taken for a new one.
-const OLD_CONTACT: Duration = Duration::from_secs(5);
 /// Expiries proposed at once; the rest follow after the next look.
 const EXPIRIES_AT_ONCE: usize = 1_024;
 
@@ -103,8 +101,6 @@ impl Lead {
     /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round at a
     /// time serves all that wait. Ends only with the tenure.
     async fn answer_keepalives(&self, tenure: Tenure) {
-        // Only a mutant reads it.
-        let mut last_round = Instant::from_origin(Duration::ZERO);
         loop {
             let Some(round) = self.registry.with_leases(tenure, Leases::take_waiting) else {
                 return;
@@ -113,14 +109,7 @@ impl Lead {
                 self.registry.keepalive_waits.notified().await;
                 continue;
             }
-            let begun = self.registry.runtime.clock.now();
-            let is_lately = begun.saturating_since(last_round) < OLD_CONTACT;
-            let unasked =
-                mutant!(KeepaliveWithoutQuorum) || mutant!(KeepaliveOnOldContact) && is_lately;
-            if unasked {
-                self.acknowledge(tenure, &round);
-            } else if self.confirm(tenure).await {
-                last_round = begun;
+            if mutant!(KeepaliveWithoutQuorum) || self.confirm(tenure).await {
                 self.acknowledge(tenure, &round);
             } else {
                 self.registry.with_leases(tenure, |leases| leases.put_back(round));
@@ -189,15 +178,20 @@ impl Lead {
 
     /// Proposes the expiry of sessions whose deadline has passed (§5.2). Ends only with the tenure.
     async fn expire(&self, tenure: Tenure) {
+        let clock = &*self.registry.runtime.clock;
         // Only a mutant reads it.
-        let by_wall = WallTime::since(&*self.registry.runtime.clock);
+        let begun = (clock.now(), clock.wall_ms());
         loop {
-            let now = self.registry.runtime.clock.now();
+            let now = clock.now();
             let look = self.registry.with_leases(tenure, |leases| leases.next_look(now + RETRY));
             let Some(look) = look else { return };
             let Some(at) = self.woken(look).await else { continue };
             let passed = self.handle_what_arrived(at).await;
-            let passed = if mutant!(ExpiryByWallClock) { by_wall.now() } else { passed };
+            let passed = if mutant!(ExpiryByWallClock) {
+                begun.0 + Duration::from_millis(clock.wall_ms().saturating_sub(begun.1))
+            } else {
+                passed
+            };
             // No quorum, no expiry (§5.8): an entry appended without one could still be committed
             // when it is back, over keepalives that could not be acknowledged meanwhile.
             if !self.confirm(tenure).await {
@@ -264,28 +258,7 @@ impl Lead {
     fn propose_expiry(&self, tenure: Tenure, session: SessionId) {
         let registry = self.registry.clone();
         let done = move |result| registry.expiry_ended(tenure, session, &result);
-        let other = u64::from(mutant!(ExpiryFromOtherTenure));
-        let tenure = Tenure::new(tenure.get().saturating_sub(other));
         self.consensus.submit(Command::ExpireSession { session, tenure }, Box::new(done));
-    }
-}
-
-/// For a mutant: the present by the wall clock, as an instant: the start plus what the wall clock has
-/// moved since.
-struct WallTime<'a> {
-    clock: &'a dyn Clock,
-    begun: Instant,
-    begun_wall_ms: u64,
-}
-
-impl<'a> WallTime<'a> {
-    fn since(clock: &'a dyn Clock) -> Self {
-        Self { clock, begun: clock.now(), begun_wall_ms: clock.wall_ms() }
-    }
-
-    fn now(&self) -> Instant {
-        let passed_ms = self.clock.wall_ms().saturating_sub(self.begun_wall_ms);
-        self.begun + Duration::from_millis(passed_ms)
     }
 }
 

@@ -92,25 +92,6 @@ impl Leases {
         }
     }
 
-    /// For mutants: continues in another tenure with the deadlines of this one.
-    pub(super) fn go_on_in(
-        &mut self,
-        tenure: Tenure,
-        now: Instant,
-        sessions: impl IntoIterator<Item = (SessionId, u64)>,
-    ) {
-        self.tenure = tenure;
-        self.clock = LeaseClock::default();
-        self.waiting.clear();
-        self.unsettled.clear();
-        self.unproven.clear();
-        for (session, ttl_ms) in sessions {
-            if self.table.deadline_of(session).is_none() {
-                self.table.insert(session, ttl_ms, self.clock.at(now));
-            }
-        }
-    }
-
     pub(super) fn tenure(&self) -> Tenure {
         self.tenure
     }

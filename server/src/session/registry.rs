@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
-use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_runtime::{Instant, Runtime};
@@ -192,14 +191,8 @@ impl Registry {
         now: Instant,
         sessions: &mut dyn Iterator<Item = (SessionId, u64)>,
     ) {
-        if keeps_deadlines()
-            && let Some(former) = self.lock().leases.as_mut()
-        {
-            former.go_on_in(tenure, now, sessions);
-        } else {
-            let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
-            self.lock().leases = Some(leases);
-        }
+        let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
+        self.lock().leases = Some(leases);
         self.watches.begin_tenure(tenure);
     }
 
@@ -207,9 +200,7 @@ impl Registry {
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
         self.watches.end_tenure(leader);
         let mut state = self.lock();
-        if !keeps_deadlines() {
-            state.leases = None;
-        }
+        state.leases = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
@@ -315,11 +306,6 @@ impl Registry {
             self.metrics.outbox_evictions.inc_by(ended);
         }
     }
-}
-
-/// For two mutants: whether the deadlines of a tenure outlive it.
-fn keeps_deadlines() -> bool {
-    mutant!(RegainedLeaderKeepsDeadlines) || mutant!(ExpiryFromOtherTenure)
 }
 
 impl State {

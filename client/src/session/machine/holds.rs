@@ -162,9 +162,6 @@ impl Machine {
             if part.names.is_empty() {
                 tell(part.done, Ok(()));
             } else {
-                if mutant!(StateRevivesReleased) {
-                    part.names.iter().for_each(|name| hold.revive(name));
-                }
                 request.parts.push(part);
             }
         }
