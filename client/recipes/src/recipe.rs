@@ -1,6 +1,6 @@
 //! The one description of each recipe: its name, its tables, and the names that a deployment may choose.
 //!
-//! The folder of a recipe has its [`RecipeSpec`]; [`Recipe`] lists them. The schema, the options of the command lines, the
+//! The folder of a recipe has its description; [`Recipe`] lists them. The schema, the options of the command lines, the
 //! columns that `holdfast-migrate` expects, and the suites are derived from these.
 
 use std::array;
@@ -17,6 +17,7 @@ use super::{bakery, clock, lease, modes, optimistic, queue, shadow, tokens, work
 use crate::{Error, Result};
 
 /// Names that are chosen together: that of a table, or those of its columns, which other tables may share.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
     /// The option of the command lines, without its dashes.
@@ -28,6 +29,7 @@ pub struct Naming {
 }
 
 /// A table as a recipe makes it.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSpec {
     /// Its name.
@@ -39,6 +41,7 @@ pub struct TableSpec {
 }
 
 /// A recipe by which clients lock.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct RecipeSpec {
     /// Its name on the command line.
@@ -82,6 +85,7 @@ impl Recipe {
     ];
 
     /// Its description.
+    #[doc(hidden)]
     pub fn spec(self) -> &'static RecipeSpec {
         match self {
             Self::Lease => &lease::SPEC,
@@ -136,6 +140,7 @@ impl FromStr for Recipe {
 }
 
 /// All names that a deployment may choose, in the order in which the command line lists them.
+#[doc(hidden)]
 pub fn namings() -> Vec<Naming> {
     let helpers = [&[modes::MODES], clock::NAMES, work::NAMES];
     Recipe::ALL
@@ -158,6 +163,7 @@ impl Naming {
 }
 
 /// The names that a deployment has chosen; all others are the defaults.
+#[doc(hidden)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(BTreeMap<&'static str, Vec<String>>);
 

@@ -45,6 +45,7 @@ pub struct Layout {
 
 impl Layout {
     /// All tables under these names.
+    #[doc(hidden)]
     pub fn of(names: &Names) -> Self {
         Self {
             lease: LeaseTable::of(names),

@@ -295,7 +295,8 @@ pub struct ModesTable {
     pub(crate) table: Ident,
 }
 
-/// The name of the table.
+/// The name of the table, as the description of a recipe has it.
+#[doc(hidden)]
 pub const MODES: Naming = Naming::new(
     "modes-table",
     &[("TABLE", "locker_modes", "")],
