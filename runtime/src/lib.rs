@@ -1,8 +1,8 @@
 //! The runtime of Holdfast: time, tasks, randomness and transport as traits.
 //!
 //! The session code of client and server knows only what is declared here. [`Runtime::system`] implements
-//! it with the real machine, [`simulated`] with a machine in which time is virtual, randomness is seeded
-//! and no socket exists; the same code then runs a whole cluster in one thread, and a seed determines
+//! it with the real machine; `simulated`, behind the feature `simulation`, with a machine in which time is
+//! virtual, randomness is seeded and no socket exists. The same code then runs a whole cluster in one thread, and a seed determines
 //! the run.
 //!
 //! # Invariants
@@ -15,6 +15,7 @@
 mod clock;
 pub mod loopback;
 mod random;
+#[cfg(any(test, feature = "simulation"))]
 pub mod simulated;
 mod spawn;
 mod system;

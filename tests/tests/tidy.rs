@@ -450,13 +450,14 @@ fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
     Ok(())
 }
 
-/// Nothing of a deliberate bug is in a release: the switch that arms one is in every program that tests run,
+/// Nothing of a deliberate bug or of the simulated machine is in a release: both are in every program that tests run,
 /// and in none that is shipped.
 #[test]
 #[ignore = "long: builds the programs as they are shipped"]
-fn no_release_has_a_deliberate_bug_in_it() -> Result {
-    /// Of the variable that says which bug is armed, as both ways of mangling have it in its symbol.
-    const SWITCH: &[u8] = b"6switch5ARMED";
+fn no_release_has_a_deliberate_bug_or_a_simulated_machine_in_it() -> Result {
+    // Parts of symbols, as both ways of mangling have them: the variable that says which bug is armed, and the module of the machine.
+    const BUGS: &[u8] = b"6switch5ARMED";
+    const MACHINE: &[u8] = b"16holdfast_runtime9simulated";
     let built = Command::new(env!("CARGO"))
         .args([
             "build",
@@ -471,18 +472,15 @@ fn no_release_has_a_deliberate_bug_in_it() -> Result {
         .current_dir(root())
         .status()?;
     assert!(built.success(), "the release does not build");
-    for program in ["holdfastd", "holdfast"] {
+    for (program, part) in [("holdfastd", BUGS), ("holdfastd", MACHINE), ("holdfast", BUGS)] {
         let tested = binary(program);
         let shipped = tested.with_file_name("../release").join(program);
         let has_it = |path: &Path| -> Result<bool> {
-            Ok(fs::read(path)?.windows(SWITCH.len()).any(|bytes| bytes == SWITCH))
+            Ok(fs::read(path)?.windows(part.len()).any(|bytes| bytes == part))
         };
-        assert!(
-            has_it(&tested)?,
-            "{} has no switch: this test looks for nothing",
-            tested.display()
-        );
-        assert!(!has_it(&shipped)?, "{} has deliberate bugs in it", shipped.display());
+        let name = String::from_utf8_lossy(part);
+        assert!(has_it(&tested)?, "{} has no {name}: nothing is looked for", tested.display());
+        assert!(!has_it(&shipped)?, "{} has {name} in it", shipped.display());
     }
     Ok(())
 }

@@ -49,6 +49,7 @@ mod quorum_round;
 mod relief;
 mod replica;
 mod roll;
+#[cfg(any(test, feature = "simulation"))]
 mod runtime;
 mod sending;
 mod store;

@@ -5,12 +5,15 @@ use std::fmt;
 
 use bytes::Bytes;
 use holdfast_core::Outcome;
+#[cfg(not(any(test, feature = "simulation")))]
+use openraft::impls::TokioRuntime as RaftRuntime;
 use openraft::impls::{BoxedErrorSource, InlineBatch, leader_id_std};
 use openraft::raft::ClientWriteResult;
 use openraft::raft::responder::Responder;
 use openraft::{EntryPayload, OptionalSend, RaftTypeConfig, alias};
 
 use super::Member;
+#[cfg(any(test, feature = "simulation"))]
 use super::runtime::RaftRuntime;
 
 /// Type configuration.
