@@ -6,16 +6,16 @@ use holdfast_mutants::mutant;
 use crate::answer::{Acquired, Answer, Grant, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::lock_set::{LockSet, Need, Part};
 use crate::mode::Item;
 use crate::pass_on::{Entering, contended};
 use crate::queue::Waiter;
 use crate::session::{Record, State};
 use crate::size;
-use crate::wish::{Need, Part, Wish};
 use crate::{LockTable, Rejection};
 
 /// The parts of an `Acquire`.
-pub(crate) struct Ask<'a> {
+pub(crate) struct AcquireRequest<'a> {
     pub(crate) session: SessionId,
     pub(crate) done_below: RequestId,
     pub(crate) request: RequestId,
@@ -51,8 +51,8 @@ impl Denial {
         }
     }
 
-    pub(crate) fn rejection(self, wish: &Wish) -> Rejection {
-        let lock = self.at().and_then(|at| wish.get(at)).map(|(lock, _)| lock.clone());
+    pub(crate) fn rejection(self, lock_set: &LockSet) -> Rejection {
+        let lock = self.at().and_then(|at| lock_set.get(at)).map(|(lock, _)| lock.clone());
         match (self, lock) {
             (Self::Held { holder, token, .. }, Some(lock)) => {
                 Rejection::LockHeld { lock, holder, token }
@@ -76,13 +76,13 @@ impl LockTable {
     /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the table took the
     /// confirmation (`done_below`): [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
     /// [`Rejection::NothingFree`] and [`Rejection::Suspended`] are recorded under the id; those of
-    /// [`Wish::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
+    /// [`LockSet::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
     /// changed nothing else.
-    pub(crate) fn acquire(&mut self, ask: &Ask<'_>, events: &mut Vec<Event>) -> Outcome {
+    pub(crate) fn acquire(&mut self, ask: &AcquireRequest<'_>, events: &mut Vec<Event>) -> Outcome {
         self.confirm(ask.session, ask.done_below)?;
-        let mut wish = Wish::new(ask.items, ask.need, ask.wait)?;
+        let mut lock_set = LockSet::new(ask.items, ask.need, ask.wait)?;
         let limit = self.limits.max_requests_per_session;
         let session = self.open(ask.session)?;
         let who = (ask.session, ask.request);
@@ -91,25 +91,25 @@ impl LockTable {
             if mutant!(RetryGoesToEnd)
                 && let Record::Asked { state: State::Waiting { ticket, .. }, .. } = *record
             {
-                self.leave_queues(&wish, ticket);
-                return self.enqueue(who, wish, events);
+                self.leave_queues(&lock_set, ticket);
+                return self.enqueue(who, lock_set, events);
             }
-            return self.answer_again(ask.request, &wish, record);
+            return self.answer_again(ask.request, &lock_set, record);
         }
         session.may_keep_another(ask.session, limit)?;
-        self.check_table(size::of_request(wish.iter().map(|(name, _)| name)))?;
-        self.check_one_scope(&wish)?;
-        if !self.counters.has_tokens() && wish.takes(self.fitting(&wish)).is_some() {
+        self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
+        self.check_one_scope(&lock_set)?;
+        if !self.counters.has_tokens() && lock_set.takes(self.fitting(&lock_set)).is_some() {
             // No holder is in its way, and yet there is no token for it.
-            return Err(self.tokens_exhausted(&wish));
+            return Err(self.tokens_exhausted(&lock_set));
         }
-        wish.share_names(|name| self.kept_name(name));
-        let barges = mutant!(BargingTry) && !wish.waits();
-        let free = if barges { self.fitting(&wish) } else { self.free_to_newcomer(&wish) };
-        match wish.takes(free) {
-            Some(part) => self.take_free(who, wish, part, events),
-            None if wish.waits() => self.enqueue(who, wish, events),
-            None => self.deny(who, wish, events),
+        lock_set.share_names(|name| self.kept_name(name));
+        let barges = mutant!(BargingTry) && !lock_set.waits();
+        let free = if barges { self.fitting(&lock_set) } else { self.free_to_newcomer(&lock_set) };
+        match lock_set.takes(free) {
+            Some(part) => self.take_free(who, lock_set, part, events),
+            None if lock_set.waits() => self.enqueue(who, lock_set, events),
+            None => self.deny(who, lock_set, events),
         }
     }
 
@@ -118,64 +118,64 @@ impl LockTable {
     pub(crate) fn answer_again(
         &self,
         request: RequestId,
-        asked: &Wish,
+        asked: &LockSet,
         record: &Record,
     ) -> Outcome {
-        let (wish, state) = match record {
-            Record::Asked { wish, state } if wish == asked => (wish, state),
+        let (lock_set, state) = match record {
+            Record::Asked { lock_set, state } if lock_set == asked => (lock_set, state),
             Record::Asked { .. } | Record::Wrote { .. } => {
                 return Err(Rejection::RequestReused { request });
             }
             Record::Spent => return Err(Rejection::RequestEnded { request }),
         };
         let state = match *state {
-            State::Held { token, part, .. } => self.acquired(token, wish, part),
-            State::Waiting { ticket, .. } => self.where_it_waits(wish, ticket),
-            State::Denied(denial) => return Err(denial.rejection(wish)),
+            State::Held { token, part, .. } => self.acquired(token, lock_set, part),
+            State::Waiting { ticket, .. } => self.where_it_waits(lock_set, ticket),
+            State::Denied(denial) => return Err(denial.rejection(lock_set)),
             State::Ended => return Err(Rejection::RequestEnded { request }),
         };
         Ok(Answer::Acquired { request, state, fresh: false })
     }
 
-    pub(crate) fn acquired(&self, token: FencingToken, wish: &Wish, part: Part) -> Acquired {
-        let items = wish.items_of(part);
+    pub(crate) fn acquired(&self, token: FencingToken, lock_set: &LockSet, part: Part) -> Acquired {
+        let items = lock_set.items_of(part);
         let values = self.values_of(&items);
         Acquired::Granted { token, items, values }
     }
 
-    pub(crate) fn where_it_waits(&self, wish: &Wish, ticket: Ticket) -> Acquired {
-        Acquired::Queued { place: self.place(wish, ticket), holder: self.in_the_way(wish) }
+    pub(crate) fn where_it_waits(&self, lock_set: &LockSet, ticket: Ticket) -> Acquired {
+        Acquired::Queued { place: self.place(lock_set, ticket), holder: self.in_the_way(lock_set) }
     }
 
     /// How many requests stand before a waiter: a set has to be first in each of its queues, so its
     /// last place counts; an `any` in one of them, so its best.
-    pub(crate) fn place(&self, wish: &Wish, ticket: Ticket) -> u64 {
-        let queues = wish.iter().filter_map(|(name, _)| self.locks.get(name));
+    pub(crate) fn place(&self, lock_set: &LockSet, ticket: Ticket) -> u64 {
+        let queues = lock_set.iter().filter_map(|(name, _)| self.locks.get(name));
         let places = queues.map(|lock| lock.queue.place(ticket));
-        let place = if wish.needs_all() { places.max() } else { places.min() };
+        let place = if lock_set.needs_all() { places.max() } else { places.min() };
         place.unwrap_or(0)
     }
 
     /// The first holder of the first of these locks that is held.
-    fn in_the_way(&self, wish: &Wish) -> Option<Grant> {
-        let mut locks = wish.iter().filter_map(|(name, _)| self.locks.get(name));
+    fn in_the_way(&self, lock_set: &LockSet) -> Option<Grant> {
+        let mut locks = lock_set.iter().filter_map(|(name, _)| self.locks.get(name));
         locks.find_map(|lock| lock.holders.first()).map(|holder| holder.grant)
     }
 
     pub(crate) fn take_free(
         &mut self,
         (session, request): (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         part: Part,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let epoch = self.epoch_of(&wish);
+        let epoch = self.epoch_of(&lock_set);
         let token = self.counters.next_token(epoch)?;
         let grant = Grant { session, request, token };
-        let state = self.enter(&Entering { grant, wish: &wish, part }, events);
+        let state = self.enter(&Entering { grant, lock_set: &lock_set, part }, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
         self.change_session(session, |found| {
-            found.keep(request, Record::Asked { wish, state: held });
+            found.keep(request, Record::Asked { lock_set, state: held });
             found.holds.insert(token, request);
         });
         Ok(Answer::Acquired { request, state, fresh: true })
@@ -186,39 +186,39 @@ impl LockTable {
     pub(crate) fn enqueue(
         &mut self,
         (session, request): (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let ticket = self.draw_ticket(&wish)?;
-        for (name, mode) in wish.iter() {
+        let ticket = self.draw_ticket(&lock_set)?;
+        for (name, mode) in lock_set.iter() {
             self.lock_or_new(name).queue.push(ticket, Waiter { session, request, mode });
             self.scopes.put_off(name);
         }
         self.counts.waiting += 1;
-        let place = self.place(&wish, ticket);
-        events.push(Event::Queued { session, request, items: wish.items(), place });
-        self.tell_holders(&wish, events);
-        let state = self.where_it_waits(&wish, ticket);
+        let place = self.place(&lock_set, ticket);
+        events.push(Event::Queued { session, request, items: lock_set.items(), place });
+        self.tell_holders(&lock_set, events);
+        let state = self.where_it_waits(&lock_set, ticket);
         let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
-        self.record(session, request, Record::Asked { wish, state: waiting });
+        self.record(session, request, Record::Asked { lock_set, state: waiting });
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
-    fn draw_ticket(&mut self, wish: &Wish) -> Result<Ticket, Rejection> {
+    fn draw_ticket(&mut self, lock_set: &LockSet) -> Result<Ticket, Rejection> {
         let limit = self.limits.max_waiters_per_lock;
         let refused = |lock: &LockName| Rejection::TooManyWaiters { lock: lock.clone(), limit };
         let waiting = |name| self.locks.get(name).map_or(0, |lock| lock.queue.len());
-        if let Some((full, _)) = wish.iter().find(|&(name, _)| waiting(name) >= limit) {
+        if let Some((full, _)) = lock_set.iter().find(|&(name, _)| waiting(name) >= limit) {
             return Err(refused(full));
         }
         // Without tickets every queue is as good as full.
-        let first = || wish.get(0).map_or(Rejection::NoNames, |(first, _)| refused(first));
+        let first = || lock_set.get(0).map_or(Rejection::NoNames, |(first, _)| refused(first));
         self.counters.next_ticket().ok_or_else(first)
     }
 
     /// Reports `Contended` to every holder of each lock for which the new waiter is the first.
-    fn tell_holders(&self, wish: &Wish, events: &mut Vec<Event>) {
-        for (name, _) in wish.iter() {
+    fn tell_holders(&self, lock_set: &LockSet, events: &mut Vec<Event>) {
+        for (name, _) in lock_set.iter() {
             let Some(lock) = self.locks.get(name).filter(|lock| lock.queue.len() == 1) else {
                 continue;
             };
@@ -229,38 +229,38 @@ impl LockTable {
     fn deny(
         &mut self,
         who: (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let denial = self.denial(&wish);
-        self.deny_for(who, wish, denial, events)
+        let denial = self.denial(&lock_set);
+        self.deny_for(who, lock_set, denial, events)
     }
 
     /// Keeps a denial under its id, so that a retry gets the same answer.
     pub(crate) fn deny_for(
         &mut self,
         (session, request): (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         denial: Denial,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let rejection = denial.rejection(&wish);
-        let (items, told) = (wish.items(), rejection.clone());
+        let rejection = denial.rejection(&lock_set);
+        let (items, told) = (lock_set.items(), rejection.clone());
         events.push(Event::Denied { session, request, items, rejection: told });
         let state = State::Denied(denial);
-        self.record(session, request, Record::Asked { wish, state });
+        self.record(session, request, Record::Asked { lock_set, state });
         Err(rejection)
     }
 
     /// What is in the way of a request: the first of its locks that is not free to it.
-    pub(crate) fn denial(&self, wish: &Wish) -> Denial {
-        if self.is_suspended(wish) {
+    pub(crate) fn denial(&self, lock_set: &LockSet) -> Denial {
+        if self.is_suspended(lock_set) {
             return Denial::Suspended;
         }
-        if !wish.needs_all() {
+        if !lock_set.needs_all() {
             return Denial::NothingFree;
         }
-        let in_the_way = (0_u8..).zip(wish.iter()).find_map(|(at, (name, mode))| {
+        let in_the_way = (0_u8..).zip(lock_set.iter()).find_map(|(at, (name, mode))| {
             let lock = self.locks.get(name)?;
             if let Some(held) = lock.holders.first().filter(|_| !lock.holders.fits(mode)) {
                 let Grant { session: holder, token, .. } = held.grant;

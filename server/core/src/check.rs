@@ -6,13 +6,13 @@ use crate::answer::Grant;
 use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
+use crate::lock_set::{LockSet, Part};
 use crate::mode::Mode;
 use crate::queue::Waiter;
 use crate::scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::value::VALUE_BYTES_MAX;
-use crate::wish::{Part, Wish};
 
 /// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -193,8 +193,8 @@ impl LockTable {
     }
 
     /// Whether that part of a request lies in one scope, or in none.
-    fn is_of_one_scope(&self, wish: &Wish, part: Part) -> bool {
-        let mut scopes = wish.iter_part(part).map(|(name, _)| self.scopes.of(name));
+    fn is_of_one_scope(&self, lock_set: &LockSet, part: Part) -> bool {
+        let mut scopes = lock_set.iter_part(part).map(|(name, _)| self.scopes.of(name));
         scopes.next().is_none_or(|first| scopes.all(|other| other == first))
     }
 
@@ -210,36 +210,36 @@ impl LockTable {
             ensure(request >= session.done_below || record.is_live(), "index", || {
                 format!("request {request} of session {id} is finished, confirmed and still kept")
             })?;
-            let Record::Asked { wish, state } = record else { continue };
+            let Record::Asked { lock_set, state } = record else { continue };
             let tell = |number, (lock, mode)| Told { number, session: id, request, lock, mode };
             match *state {
                 State::Held { token, part, .. } => {
                     held += 1;
-                    told.holds.extend(wish.iter_part(part).map(|item| tell(token.get(), item)));
-                    ensure(!part.is_empty() && part.is_within(wish.whole()), "I14", || {
-                        format!("request {request} of session {id} holds {part:?} of {wish:?}")
+                    told.holds.extend(lock_set.iter_part(part).map(|item| tell(token.get(), item)));
+                    ensure(!part.is_empty() && part.is_within(lock_set.whole()), "I14", || {
+                        format!("request {request} of session {id} holds {part:?} of {lock_set:?}")
                     })?;
                     ensure(session.holds.get(&token) == Some(&request), "index", || {
                         format!("session {id} does not find its token {token}")
                     })?;
-                    ensure(self.is_of_one_scope(wish, part), "scope", || {
-                        format!("request {request} of session {id} holds {part:?} of {wish:?}")
+                    ensure(self.is_of_one_scope(lock_set, part), "scope", || {
+                        format!("request {request} of session {id} holds {part:?} of {lock_set:?}")
                     })?;
                 }
                 State::Waiting { ticket, .. } => {
                     told.counts.waiting += 1;
-                    told.waits.extend(wish.iter().map(|item| tell(ticket.get(), item)));
-                    ensure(wish.waits(), "I10", || format!("{request} of session {id} waits"))?;
-                    ensure(self.is_of_one_scope(wish, wish.whole()), "scope", || {
-                        format!("request {request} of session {id} waits for {wish:?}")
+                    told.waits.extend(lock_set.iter().map(|item| tell(ticket.get(), item)));
+                    ensure(lock_set.waits(), "I10", || format!("{request} of session {id} waits"))?;
+                    ensure(self.is_of_one_scope(lock_set, lock_set.whole()), "scope", || {
+                        format!("request {request} of session {id} waits for {lock_set:?}")
                     })?;
                 }
                 State::Denied(denial) => {
-                    let names_one = denial.at().is_some_and(|at| at < wish.len());
+                    let names_one = denial.at().is_some_and(|at| at < lock_set.len());
                     let claim = denial == Denial::NotImported;
                     let suspended = denial == Denial::Suspended;
-                    let sound =
-                        (claim || !wish.waits()) && (names_one == wish.needs_all() || suspended);
+                    let sound = (claim || !lock_set.waits())
+                        && (names_one == lock_set.needs_all() || suspended);
                     ensure(sound && (names_one || denial.at().is_none()), "index", || {
                         format!("request {request} of session {id} was denied by {denial:?}")
                     })?;
@@ -309,8 +309,8 @@ impl LockTable {
     fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
         let record = self.sessions.get(waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
-        let Some(Record::Asked { wish, .. }) = record else { return false };
-        wish.iter().any(|(name, _)| {
+        let Some(Record::Asked { lock_set, .. }) = record else { return false };
+        lock_set.iter().any(|(name, _)| {
             let lock = self.locks.get(name);
             let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
             next == Some(ticket) && self.scopes.is_put_off(name)
@@ -322,7 +322,7 @@ impl LockTable {
     fn could_be_granted(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
         let record = self.sessions.get(waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
-        let Some(Record::Asked { wish, .. }) = record else { return false };
+        let Some(Record::Asked { lock_set, .. }) = record else { return false };
         let is_free = |(name, mode): (&LockName, Mode)| {
             self.locks.get(name).is_some_and(|lock| {
                 let next = lock.queue.iter().next().map(|(ticket, _)| ticket);
@@ -331,8 +331,8 @@ impl LockTable {
                 next == Some(ticket) && beside
             })
         };
-        let needs_all = Wish::needs_all(wish);
-        if needs_all { wish.iter().all(is_free) } else { wish.iter().any(is_free) }
+        let needs_all = LockSet::needs_all(lock_set);
+        if needs_all { lock_set.iter().all(is_free) } else { lock_set.iter().any(is_free) }
     }
 
     fn check_values(&self, counts: &mut Counts) -> Check {

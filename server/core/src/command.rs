@@ -8,9 +8,9 @@ use crate::ids::{
     FencingToken, Label, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Tenure,
 };
 use crate::import::ImportRow;
+use crate::lock_set::Need;
 use crate::mode::Item;
 use crate::value::ValueChange;
-use crate::wish::Need;
 
 /// A command of the lock table.
 ///

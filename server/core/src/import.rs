@@ -20,12 +20,12 @@ use crate::acquire::Denial;
 use crate::answer::{Acquired, Answer, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, read_grown_bytes};
+use crate::lock_set::{LockSet, Need, Part};
 use crate::mode::{Item, Mode};
 use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
 use crate::size;
 use crate::value::{Value, check_length};
-use crate::wish::{Need, Part, Wish};
 use crate::{LockTable, Rejection};
 
 /// Most rows of one import. A caller with more rows sends several imports.
@@ -170,20 +170,20 @@ impl LockTable {
 
     /// Checks that a hold may be imported: the lock has no holder and no waiter here.
     fn may_come_to_hold(&self, lock: &LockName, value: Option<&[u8]>) -> Result<(), Rejection> {
-        let wish = wish_for(lock)?;
-        if !self.is_free_to_enter(&wish) {
-            return Err(self.denial(&wish).rejection(&wish));
+        let lock_set = wish_for(lock)?;
+        if !self.is_free_to_enter(&lock_set) {
+            return Err(self.denial(&lock_set).rejection(&lock_set));
         }
         if !self.counters.has_tokens() {
-            return Err(self.tokens_exhausted(&wish));
+            return Err(self.tokens_exhausted(&lock_set));
         }
         let Some(value) = value else { return Ok(()) };
         check_length(value.len())?;
         self.check_room(lock, self.value(lock), value.len())
     }
 
-    fn is_free_to_enter(&self, wish: &Wish) -> bool {
-        wish.takes(self.free_to_newcomer(wish)).is_some()
+    fn is_free_to_enter(&self, lock_set: &LockSet) -> bool {
+        lock_set.takes(self.free_to_newcomer(lock_set)).is_some()
     }
 
     /// Checks that a wait may be imported. A waiter in the other store waits for a holder there: on
@@ -214,14 +214,14 @@ impl LockTable {
         row: &ImportRow,
         events: &mut Vec<Event>,
     ) -> Fate {
-        let entered = wish_for(&row.lock).and_then(|mut wish| {
-            wish.share_names(|name| self.kept_name(name));
+        let entered = wish_for(&row.lock).and_then(|mut lock_set| {
+            lock_set.share_names(|name| self.kept_name(name));
             match row.has {
-                Has::Hold(_) => self.take_free(who, wish, Part::whole(1), events),
-                Has::Place if mutant!(ImportedWaiterEnters) && self.is_free_to_enter(&wish) => {
-                    self.take_free(who, wish, Part::whole(1), events)
+                Has::Hold(_) => self.take_free(who, lock_set, Part::whole(1), events),
+                Has::Place if mutant!(ImportedWaiterEnters) && self.is_free_to_enter(&lock_set) => {
+                    self.take_free(who, lock_set, Part::whole(1), events)
                 }
-                Has::Place => self.enqueue(who, wish, events),
+                Has::Place => self.enqueue(who, lock_set, events),
             }
         });
         let fate = match entered {
@@ -258,26 +258,26 @@ impl LockTable {
     pub(crate) fn claim(&mut self, claim: &Claimed<'_>, events: &mut Vec<Event>) -> Outcome {
         let &Claimed { session, done_below, request, lock, owner } = claim;
         self.confirm(session, done_below)?;
-        let mut wish = wish_for(lock)?;
+        let mut lock_set = wish_for(lock)?;
         let claimer = self.open(session)?;
         if let Some(record) = claimer.seen(request)? {
-            return self.answer_again(request, &wish, record);
+            return self.answer_again(request, &lock_set, record);
         }
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
         self.check_table(size::of_request(std::iter::once(lock)))?;
-        wish.share_names(|name| self.kept_name(name));
+        lock_set.share_names(|name| self.kept_name(name));
         let who = (session, request);
         match self.imported(lock, owner) {
             Some(Found { has: FoundAs::Hold(_), .. }) if !self.counters.has_tokens() => {
-                Err(self.tokens_exhausted(&wish))
+                Err(self.tokens_exhausted(&lock_set))
             }
             Some(Found { session, request, has: FoundAs::Hold(token) }) => {
-                self.claim_hold(who, wish, (session, request, token), events)
+                self.claim_hold(who, lock_set, (session, request, token), events)
             }
             Some(Found { session, request, has: FoundAs::Place(ticket) }) => {
-                self.claim_place(who, wish, (session, request, ticket), events)
+                self.claim_place(who, lock_set, (session, request, ticket), events)
             }
-            None => self.deny_for(who, wish, Denial::NotImported, events),
+            None => self.deny_for(who, lock_set, Denial::NotImported, events),
         }
     }
 
@@ -298,18 +298,24 @@ impl LockTable {
     fn claim_hold(
         &mut self,
         who: (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         (session, request, token): (SessionId, RequestId, FencingToken),
         events: &mut Vec<Event>,
     ) -> Outcome {
         let before = events.len();
         let none = Part::default();
         self.change_session(session, |import| import.give_back(request, token, none));
-        for (name, _) in wish.iter() {
+        for (name, _) in lock_set.iter() {
             self.take_holder(name, token);
         }
-        events.push(Event::Released { session, request, token, items: wish.items(), over: true });
-        let answer = self.take_free(who, wish, Part::whole(1), events)?;
+        events.push(Event::Released {
+            session,
+            request,
+            token,
+            items: lock_set.items(),
+            over: true,
+        });
+        let answer = self.take_free(who, lock_set, Part::whole(1), events)?;
         self.tell_contended(before, events);
         Ok(answer)
     }
@@ -317,27 +323,27 @@ impl LockTable {
     fn claim_place(
         &mut self,
         (session, request): (SessionId, RequestId),
-        wish: Wish,
+        lock_set: LockSet,
         (import, imported, ticket): (SessionId, RequestId, Ticket),
         events: &mut Vec<Event>,
     ) -> Outcome {
         if mutant!(ClaimLosesPlace) {
-            self.leave_queues(&wish, ticket);
+            self.leave_queues(&lock_set, ticket);
             self.finish_import(import, imported);
-            return self.enqueue((session, request), wish, events);
+            return self.enqueue((session, request), lock_set, events);
         }
         let waiter = Waiter { session, request, mode: Mode::Exclusive };
-        for (name, _) in wish.iter() {
+        for (name, _) in lock_set.iter() {
             let replaced = self.lock_or_new(name).queue.replace(ticket, waiter);
             debug_assert!(replaced, "I10: {imported} of {import} waits for {name}");
         }
         self.finish_import(import, imported);
-        let (items, place) = (wish.items(), self.place(&wish, ticket));
+        let (items, place) = (lock_set.items(), self.place(&lock_set, ticket));
         let left = Event::Left { session: import, request: imported, items: items.clone() };
         events.extend([left, Event::Queued { session, request, items, place }]);
-        let state = self.where_it_waits(&wish, ticket);
+        let state = self.where_it_waits(&lock_set, ticket);
         let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
-        self.record(session, request, Record::Asked { wish, state: waiting });
+        self.record(session, request, Record::Asked { lock_set, state: waiting });
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
@@ -354,8 +360,8 @@ impl LockTable {
 }
 
 /// One lock, exclusively, and willing to wait.
-fn wish_for(lock: &LockName) -> Result<Wish, Rejection> {
-    Wish::new(&[Item::exclusive(lock.clone())], Need::All, true)
+fn wish_for(lock: &LockName) -> Result<LockSet, Rejection> {
+    LockSet::new(&[Item::exclusive(lock.clone())], Need::All, true)
 }
 
 fn check_import(import: &Imported<'_>) -> Result<(), Rejection> {

@@ -85,6 +85,7 @@ mod import;
 mod lease;
 mod limits;
 mod lock;
+mod lock_set;
 mod mode;
 mod pass_on;
 mod queue;
@@ -100,7 +101,6 @@ mod table;
 mod value;
 mod values;
 mod view;
-mod wish;
 
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
 pub use chain::{ReplicaFault, WITNESS_EVERY};
@@ -117,6 +117,7 @@ pub use ids::{
 pub use import::{Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow};
 pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
+pub use lock_set::{NAMES_MAX, Need};
 pub use mode::{Item, Items, Mode};
 pub use rejection::Rejection;
 pub use scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
@@ -127,4 +128,3 @@ pub use value::{VALUE_BYTES_MAX, VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
     HolderView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
 };
-pub use wish::{NAMES_MAX, Need};

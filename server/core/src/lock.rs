@@ -8,10 +8,10 @@ use crate::LockTable;
 use crate::answer::Grant;
 use crate::holders::{Holder, Holders};
 use crate::ids::{FencingToken, LockName, Ticket};
+use crate::lock_set::{LockSet, Part};
 use crate::mode::Mode;
 use crate::queue::Queue;
 use crate::value::Value;
-use crate::wish::{Part, Wish};
 
 /// One lock: in the table only while it is held, waited for, or carries a value (I33).
 ///
@@ -48,27 +48,27 @@ impl Lock {
 
 impl LockTable {
     /// The locks of a request that are free to it, if it is new.
-    pub(crate) fn free_to_newcomer(&self, wish: &Wish) -> Part {
-        if self.is_suspended(wish) {
+    pub(crate) fn free_to_newcomer(&self, lock_set: &LockSet) -> Part {
+        if self.is_suspended(lock_set) {
             return Part::default();
         }
-        self.part_where(wish, Lock::is_free_to_newcomer)
+        self.part_where(lock_set, Lock::is_free_to_newcomer)
     }
 
     /// The locks of a request that are free to the waiter with that ticket.
-    pub(crate) fn free_to(&self, ticket: Ticket, wish: &Wish) -> Part {
-        self.part_where(wish, |lock, mode| lock.is_free_to(ticket, mode))
+    pub(crate) fn free_to(&self, ticket: Ticket, lock_set: &LockSet) -> Part {
+        self.part_where(lock_set, |lock, mode| lock.is_free_to(ticket, mode))
     }
 
     /// The locks of a request whose holders it fits together with.
-    pub(crate) fn fitting(&self, wish: &Wish) -> Part {
-        self.part_where(wish, |lock, mode| lock.holders.fits(mode))
+    pub(crate) fn fitting(&self, lock_set: &LockSet) -> Part {
+        self.part_where(lock_set, |lock, mode| lock.holders.fits(mode))
     }
 
     /// A lock that is not in the table has no holder and no waiter.
-    fn part_where(&self, wish: &Wish, is_so: impl Fn(&Lock, Mode) -> bool) -> Part {
+    fn part_where(&self, lock_set: &LockSet, is_so: impl Fn(&Lock, Mode) -> bool) -> Part {
         let so = |name, mode| self.locks.get(name).is_none_or(|lock| is_so(lock, mode));
-        let places = wish.iter().enumerate().filter(|&(_, (name, mode))| so(name, mode));
+        let places = lock_set.iter().enumerate().filter(|&(_, (name, mode))| so(name, mode));
         places.fold(Part::default(), |part, (at, _)| part.with(at))
     }
 
@@ -109,8 +109,8 @@ impl LockTable {
 
     /// Removes a waiter from all its queues. The waiters behind it may have to be granted now: the
     /// caller looks at those queues ([`LockTable::pass_on`]).
-    pub(crate) fn leave_queues(&mut self, wish: &Wish, ticket: Ticket) {
-        for (name, _) in wish.iter() {
+    pub(crate) fn leave_queues(&mut self, lock_set: &LockSet, ticket: Ticket) {
+        for (name, _) in lock_set.iter() {
             if let Some(lock) = self.locks.get_mut(name) {
                 lock.queue.remove(ticket);
             }

@@ -8,8 +8,8 @@ use crate::LockTable;
 use crate::answer::{Acquired, Grant};
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::lock_set::{LockSet, Part};
 use crate::session::Record;
-use crate::wish::{Part, Wish};
 
 /// Heads of queues to look at, each with its lock: the smallest ticket first.
 ///
@@ -41,7 +41,7 @@ struct Ready {
     session: SessionId,
     request: RequestId,
     ticket: Ticket,
-    wish: Wish,
+    lock_set: LockSet,
     /// The locks that it is granted.
     part: Part,
 }
@@ -49,7 +49,7 @@ struct Ready {
 /// A grant to be made.
 pub(crate) struct Entering<'a> {
     pub(crate) grant: Grant,
-    pub(crate) wish: &'a Wish,
+    pub(crate) lock_set: &'a LockSet,
     pub(crate) part: Part,
 }
 
@@ -79,11 +79,11 @@ impl LockTable {
         names.into_iter().for_each(|name| self.look_at(name, &mut heads));
         while let Some((ticket, name)) = heads.next() {
             let Some(ready) = self.ready_head(&name, ticket) else { continue };
-            let epoch = self.epoch_of(&ready.wish);
+            let epoch = self.epoch_of(&ready.lock_set);
             let Ok(token) = self.counters.next_token(epoch) else { break };
             self.grant_waiting(&ready, token, events);
-            let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.wish.whole() };
-            ready.wish.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
+            let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.lock_set.whole() };
+            ready.lock_set.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
         }
         self.tell_contended(before, events);
     }
@@ -109,38 +109,38 @@ impl LockTable {
             return None;
         }
         let found = self.sessions.get(head.session)?;
-        let Some(Record::Asked { wish, .. }) = found.records.get(&head.request) else {
+        let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };
-        let part = wish.takes(self.free_to(ticket, wish))?;
+        let part = lock_set.takes(self.free_to(ticket, lock_set))?;
         let (session, request) = (head.session, head.request);
-        Some(Ready { session, request, ticket, wish: wish.clone(), part })
+        Some(Ready { session, request, ticket, lock_set: lock_set.clone(), part })
     }
 
     fn grant_waiting(&mut self, ready: &Ready, token: FencingToken, events: &mut Vec<Event>) {
-        let Ready { session, request, ticket, wish, part } = ready;
+        let Ready { session, request, ticket, lock_set, part } = ready;
         let (session, request, part) = (*session, *request, *part);
-        self.leave_queues(wish, *ticket);
+        self.leave_queues(lock_set, *ticket);
         let since_ms = self.stamp_ms;
         self.change_session(session, |found| found.hold(request, token, part, since_ms));
         let grant = Grant { session, request, token };
-        self.enter(&Entering { grant, wish, part }, events);
-        let elsewhere = wish.whole().without(part);
+        self.enter(&Entering { grant, lock_set, part }, events);
+        let elsewhere = lock_set.whole().without(part);
         if !elsewhere.is_empty() {
-            events.push(Event::Left { session, request, items: wish.items_of(elsewhere) });
+            events.push(Event::Left { session, request, items: lock_set.items_of(elsewhere) });
         }
     }
 
     /// Makes a request a holder of all that it is granted, under one token (I14).
     pub(crate) fn enter(&mut self, entering: &Entering<'_>, events: &mut Vec<Event>) -> Acquired {
-        let Entering { grant, wish, part } = *entering;
+        let Entering { grant, lock_set, part } = *entering;
         let mut values = Vec::new();
-        for (name, mode) in wish.iter_part(part) {
+        for (name, mode) in lock_set.iter_part(part) {
             let value = self.put_holder(name, grant, mode);
             values.extend(value.map(|value| (name.clone(), value)));
         }
         let Grant { session, request, token } = grant;
-        let items = wish.items_of(part);
+        let items = lock_set.items_of(part);
         let told = (items.clone(), values.clone());
         events.push(Event::Granted { session, request, token, items: told.0, values: told.1 });
         Acquired::Granted { token, items, values }

@@ -5,16 +5,16 @@ use holdfast_mutants::mutant;
 use crate::answer::{Answer, Grant, Outcome, Was};
 use crate::event::{Event, LossCause};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::lock_set::{LockSet, Part, check_count};
 use crate::mode::Mode;
 use crate::session::{Record, State};
 use crate::size::REQUEST_BYTES;
-use crate::wish::{Part, Wish, check_count};
 use crate::{LockTable, Rejection};
 
 /// A hold, and the part of it that ends.
 pub(crate) struct Ending {
     pub(crate) grant: Grant,
-    pub(crate) wish: Wish,
+    pub(crate) lock_set: LockSet,
     pub(crate) part: Part,
 }
 
@@ -53,15 +53,15 @@ impl LockTable {
         self.confirm(session, done_below)?;
         let found = self.open(session)?;
         let was = match found.records.get(&request) {
-            Some(Record::Asked { wish, state: State::Waiting { ticket, .. } }) => {
-                let (wish, ticket) = (wish.clone(), *ticket);
-                self.cancel_waiting(session, request, &wish, ticket, events);
+            Some(Record::Asked { lock_set, state: State::Waiting { ticket, .. } }) => {
+                let (lock_set, ticket) = (lock_set.clone(), *ticket);
+                self.cancel_waiting(session, request, &lock_set, ticket, events);
                 Was::Waiting
             }
-            Some(Record::Asked { wish, state: State::Held { token, part, .. } }) => {
-                let (wish, token, part) = (wish.clone(), *token, *part);
+            Some(Record::Asked { lock_set, state: State::Held { token, part, .. } }) => {
+                let (lock_set, token, part) = (lock_set.clone(), *token, *part);
                 let grant = Grant { session, request, token };
-                self.give_back(&Ending { grant, wish, part }, Part::default(), false, events);
+                self.give_back(&Ending { grant, lock_set, part }, Part::default(), false, events);
                 Was::Held { token }
             }
             Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
@@ -90,10 +90,10 @@ impl LockTable {
     ) -> Outcome {
         let found = self.open(session)?;
         match found.records.get(&request) {
-            Some(Record::Asked { wish, state: State::Held { token, part, .. } })
+            Some(Record::Asked { lock_set, state: State::Held { token, part, .. } })
                 if !mutant!(StopTakesGrant) =>
             {
-                let state = self.acquired(*token, wish, *part);
+                let state = self.acquired(*token, lock_set, *part);
                 Ok(Answer::Acquired { request, state, fresh: false })
             }
             Some(_) => self.cancel(session, RequestId::new(0), request, events),
@@ -125,12 +125,12 @@ impl LockTable {
         let found = self.open(session)?;
         let newest = found.holds.last_key_value().filter(|_| mutant!(ReleaseIgnoresToken));
         let token = newest.map_or(token, |(&newest, _)| newest);
-        let (request, wish, held) = found.held_under(session, token)?;
-        let named = || named_part(session, token, wish, held, locks);
+        let (request, lock_set, held) = found.held_under(session, token)?;
+        let named = || named_part(session, token, lock_set, held, locks);
         let part = if locks.is_empty() { held } else { named()? };
         let left = held.without(part);
         let grant = Grant { session, request, token };
-        let ending = Ending { grant, wish: wish.clone(), part };
+        let ending = Ending { grant, lock_set: lock_set.clone(), part };
         self.give_back(&ending, left, is_lost, events);
         Ok(Answer::Released { request, token, over: left.is_empty() })
     }
@@ -139,24 +139,24 @@ impl LockTable {
         &mut self,
         session: SessionId,
         request: RequestId,
-        wish: &Wish,
+        lock_set: &LockSet,
         ticket: Ticket,
         events: &mut Vec<Event>,
     ) {
         if !mutant!(CancelKeepsPlace) {
-            self.leave_queues(wish, ticket);
+            self.leave_queues(lock_set, ticket);
         }
         self.change_session(session, |found| found.finish(request));
-        events.push(Event::Left { session, request, items: wish.items() });
-        self.pass_on(wish.iter().map(|(name, _)| name), events);
+        events.push(Event::Left { session, request, items: lock_set.items() });
+        self.pass_on(lock_set.iter().map(|(name, _)| name), events);
     }
 
     /// Ends a part of a hold by its holder; `left` is what it goes on to hold.
     fn give_back(&mut self, ending: &Ending, left: Part, is_lost: bool, events: &mut Vec<Event>) {
-        let Ending { grant, wish, part } = ending;
+        let Ending { grant, lock_set, part } = ending;
         let Grant { session, request, token } = *grant;
         self.change_session(session, |found| found.give_back(request, token, left));
-        let (items, over) = (wish.items_of(*part), left.is_empty());
+        let (items, over) = (lock_set.items_of(*part), left.is_empty());
         events.push(Event::Released { session, request, token, items, over });
         if is_lost && !mutant!(LostReleaseIsClean) {
             self.suspect_values(ending, events);
@@ -167,9 +167,9 @@ impl LockTable {
     /// Ends a hold without a release, because its session ended or its epoch was raised, and passes
     /// on its locks. The caller has removed it from the session's records.
     pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
-        let Ending { grant, wish, part } = ending;
+        let Ending { grant, lock_set, part } = ending;
         let Grant { session, request, token } = *grant;
-        let items = wish.items_of(*part);
+        let items = lock_set.items_of(*part);
         events.push(Event::Lost { session, request, token, items, over: true, cause });
         let unclean = match cause {
             LossCause::Closed => false,
@@ -185,7 +185,7 @@ impl LockTable {
     /// whose lease ran out, or whose scope was served elsewhere, may have been about to set the
     /// value of its lock, or have done half of the work that the value describes.
     fn suspect_values(&mut self, ending: &Ending, events: &mut Vec<Event>) {
-        for (name, mode) in ending.wish.iter_part(ending.part) {
+        for (name, mode) in ending.lock_set.iter_part(ending.part) {
             if mode == Mode::Exclusive {
                 self.suspect_value(name, events);
             }
@@ -193,12 +193,12 @@ impl LockTable {
     }
 
     fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {
-        let Ending { grant, wish, part } = ending;
-        let kept = mutant!(SetKeepsOneName) && wish.iter_part(*part).count() > 1;
-        for (name, _) in wish.iter_part(*part).skip(usize::from(kept)) {
+        let Ending { grant, lock_set, part } = ending;
+        let kept = mutant!(SetKeepsOneName) && lock_set.iter_part(*part).count() > 1;
+        for (name, _) in lock_set.iter_part(*part).skip(usize::from(kept)) {
             self.take_holder(name, grant.token);
         }
-        self.pass_on(wish.iter_part(*part).map(|(name, _)| name), events);
+        self.pass_on(lock_set.iter_part(*part).map(|(name, _)| name), events);
     }
 }
 
@@ -206,14 +206,14 @@ impl LockTable {
 fn named_part(
     session: SessionId,
     token: FencingToken,
-    wish: &Wish,
+    lock_set: &LockSet,
     held: Part,
     locks: &[LockName],
 ) -> Result<Part, Rejection> {
     check_count(locks.len())?;
     let mut part = Part::default();
     for lock in locks {
-        let at = wish.position(lock).filter(|&at| held.contains(at));
+        let at = lock_set.position(lock).filter(|&at| held.contains(at));
         let lock = || lock.clone();
         let at = at.ok_or_else(|| Rejection::NotHeldUnder { session, token, lock: lock() })?;
         if part.contains(at) {

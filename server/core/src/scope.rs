@@ -20,10 +20,10 @@ use crate::answer::{Answer, Outcome};
 use crate::event::{Event, LossCause};
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
 use crate::lock::Lock;
+use crate::lock_set::{LockSet, Part};
 use crate::release::Ending;
 use crate::scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 use crate::session::{Record, State};
-use crate::wish::{Part, Wish};
 use crate::{Grant, LockTable, Rejection};
 
 impl LockTable {
@@ -186,12 +186,12 @@ impl LockTable {
         lock: &LockName,
     ) -> Result<(), Rejection> {
         let record = self.sessions.get(session).and_then(|found| found.records.get(&request));
-        let (wish, part) = match record {
-            Some(Record::Asked { wish, state: State::Held { part, .. } }) => (wish, *part),
-            Some(Record::Asked { wish, .. }) => (wish, wish.whole()),
+        let (lock_set, part) = match record {
+            Some(Record::Asked { lock_set, state: State::Held { part, .. } }) => (lock_set, *part),
+            Some(Record::Asked { lock_set, .. }) => (lock_set, lock_set.whole()),
             Some(Record::Wrote { .. } | Record::Spent) | None => return Ok(()),
         };
-        if wish.iter_part(part).all(|(name, _)| scope.contains(name)) {
+        if lock_set.iter_part(part).all(|(name, _)| scope.contains(name)) {
             return Ok(());
         }
         let (scope, lock) = (scope.clone(), lock.clone());
@@ -205,8 +205,8 @@ impl LockTable {
             held.map(|holder| (holder.grant.token, holder.grant)).collect();
         let whole = |grant: Grant| {
             let found = self.sessions.get(grant.session)?;
-            let (wish, part) = found.records.get(&grant.request)?.held()?;
-            Some(Ending { grant, wish: wish.clone(), part })
+            let (lock_set, part) = found.records.get(&grant.request)?.held()?;
+            Some(Ending { grant, lock_set: lock_set.clone(), part })
         };
         grants.into_values().filter_map(whole).collect()
     }
@@ -230,23 +230,23 @@ impl LockTable {
     }
 
     /// The scope of a request: that of each of its locks.
-    fn scope_of_wish(&self, wish: &Wish) -> Option<(&ScopePrefix, ScopeState)> {
-        self.scopes.of(wish.get(0)?.0)
+    fn scope_of_wish(&self, lock_set: &LockSet) -> Option<(&ScopePrefix, ScopeState)> {
+        self.scopes.of(lock_set.get(0)?.0)
     }
 
     /// The epoch of a token for the request.
-    pub(crate) fn epoch_of(&self, wish: &Wish) -> u16 {
-        self.scope_of_wish(wish).map_or(self.counters.epoch, |(_, state)| state.epoch)
+    pub(crate) fn epoch_of(&self, lock_set: &LockSet) -> u16 {
+        self.scope_of_wish(lock_set).map_or(self.counters.epoch, |(_, state)| state.epoch)
     }
 
     /// Whether the scope of a request is suspended, so that the request cannot be granted, held
     /// locks or not.
-    pub(crate) fn is_suspended(&self, wish: &Wish) -> bool {
-        self.scope_of_wish(wish).is_some_and(|(_, state)| state.suspended)
+    pub(crate) fn is_suspended(&self, lock_set: &LockSet) -> bool {
+        self.scope_of_wish(lock_set).is_some_and(|(_, state)| state.suspended)
     }
 
-    pub(crate) fn tokens_exhausted(&self, wish: &Wish) -> Rejection {
-        Rejection::TokensExhausted { epoch: self.epoch_of(wish) }
+    pub(crate) fn tokens_exhausted(&self, lock_set: &LockSet) -> Rejection {
+        Rejection::TokensExhausted { epoch: self.epoch_of(lock_set) }
     }
 
     /// Whether all its locks have the same epoch, so that one token can serve for them.
@@ -254,9 +254,9 @@ impl LockTable {
     /// # Errors
     ///
     /// [`Rejection::SeveralScopes`].
-    pub(crate) fn check_one_scope(&self, wish: &Wish) -> Result<(), Rejection> {
+    pub(crate) fn check_one_scope(&self, lock_set: &LockSet) -> Result<(), Rejection> {
         let scope = |name| self.scopes.of(name).map(|(scope, _)| scope);
-        let mut names = wish.iter().map(|(name, _)| name);
+        let mut names = lock_set.iter().map(|(name, _)| name);
         let Some(first) = names.next() else { return Ok(()) };
         match names.find(|other| scope(other) != scope(first)) {
             Some(second) => {

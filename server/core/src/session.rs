@@ -9,9 +9,9 @@ use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
+use crate::lock_set::{LockSet, Part};
 use crate::release::Ending;
 use crate::size;
-use crate::wish::{Part, Wish};
 use crate::{LockTable, Rejection};
 
 /// A client's liveness, and all its requests.
@@ -49,7 +49,7 @@ pub(crate) enum Record {
     /// An `Acquire` with this payload.
     Asked {
         /// The requested locks.
-        wish: Wish,
+        lock_set: LockSet,
         /// Its state.
         state: State,
     },
@@ -75,9 +75,9 @@ pub(crate) enum State {
 
 impl Record {
     /// The requested locks, and the part of them that is held.
-    pub(crate) fn held(&self) -> Option<(&Wish, Part)> {
+    pub(crate) fn held(&self) -> Option<(&LockSet, Part)> {
         match self {
-            Self::Asked { wish, state: State::Held { part, .. } } => Some((wish, *part)),
+            Self::Asked { lock_set, state: State::Held { part, .. } } => Some((lock_set, *part)),
             Self::Asked { .. } | Self::Wrote { .. } | Self::Spent => None,
         }
     }
@@ -110,10 +110,10 @@ impl Session {
     }
 
     /// Its waits, in the order of their tickets.
-    fn waits(&self) -> Vec<(Ticket, RequestId, &Wish)> {
+    fn waits(&self) -> Vec<(Ticket, RequestId, &LockSet)> {
         let waiting = |(&request, record)| match record {
-            &Record::Asked { ref wish, state: State::Waiting { ticket, .. } } => {
-                Some((ticket, request, wish))
+            &Record::Asked { ref lock_set, state: State::Waiting { ticket, .. } } => {
+                Some((ticket, request, lock_set))
             }
             Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => None,
         };
@@ -127,7 +127,7 @@ impl Session {
     pub(crate) fn imports(&self) -> impl Iterator<Item = (&LockName, RequestId)> {
         let records = self.records.iter().filter(|_| self.imported);
         records.filter_map(|(&request, record)| match record {
-            Record::Asked { wish, .. } => Some((wish.get(0)?.0, request)),
+            Record::Asked { lock_set, .. } => Some((lock_set.get(0)?.0, request)),
             Record::Wrote { .. } | Record::Spent => None,
         })
     }
@@ -184,10 +184,10 @@ impl Session {
         &self,
         own: SessionId,
         token: FencingToken,
-    ) -> Result<(RequestId, &Wish, Part), Rejection> {
+    ) -> Result<(RequestId, &LockSet, Part), Rejection> {
         let held = self.holds.get(&token).and_then(|&request| {
-            let (wish, part) = self.records.get(&request)?.held()?;
-            Some((request, wish, part))
+            let (lock_set, part) = self.records.get(&request)?.held()?;
+            Some((request, lock_set, part))
         });
         held.ok_or(Rejection::NotHolder { session: own, token })
     }
@@ -330,17 +330,17 @@ impl LockTable {
         self.counts.table_bytes = self.counts.table_bytes.saturating_sub(ended.bytes);
         self.forget_imports(&ended);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
-        for &(ticket, request, wish) in &waits {
-            self.leave_queues(wish, ticket);
-            events.push(Event::Left { session, request, items: wish.items() });
+        for &(ticket, request, lock_set) in &waits {
+            self.leave_queues(lock_set, ticket);
+            events.push(Event::Left { session, request, items: lock_set.items() });
         }
-        let left = waits.iter().flat_map(|(_, _, wish)| wish.iter().map(|(name, _)| name));
+        let left = waits.iter().flat_map(|(_, _, lock_set)| lock_set.iter().map(|(name, _)| name));
         self.pass_on(left, events);
         for (&token, &request) in &ended.holds {
             let held = ended.records.get(&request).and_then(Record::held);
-            let Some((wish, part)) = held else { continue };
+            let Some((lock_set, part)) = held else { continue };
             let grant = Grant { session, request, token };
-            self.lose(&Ending { grant, wish: wish.clone(), part }, cause.into(), events);
+            self.lose(&Ending { grant, lock_set: lock_set.clone(), part }, cause.into(), events);
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)

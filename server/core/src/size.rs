@@ -76,10 +76,10 @@ impl Session {
     fn bytes_of(&self, record: &Record) -> u64 {
         match record {
             Record::Spent | Record::Wrote { .. } => REQUEST_BYTES,
-            Record::Asked { wish, .. } => {
-                let row = wish.get(0).filter(|_| self.imported);
+            Record::Asked { lock_set, .. } => {
+                let row = lock_set.get(0).filter(|_| self.imported);
                 let index = row.map_or(0, |(lock, _)| of_index(lock, &self.label));
-                of_request(wish.iter().map(|(lock, _)| lock)) + index
+                of_request(lock_set.iter().map(|(lock, _)| lock)) + index
             }
         }
     }

@@ -25,13 +25,13 @@ use crate::counters::Counters;
 use crate::holders::Holder;
 use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
 use crate::limits::Limits;
+use crate::lock_set::{LockSet, Part};
 use crate::queue::Waiter;
 use crate::scopes::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::sessions::{Shard, shard_of};
 use crate::value::Value;
 use crate::values::{self, ValueShard};
-use crate::wish::{Part, Wish};
 
 /// The highest version this build reads. It writes this version, or the one before as long as the
 /// table's bytes have no limit: a member that does not know the command for the limit does not know
@@ -219,18 +219,18 @@ impl LockTable {
             session.records.retain(|_, record| record.held().is_some() || !record.is_live());
         }
         for (&request, record) in &mut session.records {
-            let Record::Asked { wish, state } = record else { continue };
+            let Record::Asked { lock_set, state } = record else { continue };
             match *state {
                 State::Held { token, part, .. } => {
-                    self.restore_hold(Grant { session: id, request, token }, wish, part)?;
+                    self.restore_hold(Grant { session: id, request, token }, lock_set, part)?;
                     session.holds.insert(token, request);
                 }
                 State::Waiting { ticket, .. } => {
-                    for (name, _) in wish.iter() {
+                    for (name, _) in lock_set.iter() {
                         self.lock_or_new(name);
                     }
-                    wish.share_names(|name| self.kept_name(name));
-                    waits.push(Wait { ticket, session: id, request, wish: wish.clone() });
+                    lock_set.share_names(|name| self.kept_name(name));
+                    waits.push(Wait { ticket, session: id, request, lock_set: lock_set.clone() });
                 }
                 State::Denied(_) | State::Ended => {}
             }
@@ -256,10 +256,10 @@ impl LockTable {
     fn restore_hold(
         &mut self,
         grant: Grant,
-        wish: &mut Wish,
+        lock_set: &mut LockSet,
         part: Part,
     ) -> Result<(), SnapshotError> {
-        for (name, mode) in wish.iter_part(part) {
+        for (name, mode) in lock_set.iter_part(part) {
             let lock = self.lock_or_new(name);
             let was_free = lock.holders.is_empty();
             if !lock.holders.insert(Holder { grant, mode }) {
@@ -270,14 +270,14 @@ impl LockTable {
                 self.counts.held += 1;
             }
         }
-        wish.share_names(|name| self.kept_name(name));
+        lock_set.share_names(|name| self.kept_name(name));
         Ok(())
     }
 
     fn restore_queues(&mut self, mut waits: Vec<Wait>) -> Result<(), SnapshotError> {
         waits.sort_unstable_by_key(|wait| wait.ticket);
-        for Wait { ticket, session, request, wish } in waits {
-            for (name, mode) in wish.iter() {
+        for Wait { ticket, session, request, lock_set } in waits {
+            for (name, mode) in lock_set.iter() {
                 let waiter = Waiter { session, request, mode };
                 if !self.lock_or_new(name).queue.push(ticket, waiter) {
                     return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
@@ -315,7 +315,7 @@ struct Wait {
     ticket: Ticket,
     session: SessionId,
     request: RequestId,
-    wish: Wish,
+    lock_set: LockSet,
 }
 
 fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {

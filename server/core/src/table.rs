@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use holdfast_mutants::mutant;
 
-use crate::acquire::Ask;
+use crate::acquire::AcquireRequest;
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
 use crate::command::{Batch, Command, Witness};
@@ -154,9 +154,11 @@ impl LockTable {
             Command::ExpireSession { session, tenure: heard_in } => {
                 self.expire_session(session, heard_in, tenure, events)
             }
-            Command::Acquire { session, done_below, request, ref items, need, wait } => {
-                self.acquire(&Ask { session, done_below, request, items, need, wait }, events)
-            }
+            Command::Acquire { session, done_below, request, ref items, need, wait } => self
+                .acquire(
+                    &AcquireRequest { session, done_below, request, items, need, wait },
+                    events,
+                ),
             Command::Cancel { session, done_below, request } => {
                 self.cancel(session, done_below, request, events)
             }

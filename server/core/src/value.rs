@@ -140,9 +140,9 @@ impl LockTable {
             return Ok(());
         }
         let Write { session, token, lock, .. } = *write;
-        let (_, wish, part) = self.open(session)?.held_under(session, token)?;
-        let held = wish.position(lock).filter(|&at| part.contains(at));
-        match held.and_then(|at| wish.get(at)) {
+        let (_, lock_set, part) = self.open(session)?.held_under(session, token)?;
+        let held = lock_set.position(lock).filter(|&at| part.contains(at));
+        match held.and_then(|at| lock_set.get(at)) {
             Some((_, Mode::Exclusive)) => Ok(()),
             Some((_, Mode::Shared)) => Err(Rejection::NotExclusive { lock: lock.clone(), token }),
             None => Err(Rejection::NotHeldUnder { session, token, lock: lock.clone() }),

@@ -216,22 +216,22 @@ impl LockTable {
     }
 
     fn view(&self, request: RequestId, record: &Record) -> RequestView {
-        let (wish, state) = match record {
-            Record::Asked { wish, state } => (wish, state),
+        let (lock_set, state) = match record {
+            Record::Asked { lock_set, state } => (lock_set, state),
             Record::Wrote { .. } => return bare(request, RequestState::Wrote),
             Record::Spent => return bare(request, RequestState::Ended),
         };
         let state = match *state {
             State::Waiting { ticket, since_ms } => {
-                RequestState::Waiting { place: self.place(wish, ticket), since_ms }
+                RequestState::Waiting { place: self.place(lock_set, ticket), since_ms }
             }
             State::Held { token, since_ms, part } => {
-                RequestState::Held { token, items: wish.items_of(part), since_ms }
+                RequestState::Held { token, items: lock_set.items_of(part), since_ms }
             }
-            State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(wish) },
+            State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(lock_set) },
             State::Ended => RequestState::Ended,
         };
-        RequestView { request, items: wish.items(), state }
+        RequestView { request, items: lock_set.items(), state }
     }
 
     /// A lock, if it is held, waited for, or carries a value. O(log n).

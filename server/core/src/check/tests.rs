@@ -4,10 +4,10 @@ use super::*;
 use crate::command::{Batch, Command};
 use crate::holders::{Holder, Holders};
 use crate::ids::{Label, LogIndex, ScopePrefix, Tenure};
+use crate::lock_set::{Need, Part};
 use crate::mode::Item;
 use crate::scopes::ScopeState;
 use crate::value::{Value, ValueChange};
-use crate::wish::{Need, Part};
 
 const S1: SessionId = SessionId::new(1);
 const S2: SessionId = SessionId::new(2);
@@ -231,7 +231,7 @@ fn unusable_limits_are_seen() {
 fn a_reader_that_is_none_is_seen() {
     let writes = |table: &mut LockTable| {
         let record = session(table, S2).records.get_mut(&R1);
-        let Some(Record::Asked { wish: Wish::One { mode, .. }, .. }) = record else {
+        let Some(Record::Asked { lock_set: LockSet::One { mode, .. }, .. }) = record else {
             panic!("no such request")
         };
         *mode = Mode::Exclusive;

@@ -35,13 +35,13 @@ pub enum Need {
 
 /// The kinds of [`Need`] that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
-pub(crate) enum Needed {
+pub(crate) enum CheckedNeed {
     All,
     AnyOrNothing,
     AnyOne,
 }
 
-impl Needed {
+impl CheckedNeed {
     fn of(need: Need, names: usize) -> Result<Self, Rejection> {
         match need {
             Need::All => Ok(Self::All),
@@ -100,20 +100,20 @@ fn bit(at: usize) -> u64 {
 ///
 /// One lock, the common case, takes no memory of its own: 100,000 waiters each keep one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
-    One { lock: LockName, mode: Mode, terms: Terms },
-    Many { items: Arc<[Item]>, terms: Terms },
+pub(crate) enum LockSet {
+    One { lock: LockName, mode: Mode, rule: GrantRule },
+    Many { items: Arc<[Item]>, rule: GrantRule },
 }
 
-/// The terms of a request besides its locks.
+/// The rule of a request besides its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
-pub(crate) struct Terms {
-    need: Needed,
+pub(crate) struct GrantRule {
+    need: CheckedNeed,
     /// Whether it queues if it cannot be granted at once; otherwise it is denied.
     wait: bool,
 }
 
-impl Wish {
+impl LockSet {
     /// Checks the locks of a request and sorts them.
     ///
     /// # Errors
@@ -122,9 +122,9 @@ impl Wish {
     /// [`Rejection::MinAboveNames`], [`Rejection::MinUnsupported`].
     pub(crate) fn new(items: &[Item], need: Need, wait: bool) -> Result<Self, Rejection> {
         check_count(items.len())?;
-        let terms = Terms { need: Needed::of(need, items.len())?, wait };
+        let rule = GrantRule { need: CheckedNeed::of(need, items.len())?, wait };
         if let [only] = items {
-            return Ok(Self::one(only, terms));
+            return Ok(Self::one(only, rule));
         }
         let mut items = items.to_vec();
         items.sort_unstable();
@@ -134,27 +134,27 @@ impl Wish {
         });
         match twice {
             Some(lock) => Err(Rejection::NameTwice { lock }),
-            None => Ok(Self::Many { items: items.into(), terms }),
+            None => Ok(Self::Many { items: items.into(), rule }),
         }
     }
 
-    fn one(item: &Item, terms: Terms) -> Self {
-        Self::One { lock: item.lock.clone(), mode: item.mode, terms }
+    fn one(item: &Item, rule: GrantRule) -> Self {
+        Self::One { lock: item.lock.clone(), mode: item.mode, rule }
     }
 
-    fn terms(&self) -> Terms {
+    fn rule(&self) -> GrantRule {
         match self {
-            Self::One { terms, .. } | Self::Many { terms, .. } => *terms,
+            Self::One { rule, .. } | Self::Many { rule, .. } => *rule,
         }
     }
 
     pub(crate) fn needs_all(&self) -> bool {
-        self.terms().need == Needed::All
+        self.rule().need == CheckedNeed::All
     }
 
     /// Whether it stands in queues if it cannot be granted at once.
     pub(crate) fn waits(&self) -> bool {
-        self.terms().wait && self.terms().need != Needed::AnyOrNothing
+        self.rule().wait && self.rule().need != CheckedNeed::AnyOrNothing
     }
 
     /// The locks that it is granted if `free` are free to it; `None` if that is not enough.
@@ -242,25 +242,25 @@ pub(crate) fn check_count(names: usize) -> Result<(), Rejection> {
     }
 }
 
-impl BorshSerialize for Wish {
+impl BorshSerialize for LockSet {
     fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
         self.items().serialize(writer)?;
-        self.terms().serialize(writer)
+        self.rule().serialize(writer)
     }
 }
 
 /// Reads only what a table writes: names in order, each once.
-impl BorshDeserialize for Wish {
+impl BorshDeserialize for LockSet {
     fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
         let items: Vec<Item> = BorshDeserialize::deserialize_reader(reader)?;
-        let terms = Terms::deserialize_reader(reader)?;
+        let rule = GrantRule::deserialize_reader(reader)?;
         check_count(items.len()).map_err(|rejection| damaged(rejection.to_string()))?;
         if !items.is_sorted_by(|a, b| a.lock < b.lock) {
             return Err(damaged("the names of a request are out of order"));
         }
         match items.as_slice() {
-            [only] => Ok(Self::one(only, terms)),
-            _ => Ok(Self::Many { items: items.into(), terms }),
+            [only] => Ok(Self::one(only, rule)),
+            _ => Ok(Self::Many { items: items.into(), rule }),
         }
     }
 }
@@ -279,43 +279,44 @@ mod tests {
 
     #[test]
     fn the_order_in_which_names_are_given_means_nothing() {
-        let wish = |names: &[&str]| Wish::new(&items(names), Need::All, true);
-        assert_eq!(wish(&["b", "c", "a"]), wish(&["a", "b", "c"]));
-        assert_ne!(wish(&["a", "b"]), wish(&["a", "c"]));
+        let lock_set = |names: &[&str]| LockSet::new(&items(names), Need::All, true);
+        assert_eq!(lock_set(&["b", "c", "a"]), lock_set(&["a", "b", "c"]));
+        assert_ne!(lock_set(&["a", "b"]), lock_set(&["a", "c"]));
     }
 
     #[test]
     fn a_wish_that_makes_no_sense_is_refused_by_its_reason() {
-        let wish = |names: &[&str], need| Wish::new(&items(names), need, true).map(drop);
+        let lock_set = |names: &[&str], need| LockSet::new(&items(names), need, true).map(drop);
         let many: Vec<String> = (0..=NAMES_MAX).map(|number| format!("{number:03}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(wish(&[], Need::All), Err(Rejection::NoNames));
-        assert_eq!(wish(&many, Need::All), Err(Rejection::TooManyNames { names: 65, max: 64 }));
-        assert_eq!(wish(&many[1..], Need::All), Ok(()));
+        assert_eq!(lock_set(&[], Need::All), Err(Rejection::NoNames));
+        assert_eq!(lock_set(&many, Need::All), Err(Rejection::TooManyNames { names: 65, max: 64 }));
+        assert_eq!(lock_set(&many[1..], Need::All), Ok(()));
         assert_eq!(
-            wish(&["b", "a", "b"], Need::All),
+            lock_set(&["b", "a", "b"], Need::All),
             Err(Rejection::NameTwice { lock: name("b") })
         );
         let above = Err(Rejection::MinAboveNames { min: 3, names: 2 });
-        assert_eq!(wish(&["a", "b"], Need::Any { min: 3 }), above);
+        assert_eq!(lock_set(&["a", "b"], Need::Any { min: 3 }), above);
         let unsupported = Err(Rejection::MinUnsupported { min: 2 });
-        assert_eq!(wish(&["a", "b"], Need::Any { min: 2 }), unsupported);
-        assert_eq!(wish(&["a", "b"], Need::Any { min: 1 }), Ok(()));
-        assert_eq!(wish(&["a"], Need::Any { min: 0 }), Ok(()));
+        assert_eq!(lock_set(&["a", "b"], Need::Any { min: 2 }), unsupported);
+        assert_eq!(lock_set(&["a", "b"], Need::Any { min: 1 }), Ok(()));
+        assert_eq!(lock_set(&["a"], Need::Any { min: 0 }), Ok(()));
     }
 
     /// What is written is read back; no table writes the same names in another order.
     #[test]
     fn a_stored_wish_is_read_only_in_the_one_way_it_is_written() {
         for names in [&["a"][..], &["a", "b", "c"]] {
-            let wish = Wish::new(&items(names), Need::Any { min: 1 }, true).expect("a wish");
-            let bytes = borsh::to_vec(&wish).expect("bytes");
-            assert_eq!(Wish::try_from_slice(&bytes).ok(), Some(wish));
+            let lock_set =
+                LockSet::new(&items(names), Need::Any { min: 1 }, true).expect("a set of locks");
+            let bytes = borsh::to_vec(&lock_set).expect("bytes");
+            assert_eq!(LockSet::try_from_slice(&bytes).ok(), Some(lock_set));
         }
-        let terms = Terms { need: Needed::All, wait: true };
+        let rule = GrantRule { need: CheckedNeed::All, wait: true };
         for names in [&["b", "a"][..], &["a", "a"], &[]] {
-            let bytes = borsh::to_vec(&(items(names), terms)).expect("bytes");
-            assert!(Wish::try_from_slice(&bytes).is_err(), "{names:?}");
+            let bytes = borsh::to_vec(&(items(names), rule)).expect("bytes");
+            assert!(LockSet::try_from_slice(&bytes).is_err(), "{names:?}");
         }
     }
 
@@ -331,6 +332,6 @@ mod tests {
     /// Each of 100,000 waiters keeps one (DESIGN §13).
     #[test]
     fn a_wish_takes_no_more_than_three_words() {
-        assert!(size_of::<Wish>() <= 24, "{}", size_of::<Wish>());
+        assert!(size_of::<LockSet>() <= 24, "{}", size_of::<LockSet>());
     }
 }
