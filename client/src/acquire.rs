@@ -4,8 +4,8 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::items::{Need, Wanted};
-use crate::session::Ask;
+use crate::items::{LockSet, Need};
+use crate::session::AcquireRequest;
 use crate::{Client, Guard, LockItem, QueuePlace, Result};
 
 /// A request for locks that is not sent yet: `.await` sends it and waits for the guard,
@@ -99,9 +99,9 @@ impl Acquire {
         QueuePlace::new(self.client, self.items, self.limit, self.wait, asked)
     }
 
-    fn ask(&self) -> Result<crate::session::Asked> {
-        let wanted = Wanted::new(&self.items, self.need)?.claimed_from(self.claim_owner.clone());
-        self.client.session().ask(Ask { wanted, wait: self.wait, follow: self.follow })
+    fn ask(&self) -> Result<crate::session::PendingAcquire> {
+        let lock_set = LockSet::new(&self.items, self.need)?.claimed_from(self.claim_owner.clone());
+        self.client.session().ask(AcquireRequest { lock_set, wait: self.wait, follow: self.follow })
     }
 }
 

@@ -8,7 +8,7 @@ use holdfast_guard::{check_endpoints, default_label};
 use holdfast_runtime::{Runtime, Transport, select};
 
 use crate::operator::Operator;
-use crate::session::{Opening, Session, Wishes};
+use crate::session::{Opening, Session, SessionConfig};
 use crate::transport::GrpcTransport;
 use crate::{Admin, Client, Error, Reader, Result};
 
@@ -157,13 +157,13 @@ impl Builder {
             return Err(Error::InvalidConfig { message });
         }
         let reader = self.reader()?;
-        let wishes = Wishes {
+        let config = SessionConfig {
             ttl: self.ttl,
             label: self.label.unwrap_or_else(default_label),
             allowance: self.max_clock_drift,
         };
         let transport = reader.transport().clone();
-        let session = Session::start(wishes, self.endpoints, transport, &self.runtime);
+        let session = Session::start(config, self.endpoints, transport, &self.runtime);
         Ok(Client::new(session, reader))
     }
 }

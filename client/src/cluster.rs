@@ -65,7 +65,7 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn cluster(&self) -> Result<ClusterStatus> {
         let status = self.operator.ask("the members", false, calls::status).await?;
-        Ok(ClusterStatus::from(status))
+        Ok(ClusterStatus::from_wire(status))
     }
 
     /// Adds node `node` as a learner, which does not vote. The node has to run, wait to be added
@@ -128,8 +128,8 @@ impl Admin {
     }
 }
 
-impl From<v1::ClusterStatusResponse> for ClusterStatus {
-    fn from(status: v1::ClusterStatusResponse) -> Self {
+impl ClusterStatus {
+    pub(crate) fn from_wire(status: v1::ClusterStatusResponse) -> Self {
         Self {
             cluster: status.cluster_id.to_vec(),
             leader: status.leader_id,
@@ -137,13 +137,13 @@ impl From<v1::ClusterStatusResponse> for ClusterStatus {
             quorum: status.quorum_ms.map(Duration::from_millis),
             changing: status.changing,
             highest_node_id: status.highest_node_id,
-            members: status.members.into_iter().map(ClusterMember::from).collect(),
+            members: status.members.into_iter().map(ClusterMember::from_wire).collect(),
         }
     }
 }
 
-impl From<v1::ClusterMember> for ClusterMember {
-    fn from(member: v1::ClusterMember) -> Self {
+impl ClusterMember {
+    pub(crate) fn from_wire(member: v1::ClusterMember) -> Self {
         Self {
             node: member.node_id,
             advertise: member.advertise,

@@ -23,12 +23,12 @@ pub struct Place {
 
 /// A place, and when the store reported it.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct PlaceReport {
     pub(crate) place: Place,
     pub(crate) at: Instant,
 }
 
-impl Told {
+impl PlaceReport {
     /// The place, with the ages of its holders as of `now`.
     pub(crate) fn aged(&self, now: Instant) -> Place {
         let mut place = self.place.clone();
@@ -141,8 +141,8 @@ pub struct NodeStatus {
     pub ready: bool,
 }
 
-impl From<v1::WaiterInfo> for Waiter {
-    fn from(waiter: v1::WaiterInfo) -> Self {
+impl Waiter {
+    pub(crate) fn from_wire(waiter: v1::WaiterInfo) -> Self {
         Self {
             session: waiter.session_id,
             mode: wire::mode(waiter.mode()),
@@ -154,16 +154,16 @@ impl From<v1::WaiterInfo> for Waiter {
     }
 }
 
-impl From<v1::LockInfo> for LockInfo {
-    fn from(lock: v1::LockInfo) -> Self {
-        let queue = lock.queue.into_iter().map(Waiter::from);
+impl LockInfo {
+    pub(crate) fn from_wire(lock: v1::LockInfo) -> Self {
+        let queue = lock.queue.into_iter().map(Waiter::from_wire);
         Self {
             name: lock.name,
             held_by: lock.held_by,
             holders: wire::holders(lock.holders),
             waiting: lock.waiting,
             queue: queue.collect(),
-            value: lock.value.map(Value::from),
+            value: lock.value.map(Value::from_wire),
             has_value: lock.has_value,
             scope: lock.scope.map(|scope| LockScope {
                 prefix: scope.prefix,
@@ -174,17 +174,17 @@ impl From<v1::LockInfo> for LockInfo {
     }
 }
 
-impl From<v1::ListResponse> for Page {
-    fn from(response: v1::ListResponse) -> Self {
+impl Page {
+    pub(crate) fn from_wire(response: v1::ListResponse) -> Self {
         Self {
-            locks: response.locks.into_iter().map(LockInfo::from).collect(),
+            locks: response.locks.into_iter().map(LockInfo::from_wire).collect(),
             next: Some(response.next_page_token).filter(|token| !token.is_empty()),
         }
     }
 }
 
-impl From<v1::StatusResponse> for NodeStatus {
-    fn from(status: v1::StatusResponse) -> Self {
+impl NodeStatus {
+    pub(crate) fn from_wire(status: v1::StatusResponse) -> Self {
         let members = status
             .members
             .into_iter()

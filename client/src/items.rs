@@ -92,14 +92,14 @@ pub(crate) struct Item {
 
 /// The locks, mode and claim of one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct LockSet {
     items: Box<[Item]>,
     need: Need,
     /// The owner whose import the request takes over.
     claim_owner: Option<String>,
 }
 
-impl Wanted {
+impl LockSet {
     /// # Errors
     ///
     /// [`Error::Refused`] for a request that no server would accept.

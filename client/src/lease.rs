@@ -22,13 +22,13 @@ pub(crate) const DEADLINE_MARGIN: Duration = Duration::from_millis(20);
 
 /// The lengths that follow from a session's TTL.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTiming {
     ttl: Duration,
     /// Largest relative difference of rate between this clock and any server's, 0 to 1.
     allowance: f64,
 }
 
-impl Terms {
+impl LeaseTiming {
     pub(crate) fn new(ttl: Duration, allowance: f64) -> Self {
         Self { ttl, allowance: allowance.clamp(0.0, 1.0) }
     }
@@ -69,7 +69,7 @@ impl Terms {
 /// Keepalives and the deadlines that follow from their answers.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    terms: Terms,
+    timing: LeaseTiming,
     span: Arc<Span>,
     /// Send time of the last keepalive that was answered.
     renewed: Option<Instant>,
@@ -81,9 +81,9 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(terms: Terms) -> Self {
+    pub(crate) fn new(timing: LeaseTiming) -> Self {
         Self {
-            terms,
+            timing,
             span: Span::ended(),
             renewed: None,
             unanswered: VecDeque::new(),
@@ -92,13 +92,13 @@ impl Lease {
         }
     }
 
-    pub(crate) fn terms(&self) -> Terms {
-        self.terms
+    pub(crate) fn timing(&self) -> LeaseTiming {
+        self.timing
     }
 
     /// Takes over the TTL from the server, which may be the server's default.
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
-        self.terms = Terms::new(ttl, self.terms.allowance);
+        self.timing = LeaseTiming::new(ttl, self.timing.allowance);
     }
 
     pub(crate) fn span(&self) -> &Arc<Span> {
@@ -114,19 +114,19 @@ impl Lease {
     /// long.
     pub(crate) fn silent_from(&self) -> Instant {
         let oldest = self.unanswered.front().map_or(self.next_due, |(_, sent)| *sent);
-        oldest + self.terms.silence_limit()
+        oldest + self.timing.silence_limit()
     }
 
     /// When the watchdog has to check again: jeopardy, then the safe deadline.
     pub(crate) fn next_alarm(&self, now: Instant) -> Option<Instant> {
         let deadline = self.span.deadline()?;
-        let jeopardy = self.renewed.map(|sent| self.terms.jeopardy_from(sent));
+        let jeopardy = self.renewed.map(|sent| self.timing.jeopardy_from(sent));
         Some(jeopardy.filter(|at| *at > now).map_or(deadline, |at| at.min(deadline)))
     }
 
     /// Whether a keepalive has been unanswered for TTL/2.
     pub(crate) fn in_jeopardy(&self, now: Instant) -> bool {
-        self.renewed.is_some_and(|sent| now >= self.terms.jeopardy_from(sent))
+        self.renewed.is_some_and(|sent| now >= self.timing.jeopardy_from(sent))
     }
 
     /// Records a keepalive that is about to be queued. `now` is its send time, so the caller reads
@@ -136,7 +136,7 @@ impl Lease {
         let seq = again.map_or(self.next_seq, |(seq, _)| seq);
         self.next_seq = self.next_seq.max(seq + 1);
         self.unanswered.push_back((seq, now));
-        self.next_due = now + self.terms.keepalive_every();
+        self.next_due = now + self.timing.keepalive_every();
         seq
     }
 
@@ -163,7 +163,7 @@ impl Lease {
 
     /// Records the answer to an Open sent at `sent`, which counts as a keepalive.
     pub(crate) fn opened(&mut self, sent: Instant) {
-        self.next_due = sent + self.terms.keepalive_every();
+        self.next_due = sent + self.timing.keepalive_every();
     }
 
     /// Applies an answer to a frame sent at `sent`. If the span is over, a new one begins; holds of
@@ -171,7 +171,7 @@ impl Lease {
     pub(crate) fn renew(&mut self, sent: Instant, clock: &dyn Clock) {
         let sent = if mutant!(DeadlineFromReceipt) { clock.now() } else { sent };
         self.renewed = self.renewed.max(Some(sent));
-        let safe_until = self.terms.safe_until(sent);
+        let safe_until = self.timing.safe_until(sent);
         if !self.span.extend(safe_until, clock) && clock.now() < safe_until {
             self.span = Span::new(safe_until);
         }
@@ -221,16 +221,16 @@ mod tests {
     /// DESIGN §5.4 with its defaults: 10 s less a tenth less 20 ms.
     #[test]
     fn the_safe_deadline_is_the_send_time_plus_the_ttl_less_allowance_and_margin() {
-        let terms = Terms::new(TTL, 0.1);
+        let timing = LeaseTiming::new(TTL, 0.1);
 
-        assert_eq!(terms.safe_until(at(1_000)), at(1_000 + 9_000 - 20));
-        assert_eq!(Terms::new(TTL, 0.25).safe_until(at(0)), at(7_480));
+        assert_eq!(timing.safe_until(at(1_000)), at(1_000 + 9_000 - 20));
+        assert_eq!(LeaseTiming::new(TTL, 0.25).safe_until(at(0)), at(7_480));
     }
 
     #[test]
     fn an_answer_counts_from_when_its_keepalive_was_sent_not_from_when_it_came() {
         let clock = clock(1_000);
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         let seq = lease.send_keepalive(at(1_000));
         clock.0.store(4_000, Ordering::Relaxed);
 
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn no_seq_is_given_out_twice_not_even_over_streams() {
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         let first = lease.send_keepalive(at(1));
         lease.forget_unanswered();
         let second = lease.send_keepalive(at(2));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_highest_answered_seq_answers_all_before_it() {
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         let first = lease.send_keepalive(at(1));
         let second = lease.send_keepalive(at(2));
 
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_late_answer_begins_a_new_span_and_leaves_the_old_one_over() {
         let clock = clock(1_000);
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         lease.renew(at(1_000), &clock);
         let old = lease.span().clone();
         clock.0.store(9_990, Ordering::Relaxed);
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn an_answer_older_than_the_last_one_takes_nothing_back() {
         let clock = clock(3_000);
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         lease.renew(at(3_000), &clock);
         lease.renew(at(500), &clock);
 
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn jeopardy_begins_when_a_keepalive_is_unanswered_for_half_the_ttl() {
         let clock = clock(0);
-        let mut lease = Lease::new(Terms::new(TTL, 0.1));
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
         lease.renew(at(0), &clock);
         lease.send_keepalive(at(2_500));
 

@@ -14,8 +14,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::client::Handle;
 use crate::hold::Hold;
-use crate::info::Told;
-use crate::session::{Asked, Key};
+use crate::info::PlaceReport;
+use crate::session::{Key, PendingAcquire};
 use crate::{Client, Error, Guard, LockItem, Place, Result};
 
 /// A place in a queue. As a future it resolves to the guard, or to the error (see
@@ -33,7 +33,7 @@ pub struct QueuePlace {
     /// The answer, if the stream found it first.
     answer: Option<Result<Guard>>,
     places: BoxStream<'static, Place>,
-    told: Option<watch::Receiver<Option<Told>>>,
+    told: Option<watch::Receiver<Option<PlaceReport>>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -43,7 +43,7 @@ impl QueuePlace {
         items: Vec<LockItem>,
         limit: Option<Duration>,
         waits: bool,
-        asked: Result<Asked>,
+        asked: Result<PendingAcquire>,
     ) -> Self {
         let clock = client.session().runtime().clock.clone();
         match asked {
@@ -121,8 +121,8 @@ impl fmt::Debug for QueuePlace {
     }
 }
 
-fn places(told: watch::Receiver<Option<Told>>) -> BoxStream<'static, Place> {
-    let next = async |mut told: watch::Receiver<Option<Told>>| {
+fn places(told: watch::Receiver<Option<PlaceReport>>) -> BoxStream<'static, Place> {
+    let next = async |mut told: watch::Receiver<Option<PlaceReport>>| {
         loop {
             if told.changed().await.is_err() {
                 // The request is answered; the guard or the error comes next.
@@ -196,12 +196,12 @@ struct Pending {
     /// Whether dropping this undoes the request.
     armed: bool,
     answer: oneshot::Receiver<Result<Arc<Hold>>>,
-    place: watch::Receiver<Option<Told>>,
+    place: watch::Receiver<Option<PlaceReport>>,
 }
 
 impl Pending {
-    fn new(client: &Client, asked: Asked) -> Self {
-        let Asked { key, answer, place } = asked;
+    fn new(client: &Client, asked: PendingAcquire) -> Self {
+        let PendingAcquire { key, answer, place } = asked;
         Self { handle: client.handle().clone(), key, armed: true, answer, place }
     }
 

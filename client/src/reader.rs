@@ -60,7 +60,7 @@ impl Reader {
         let request = v1::InspectRequest { name: name.to_owned() };
         let response =
             self.ask(|endpoint| self.transport.inspect(endpoint, request.clone())).await?;
-        Ok(response.lock.map(LockInfo::from))
+        Ok(response.lock.map(LockInfo::from_wire))
     }
 
     /// Whether the grant with that token holds the lock `name`, as of a linearizable read. The hold
@@ -115,7 +115,7 @@ impl Reader {
             page_token: after.unwrap_or_default().to_owned(),
         };
         let response = self.ask(|endpoint| self.transport.list(endpoint, request.clone())).await?;
-        Ok(Page::from(response))
+        Ok(Page::from_wire(response))
     }
 
     /// Watches the locks whose names begin with `prefix` (empty: all): their state, then every
@@ -150,7 +150,7 @@ impl Reader {
     pub async fn status(&self) -> Result<NodeStatus> {
         let response =
             self.ask(|endpoint| self.transport.status(endpoint, v1::StatusRequest {})).await?;
-        Ok(NodeStatus::from(response))
+        Ok(NodeStatus::from_wire(response))
     }
 
     /// Calls one endpoint after the other, or the leader that one of them names, until one answers.

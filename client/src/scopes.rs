@@ -80,13 +80,13 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn scopes(&self) -> Result<Scopes> {
         let listed = self.operator.ask("the scopes", false, calls::list_scopes).await?;
-        let scopes = listed.scopes.into_iter().map(ScopeStatus::from).collect();
+        let scopes = listed.scopes.into_iter().map(ScopeStatus::from_wire).collect();
         Ok(Scopes { scopes, has_fallback: listed.has_fallback })
     }
 }
 
-impl From<v1::ScopeInfo> for ScopeStatus {
-    fn from(scope: v1::ScopeInfo) -> Self {
+impl ScopeStatus {
+    pub(crate) fn from_wire(scope: v1::ScopeInfo) -> Self {
         let length = |of: fn(&v1::AuthorityRow) -> u64| {
             scope.row.as_ref().map(|row| Duration::from_millis(of(row)))
         };

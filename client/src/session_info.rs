@@ -70,12 +70,12 @@ impl Admin {
         let request = v1::InspectSessionRequest { session_id: session };
         let ask = |endpoint| calls::inspect_session(endpoint, request);
         let answer = self.operator.ask("a look at a session", false, ask).await?;
-        Ok(answer.session.map(SessionInfo::from))
+        Ok(answer.session.map(SessionInfo::from_wire))
     }
 }
 
-impl From<v1::SessionInfo> for SessionInfo {
-    fn from(session: v1::SessionInfo) -> Self {
+impl SessionInfo {
+    pub(crate) fn from_wire(session: v1::SessionInfo) -> Self {
         Self {
             session: session.session_id,
             label: session.label,

@@ -26,8 +26,8 @@ pub struct Value {
     pub is_suspect: bool,
 }
 
-impl From<v1::Value> for Value {
-    fn from(value: v1::Value) -> Self {
+impl Value {
+    pub(crate) fn from_wire(value: v1::Value) -> Self {
         Self {
             bytes: value.value,
             token: FencingToken::from_raw(value.token),

@@ -1,6 +1,6 @@
 //! Watching: the state of the locks below a prefix, then every change.
 
-mod keeper;
+mod watch_stream;
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use holdfast_proto::v1::{self, lock_change, watch_event};
 
 use crate::reader::Reader;
 use crate::{Holder, LockInfo, LostReason, Result, Value, Waiter, wire};
-use keeper::Keeper;
+use watch_stream::WatchStream;
 
 /// Events of the locks below a prefix; made by [`Reader::watch`].
 ///
@@ -90,9 +90,9 @@ pub enum ChangeKind {
 
 impl Watch {
     pub(crate) fn new(reader: Reader, prefix: String) -> Self {
-        let keeper = Keeper::new(reader, prefix.clone());
-        let events = stream::unfold(keeper, |mut keeper| async move {
-            keeper.next().await.map(|event| (event, keeper))
+        let watch = WatchStream::new(reader, prefix.clone());
+        let events = stream::unfold(watch, |mut watch| async move {
+            watch.next().await.map(|event| (event, watch))
         });
         Self { prefix, events: events.boxed() }
     }
@@ -130,7 +130,7 @@ impl WatchEvent {
     /// `None` for an event that this version of the client does not know.
     fn from_wire(event: v1::WatchEvent) -> Option<Self> {
         match event.body? {
-            watch_event::Body::Lock(lock) => Some(Self::Lock(lock.into())),
+            watch_event::Body::Lock(lock) => Some(Self::Lock(LockInfo::from_wire(lock))),
             watch_event::Body::Synced(_) => Some(Self::Synced),
             watch_event::Body::Change(change) => {
                 let v1::LockChange { name, what, waiting } = change;
@@ -144,8 +144,8 @@ impl WatchEvent {
 impl ChangeKind {
     fn from_wire(what: lock_change::What) -> Option<Self> {
         Some(match what {
-            lock_change::What::Queued(waiter) => Self::Queued(waiter.into()),
-            lock_change::What::Left(waiter) => Self::Left(waiter.into()),
+            lock_change::What::Queued(waiter) => Self::Queued(Waiter::from_wire(waiter)),
+            lock_change::What::Left(waiter) => Self::Left(Waiter::from_wire(waiter)),
             lock_change::What::Granted(holder) => Self::Granted(wire::holder(holder)),
             lock_change::What::Released(holder) => Self::Released(wire::holder(holder)),
             lock_change::What::Lost(lost) => {
@@ -153,7 +153,7 @@ impl ChangeKind {
                 Self::Lost(wire::holder(lost.holder?), reason)
             }
             lock_change::What::ValueChanged(changed) => {
-                Self::ValueChanged(changed.value.map(Value::from))
+                Self::ValueChanged(changed.value.map(Value::from_wire))
             }
         })
     }

@@ -16,13 +16,13 @@ fn no_names_bring_a_request_down() {
             None => LockItem::exclusive(name),
         };
         let items: Vec<LockItem> = text.split(' ').map(item).collect();
-        let wanted = Wanted::new(&items, Need::Any { min: 1 });
-        if let Ok(wanted) = &wanted {
-            let wire = wanted.to_wire(1, true, false).items;
+        let lock_set = LockSet::new(&items, Need::Any { min: 1 });
+        if let Ok(lock_set) = &lock_set {
+            let wire = lock_set.to_wire(1, true, false).items;
             assert_eq!(wire.len(), items.len());
             assert!(wire.iter().all(|item| item.name.len() <= NAME_BYTES_MAX));
         }
-        Outcome::of(&wanted)
+        Outcome::of(&lock_set)
     });
 }
 

@@ -17,7 +17,7 @@ use holdfast_proto::v1::ScopeAuthority;
 use holdfast_runtime::Instant;
 
 use crate::FencingToken;
-use crate::lease::{DEADLINE_MARGIN, Terms};
+use crate::lease::{DEADLINE_MARGIN, LeaseTiming};
 
 /// The longest rest of an authority that counts; a server that reports more is wrong.
 const LEFT_MAX: Duration = Duration::from_hours(24);
@@ -53,13 +53,13 @@ pub(crate) enum Covered {
 
 impl Covers {
     /// Applies the answer to a frame sent at `sent`; it names *all* scopes of the store.
-    pub(crate) fn told(&mut self, sent: Instant, named: &[ScopeAuthority], terms: Terms) {
+    pub(crate) fn told(&mut self, sent: Instant, named: &[ScopeAuthority], timing: LeaseTiming) {
         self.scopes.retain(|scope, cover| {
             sent <= cover.told || named.iter().any(|told| told.scope == *scope)
         });
         for told in named {
             let left = Duration::from_millis(told.remaining_ms).min(LEFT_MAX);
-            let until = (!left.is_zero()).then(|| sent + terms.covered(left));
+            let until = (!left.is_zero()).then(|| sent + timing.covered(left));
             let new = Cover { epoch: u64::from(told.epoch), until, told: sent };
             let cover = self.scopes.entry(told.scope.clone()).or_insert(new);
             cover.take_in(new);
@@ -130,7 +130,7 @@ impl Cover {
     }
 }
 
-impl Terms {
+impl LeaseTiming {
     /// The certain part of an authority's rest, counted from the send time of the keepalive.
     fn covered(&self, left: Duration) -> Duration {
         self.certain(left).saturating_sub(DEADLINE_MARGIN)
@@ -157,7 +157,7 @@ mod tests {
 
     impl World {
         fn hears(&mut self, sent: Instant, named: &[ScopeAuthority]) {
-            self.0.told(sent, named, Terms::new(Duration::from_secs(10), 0.1));
+            self.0.told(sent, named, LeaseTiming::new(Duration::from_secs(10), 0.1));
         }
 
         fn of(&self, name: &str, epoch: u64) -> Covered {

@@ -9,7 +9,7 @@ use holdfast_runtime::{Pipe, Transport, TransportError, select};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::machine::{Machine, Opening, StreamEnd};
-use super::{CLOSE_LIMIT, Fate, Session};
+use super::{CLOSE_LIMIT, Ending, Session};
 use crate::endpoints::Route;
 use crate::{Error, RefusalReason};
 
@@ -24,11 +24,11 @@ pub(super) async fn drive(
     transport: Arc<dyn Transport>,
     endpoints: Vec<String>,
 ) {
-    let fate = select! {
-        () = keep(&session, &*transport, endpoints) => Fate::Closed,
-        () = close_limit(&session) => Fate::Unknown,
+    let ended = select! {
+        () = keep(&session, &*transport, endpoints) => Ending::Closed,
+        () = close_limit(&session) => Ending::Unknown,
     };
-    session.fate.send_replace(fate);
+    session.ending.send_replace(ended);
 }
 
 /// Ends when closing has taken too long.

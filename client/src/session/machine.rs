@@ -41,9 +41,9 @@ use self::retries::Retries;
 use super::cover::Covers;
 use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
 use crate::hold::Hold;
-use crate::info::Told;
-use crate::items::{Need, Wanted};
-use crate::lease::{Lease, TTL_DEFAULT, Terms};
+use crate::info::PlaceReport;
+use crate::items::{LockSet, Need};
+use crate::lease::{Lease, LeaseTiming, TTL_DEFAULT};
 use crate::{Error, LostReason, RefusalReason, Result};
 
 /// Most requests of one client at a time, including those being released; past it an acquire is
@@ -55,7 +55,7 @@ const FRAMES_MAX: usize = 64;
 
 /// The settings that a session sends with its Open.
 #[derive(Clone, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct SessionConfig {
     /// `None`: the server's default.
     pub(crate) ttl: Option<Duration>,
     pub(crate) label: String,
@@ -64,17 +64,17 @@ pub(crate) struct Wishes {
 
 /// An acquire, as the caller made it.
 #[derive(Debug)]
-pub(crate) struct Ask {
-    pub(crate) wanted: Wanted,
+pub(crate) struct AcquireRequest {
+    pub(crate) lock_set: LockSet,
     pub(crate) wait: bool,
     pub(crate) follow: bool,
 }
 
 /// A caller's ends of an acquire: its answer and its place.
-pub(crate) struct Asked {
+pub(crate) struct PendingAcquire {
     pub(crate) key: Key,
     pub(crate) answer: oneshot::Receiver<Result<Arc<Hold>>>,
-    pub(crate) place: watch::Receiver<Option<Told>>,
+    pub(crate) place: watch::Receiver<Option<PlaceReport>>,
 }
 
 /// Whether the session was ever open; `connect` waits for it.
@@ -142,7 +142,7 @@ enum Intent {
 pub(super) struct Machine {
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
-    wishes: Wishes,
+    config: SessionConfig,
     lease: Lease,
     covers: Covers,
     /// No later than when the first hold loses its cover; `None`: no authority bounds any hold.
@@ -162,13 +162,13 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(wishes: Wishes, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        let ttl = wishes.ttl.unwrap_or(TTL_DEFAULT);
+    pub(super) fn new(config: SessionConfig, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
+        let ttl = config.ttl.unwrap_or(TTL_DEFAULT);
         Self {
             clock,
             rng,
-            lease: Lease::new(Terms::new(ttl, wishes.allowance)),
-            wishes,
+            lease: Lease::new(LeaseTiming::new(ttl, config.allowance)),
+            config,
             covers: Covers::default(),
             cover_ends: None,
             identity: None,
@@ -188,8 +188,8 @@ impl Machine {
         self.opening.subscribe()
     }
 
-    pub(super) fn terms(&self) -> Terms {
-        self.lease.terms()
+    pub(super) fn timing(&self) -> LeaseTiming {
+        self.lease.timing()
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -216,7 +216,7 @@ impl Machine {
     }
 
     pub(super) fn label(&self) -> &str {
-        &self.wishes.label
+        &self.config.label
     }
 
     pub(super) fn last_error(&self) -> &str {
@@ -224,15 +224,15 @@ impl Machine {
     }
 
     /// Makes a request.
-    pub(super) fn ask(&mut self, ask: Ask) -> Result<Asked> {
+    pub(super) fn ask(&mut self, ask: AcquireRequest) -> Result<PendingAcquire> {
         self.may_ask()?;
         let (answer, answered) = oneshot::channel();
         let place = watch::Sender::new(None);
         let places = place.subscribe();
         let key = self.requests.insert(Request {
             // The server grants or denies it at once.
-            wait: ask.wait && ask.wanted.need() != Need::Any { min: 0 },
-            wanted: ask.wanted,
+            wait: ask.wait && ask.lock_set.need() != Need::Any { min: 0 },
+            lock_set: ask.lock_set,
             follow: ask.follow,
             id: None,
             sent: 0,
@@ -243,7 +243,7 @@ impl Machine {
             parts: Vec::new(),
         });
         self.queue(Intent::Acquire(key));
-        Ok(Asked { key, answer: answered, place: places })
+        Ok(PendingAcquire { key, answer: answered, place: places })
     }
 
     fn may_ask(&self) -> Result<()> {
@@ -267,7 +267,7 @@ impl Machine {
         request.answer = None;
         match &request.phase {
             Phase::Unsent => drop(self.requests.remove(key)),
-            Phase::Asked | Phase::Queued => {
+            Phase::Sent | Phase::Queued => {
                 request.phase = Phase::Cancelling;
                 self.queue(Intent::Cancel(key));
             }

@@ -20,7 +20,7 @@ use crate::{Error, LostReason, Result};
 use machine::Machine;
 use request::Done;
 
-pub(crate) use machine::{Ask, Asked, Opening, Wishes};
+pub(crate) use machine::{AcquireRequest, Opening, PendingAcquire, SessionConfig};
 pub(crate) use request::Key;
 
 /// How long closing may take before its outcome counts as unknown. The session then expires.
@@ -31,7 +31,7 @@ const CHANGE: &str = "a change of a value";
 
 /// How the session's task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Ending {
     Running,
     /// The server reported that the session is over, or that it never had one.
     Closed,
@@ -45,7 +45,7 @@ pub(crate) struct Session {
     /// There may be something to send, or to end.
     wake: Notify,
     closing: watch::Sender<bool>,
-    fate: watch::Sender<Fate>,
+    ending: watch::Sender<Ending>,
 }
 
 struct Watched {
@@ -58,19 +58,19 @@ struct Watched {
 impl Session {
     /// Starts a session and the task that keeps it.
     pub(crate) fn start(
-        wishes: Wishes,
+        config: SessionConfig,
         endpoints: Vec<String>,
         transport: Arc<dyn Transport>,
         runtime: &Runtime,
     ) -> Arc<Self> {
-        let machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
+        let machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
         let watched = Watched { machine, watchdog: None, alarm: None };
         let session = Arc::new(Self {
             runtime: runtime.clone(),
             watched: Mutex::new(watched),
             wake: Notify::new(),
             closing: watch::Sender::new(false),
-            fate: watch::Sender::new(Fate::Running),
+            ending: watch::Sender::new(Ending::Running),
         });
         let weak = Arc::downgrade(&session);
         let watchdog = runtime.clock.watchdog(Arc::new(move || {
@@ -125,7 +125,7 @@ impl Session {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.lock().machine.terms().ttl()
+        self.lock().machine.timing().ttl()
     }
 
     /// Whether the session has a stream to a server now.
@@ -148,7 +148,7 @@ impl Session {
         self.lock().machine.last_error().to_owned()
     }
 
-    pub(crate) fn ask(&self, ask: Ask) -> Result<Asked> {
+    pub(crate) fn ask(&self, ask: AcquireRequest) -> Result<PendingAcquire> {
         let asked = self.with(|machine| machine.ask(ask))?;
         self.wake.notify_one();
         Ok(asked)
@@ -232,11 +232,12 @@ impl Session {
 
     /// Waits until the session's task has ended.
     pub(crate) async fn closed(&self) -> Result<()> {
-        let mut fate = self.fate.subscribe();
+        let mut ending = self.ending.subscribe();
         // The sender lives as long as the session.
-        let fate = fate.wait_for(|fate| *fate != Fate::Running).await.map(|fate| *fate);
-        match fate {
-            Ok(Fate::Closed) => Ok(()),
+        let ended =
+            ending.wait_for(|ending| *ending != Ending::Running).await.map(|ending| *ending);
+        match ended {
+            Ok(Ending::Closed) => Ok(()),
             _ => Err(Error::OutcomeUnknown { what: "closing the session", waited: CLOSE_LIMIT }),
         }
     }

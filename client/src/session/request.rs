@@ -10,8 +10,8 @@ use holdfast_proto::v1;
 use tokio::sync::{oneshot, watch};
 
 use crate::hold::Hold;
-use crate::info::Told;
-use crate::items::Wanted;
+use crate::info::PlaceReport;
+use crate::items::LockSet;
 use crate::{Error, FencingToken, Result};
 
 pub(super) use changes::Change;
@@ -37,7 +37,7 @@ pub(super) enum Phase {
     /// Never sent in this session.
     Unsent,
     /// Sent; no answer yet, or none that has come.
-    Asked,
+    Sent,
     /// Waits in the queue.
     Queued,
     /// Granted at the server; handed out once authority covers it.
@@ -100,7 +100,7 @@ impl GivingBack {
 
 /// One acquire.
 pub(super) struct Request {
-    pub(super) wanted: Wanted,
+    pub(super) lock_set: LockSet,
     pub(super) wait: bool,
     pub(super) follow: bool,
     /// Its id in this session; `None` while it was never sent.
@@ -112,7 +112,7 @@ pub(super) struct Request {
     pub(super) phase: Phase,
     /// Receives the grant; `None` once it was answered.
     pub(super) answer: Option<oneshot::Sender<Result<Arc<Hold>>>>,
-    pub(super) place: watch::Sender<Option<Told>>,
+    pub(super) place: watch::Sender<Option<PlaceReport>>,
     /// Names that are being released, in the order of the calls.
     pub(super) parts: Vec<Part>,
 }
@@ -261,7 +261,7 @@ impl Requests {
             Phase::Uncovered(uncovered) => drop(self.by_token.remove(&uncovered.token)),
             Phase::Held(hold) => drop(self.by_token.remove(&hold.token)),
             Phase::GivingBack(giving) => drop(self.by_token.remove(&giving.token)),
-            Phase::Unsent | Phase::Asked | Phase::Queued | Phase::Cancelling => {}
+            Phase::Unsent | Phase::Sent | Phase::Queued | Phase::Cancelling => {}
         }
         Some(request)
     }

@@ -7,7 +7,7 @@ use holdfast_proto::v1;
 
 use super::retries::is_for_now;
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
-use crate::info::Told;
+use crate::info::PlaceReport;
 use crate::session::request::{Key, Phase, Request};
 use crate::wire;
 use crate::{FencingToken, LostReason, Place};
@@ -117,15 +117,15 @@ impl Machine {
         };
         self.requests.answered(key);
         let Some(request) = self.requests.get_mut(key) else { return };
-        if matches!(request.phase, Phase::Asked | Phase::Queued) {
+        if matches!(request.phase, Phase::Sent | Phase::Queued) {
             request.phase = Phase::Queued;
-            let names = request.wanted.each_name();
+            let names = request.lock_set.each_name();
             let is_next = place.place == 0 && place.holders.is_empty();
             let place = Place {
                 awaits_authority: is_next && !self.covers.are_served(names, self.clock.now()),
                 ..place
             };
-            request.place.send_replace(Some(Told { place, at: self.clock.now() }));
+            request.place.send_replace(Some(PlaceReport { place, at: self.clock.now() }));
         }
     }
 
@@ -141,7 +141,7 @@ impl Machine {
         }
         self.requests.answered(key);
         let phase = self.requests.get(key).map(|request| &request.phase);
-        if matches!(phase, Some(Phase::Asked | Phase::Queued | Phase::Uncovered(_))) {
+        if matches!(phase, Some(Phase::Sent | Phase::Queued | Phase::Uncovered(_))) {
             self.hand_out(key, granted);
         }
     }
@@ -159,11 +159,11 @@ impl Machine {
     fn deny(&mut self, key: Key, refusal: v1::Refusal) {
         let Some(request) = self.requests.get(key) else { return };
         match request.phase {
-            Phase::Asked | Phase::Queued => {
+            Phase::Sent | Phase::Queued => {
                 // A copy sent on a stream that broke may still take a place.
                 let earlier = request.id.filter(|_| request.sent > 1);
                 let earlier = earlier.filter(|_| is_of_one_copy(refusal.reason()));
-                let error = wire::refusal(refusal, request.wanted.names());
+                let error = wire::refusal(refusal, request.lock_set.names());
                 if let Some(id) = earlier {
                     self.queue(Intent::Forget(id));
                 }

@@ -6,7 +6,7 @@ use holdfast_runtime::Instant;
 
 use super::{Intent, Machine};
 use crate::hold::Hold;
-use crate::info::Told;
+use crate::info::PlaceReport;
 use crate::session::cover::Covered;
 use crate::session::request::{GivingBack, Key, Phase, Uncovered};
 use crate::{Error, FencingToken, LostReason, Place};
@@ -20,7 +20,7 @@ impl Machine {
     /// Applies the answer to a keepalive that was sent at `sent`.
     pub(super) fn cover(&mut self, sent: Instant, scopes: &[ScopeAuthority]) {
         let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
-        self.covers.told(sent, scopes, self.lease.terms());
+        self.covers.told(sent, scopes, self.lease.timing());
         let ended: Vec<_> = self
             .requests
             .holds()
@@ -97,7 +97,7 @@ impl Machine {
     ) -> bool {
         let now = self.clock.now();
         let Some(request) = self.requests.get_mut(key) else { return false };
-        let items = request.wanted.granted(&granted.names);
+        let items = request.lock_set.granted(&granted.names);
         let names = items.iter().map(|item| item.name.as_ref());
         let covered = match self.covers.of(names, token) {
             Covered::Free => true,
@@ -112,7 +112,7 @@ impl Machine {
         let place = Place { place: 0, holders: Vec::new(), awaits_authority: true };
         request.place.send_if_modified(|told| {
             let changes = told.as_ref().is_none_or(|told| told.place != place);
-            *told = Some(Told { place: place.clone(), at: now });
+            *told = Some(PlaceReport { place: place.clone(), at: now });
             changes
         });
         self.lease.hurry(now);
@@ -146,7 +146,7 @@ impl Machine {
     /// Speeds up keepalives where authority needs it. Authority may be far shorter than a session's
     /// lease: holds under it, and grants that wait for it, need a shorter keepalive interval.
     fn hurry(&mut self, sent: Instant) {
-        let shortest = self.lease.terms().keepalive_every() / 8;
+        let shortest = self.lease.timing().keepalive_every() / 8;
         if let Some(ends) = self.cover_ends {
             let third = ends.saturating_since(sent) / 3;
             self.lease.hurry(sent + third.max(shortest));
@@ -165,8 +165,8 @@ mod tests {
     use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
-    use crate::items::{Need, Wanted};
-    use crate::session::machine::{Ask, Wishes};
+    use crate::items::{LockSet, Need};
+    use crate::session::machine::{AcquireRequest, SessionConfig};
     use crate::{GuardState, LockItem};
     use holdfast_mutants::{Mutant, while_armed};
 
@@ -191,8 +191,9 @@ mod tests {
     impl World {
         fn new() -> Self {
             let runtime = simulated::runtime(1, 0);
-            let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-            let mut machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
+            let config =
+                SessionConfig { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
+            let mut machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
             let _ = machine.open();
             let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
             let scopes = told(3, 10_000);
@@ -200,8 +201,9 @@ mod tests {
             let opened =
                 v1::Opened { session_id: 7, secret, cluster_id, ttl_ms, scopes, lease_unmoved };
             said(&mut machine, Said::Opened(opened));
-            let wanted = Wanted::new(&[LockItem::from("jobs")], Need::All).unwrap();
-            let mut asked = machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();
+            let lock_set = LockSet::new(&[LockItem::from("jobs")], Need::All).unwrap();
+            let mut asked =
+                machine.ask(AcquireRequest { lock_set, wait: true, follow: false }).unwrap();
             let _ = machine.take_output();
             let names = vec!["jobs".into()];
             let granted =
@@ -260,8 +262,9 @@ mod tests {
         on_virtual_time(async {
             let mut world = World::new();
             world.machine.cover(world.runtime.clock.now(), &told(5, 2_000));
-            let wanted = Wanted::new(&[LockItem::from("joint")], Need::All).unwrap();
-            let mut asked = world.machine.ask(Ask { wanted, wait: true, follow: false }).unwrap();
+            let lock_set = LockSet::new(&[LockItem::from("joint")], Need::All).unwrap();
+            let mut asked =
+                world.machine.ask(AcquireRequest { lock_set, wait: true, follow: false }).unwrap();
             let _ = world.machine.take_output();
             let (names, token) = (vec!["joint".into()], (5 << 48) + 9);
             let granted = v1::Granted { request_id: 2, token, names, values: vec![] };

@@ -33,7 +33,7 @@ const TTL: Duration = Duration::from_secs(10);
 struct World {
     runtime: Runtime,
     machine: Machine,
-    asked: Vec<Asked>,
+    asked: Vec<PendingAcquire>,
     holds: Vec<Arc<Hold>>,
     /// When the last Open or keepalive was sent.
     sent: Instant,
@@ -43,8 +43,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let runtime = simulated::runtime(1, 0);
-        let wishes = Wishes { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
-        let machine = Machine::new(wishes, runtime.clock.clone(), runtime.rng.clone());
+        let config = SessionConfig { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
+        let machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
         let sent = runtime.clock.now();
         Self { runtime, machine, asked: Vec::new(), holds: Vec::new(), sent, ends: 0 }
     }
@@ -90,8 +90,8 @@ impl World {
     fn asks(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let items: Vec<LockItem> = text.split(' ').map(LockItem::from).collect();
-        let Ok(wanted) = Wanted::new(&items, Need::All) else { return };
-        if let Ok(asked) = self.machine.ask(Ask { wanted, wait: true, follow: true }) {
+        let Ok(lock_set) = LockSet::new(&items, Need::All) else { return };
+        if let Ok(asked) = self.machine.ask(AcquireRequest { lock_set, wait: true, follow: true }) {
             self.asked.push(asked);
         }
     }
@@ -116,7 +116,7 @@ impl World {
         }
         let _ = (self.machine.next_alarm(), self.machine.next_timer(Duration::from_secs(1)));
         let _ = self.machine.is_stalled(Duration::from_secs(1));
-        let limit = self.sent + self.machine.terms().ttl();
+        let limit = self.sent + self.machine.timing().ttl();
         let over = self.runtime.clock.now() > limit;
         let safe = self.holds.iter().any(|hold| hold.safety().is_safe(&*self.runtime.clock));
         assert!(!(safe && over), "a hold is safe after its lease");

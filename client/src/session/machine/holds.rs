@@ -39,7 +39,7 @@ impl Machine {
     }
 
     fn make_hold(&self, key: Key, token: FencingToken, granted: v1::Granted) -> Result<Arc<Hold>> {
-        let items = self.requests.get(key).map(|request| request.wanted.granted(&granted.names));
+        let items = self.requests.get(key).map(|request| request.lock_set.granted(&granted.names));
         let items = items.filter(|items| !items.is_empty()).ok_or_else(strange_grant)?;
         let too_late = Error::SessionLost { reason: LostReason::DeadlinePassed };
         let mut span = self.lease.span().clone();
@@ -47,7 +47,7 @@ impl Machine {
             if !mutant!(LateGrantDelivered) {
                 return Err(too_late);
             }
-            span = Span::new(self.lease.terms().safe_until(self.clock.now()));
+            span = Span::new(self.lease.timing().safe_until(self.clock.now()));
         }
         let hold = Hold::granted(locks(items, granted.values), token, span);
         let hold = hold.filter(|hold| self.cover_hold(hold)).ok_or(too_late)?;
@@ -201,7 +201,7 @@ impl Machine {
             Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
             Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
             Phase::Unsent
-            | Phase::Asked
+            | Phase::Sent
             | Phase::Queued
             | Phase::Uncovered(_)
             | Phase::Cancelling => {}
@@ -249,7 +249,7 @@ fn locks(items: Vec<Item>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {
     let mut locks: Vec<_> = items.into_iter().map(|item| (item, None)).collect();
     for v1::NamedValue { name, value } in values {
         if let Some((_, there)) = locks.iter_mut().find(|(item, _)| item.name.as_bytes() == name) {
-            *there = value.map(Value::from);
+            *there = value.map(Value::from_wire);
         }
     }
     locks.into_iter().map(|(item, value)| HeldLock::new(item, value)).collect()

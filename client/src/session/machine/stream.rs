@@ -22,8 +22,8 @@ impl Machine {
             cluster_id: identity.cluster.clone(),
             state_in_pages: true,
         });
-        let ttl_ms = self.wishes.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        let open = v1::Open { ttl_ms, label: self.wishes.label.clone(), resume };
+        let ttl_ms = self.config.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        let open = v1::Open { ttl_ms, label: self.config.label.clone(), resume };
         self.message(vec![Body::Open(open)])
     }
 
@@ -85,15 +85,15 @@ impl Machine {
         match *intent {
             Intent::Acquire(key) => {
                 let request = self.requests.get(key)?;
-                if !matches!(request.phase, Phase::Unsent | Phase::Asked) {
+                if !matches!(request.phase, Phase::Unsent | Phase::Sent) {
                     return None;
                 }
                 let request_id = self.requests.id_of(key)?;
                 let request = self.requests.get_mut(key)?;
-                request.phase = Phase::Asked;
+                request.phase = Phase::Sent;
                 request.sent = request.sent.saturating_add(1);
                 let (wait, follow_place) = (request.wait, request.follow);
-                Some(Body::Acquire(request.wanted.to_wire(request_id, wait, follow_place)))
+                Some(Body::Acquire(request.lock_set.to_wire(request_id, wait, follow_place)))
             }
             Intent::Cancel(key) => {
                 let request_id = self.requests.get(key)?.id?;

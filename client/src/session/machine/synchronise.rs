@@ -39,7 +39,7 @@ impl Machine {
             match request.phase {
                 Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
                 Phase::GivingBack(giving) => tell(giving.done, over.clone()),
-                Phase::Asked | Phase::Queued | Phase::Uncovered(_) => {
+                Phase::Sent | Phase::Queued | Phase::Uncovered(_) => {
                     request.answer(Err(waits.clone()));
                 }
                 Phase::Unsent | Phase::Cancelling => {}
@@ -93,7 +93,7 @@ impl Machine {
         match entry.state {
             Some(State::Queued(_))
                 if mutant!(ResumeLosesPlace)
-                    && matches!(phase, Some(Phase::Asked | Phase::Queued)) =>
+                    && matches!(phase, Some(Phase::Sent | Phase::Queued)) =>
             {
                 self.ask_anew(key);
             }
@@ -119,11 +119,11 @@ impl Machine {
     fn unknown_to_server(&mut self, key: Key, passed: bool) {
         let Some(request) = self.requests.get(key) else { return };
         match (&request.phase, passed) {
-            (Phase::Unsent, _) | (Phase::Asked, false) => {
+            (Phase::Unsent, _) | (Phase::Sent, false) => {
                 self.queue(Intent::Acquire(key));
             }
             // The server refused it before proposing it, and the refusal was lost.
-            (Phase::Asked, true) => self.ask_anew(key),
+            (Phase::Sent, true) => self.ask_anew(key),
             // A copy of its Acquire may still be under way: the Cancel spends the id.
             (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
             (Phase::Cancelling, true)
@@ -160,7 +160,7 @@ impl Machine {
         match request.phase {
             Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
             Phase::GivingBack(giving) => tell(giving.done, outcome),
-            Phase::Asked | Phase::Queued => {
+            Phase::Sent | Phase::Queued => {
                 request.answer(Err(Error::SessionLost { reason }));
             }
             Phase::Unsent | Phase::Uncovered(_) | Phase::Cancelling => {}

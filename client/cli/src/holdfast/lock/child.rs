@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 
-use super::Told;
+use super::ChildInput;
 use super::group::{Group, Left};
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
 use crate::signals::asks_to_end;
@@ -42,7 +42,7 @@ impl Child {
     /// # Errors
     ///
     /// As in a shell: 127 if there is no such command, 126 if it cannot be run.
-    pub(crate) fn start(command: &[OsString], told: &Told) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], told: &ChildInput) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(OWN_ERROR, "no command is given"));
         };

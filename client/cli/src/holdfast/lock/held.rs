@@ -13,13 +13,13 @@ pub(crate) struct Held {
     /// The held lock or item, for messages: `the lock "a"`.
     pub(crate) what: String,
     /// The command's environment and input.
-    pub(crate) told: Told,
+    pub(crate) told: ChildInput,
     pub(crate) ttl: Duration,
 }
 
 /// The information that a command gets about its hold.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct ChildInput {
     /// A variable without a value is removed from its environment: it would be about another lock.
     pub(crate) variables: Vec<(&'static str, Option<String>)>,
     /// Its standard input, if it is not that of this process.
@@ -46,6 +46,6 @@ impl Held {
         let listed: Vec<_> = names.iter().map(|name| name.escape_debug().to_string()).collect();
         let one = if names.len() == 1 { "the lock" } else { "the locks" };
         let what = format!("{one} {}", listed.join(", "));
-        Self { states, what, told: Told { variables, ..Told::default() }, ttl }
+        Self { states, what, told: ChildInput { variables, ..ChildInput::default() }, ttl }
     }
 }

@@ -10,9 +10,9 @@ mod child;
 mod deadline;
 mod group;
 mod held;
-pub(crate) mod keeper;
 mod line;
 mod rest;
+pub(crate) mod store_thread;
 mod supervisor;
 
 use std::future::Future;
@@ -30,8 +30,8 @@ use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::signals;
 use child::{Child, by_signal};
 use deadline::{HoldWatch, usual_grace};
-pub(crate) use held::{Held, Told};
-use keeper::{Keeper, Wanted};
+pub(crate) use held::{ChildInput, Held};
+use store_thread::{LockRequest, StoreThread};
 use supervisor::{End, Rules, Supervisor};
 
 /// Most events that wait for the main thread, which does nothing slow.
@@ -81,8 +81,8 @@ pub(crate) fn run(
     }
     let builder = global.builder().connect_timeout(Global::connect_limit(wait));
     let (names, shared, any) = (job.names.clone(), job.shared, job.any);
-    let wanted = Wanted { builder, names, shared, any, claim, wait };
-    run_under(&job.work, global.json, move |events, stop| keeper::keep(wanted, events, stop))
+    let wanted = LockRequest { builder, names, shared, any, claim, wait };
+    run_under(&job.work, global.json, move |events, stop| store_thread::keep(wanted, events, stop))
 }
 
 /// Runs the command under the hold that `keep` acquires, keeps until it is stopped, and releases.
@@ -94,9 +94,9 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
-    let keeper = Keeper::start(events.clone(), keep)?;
+    let store_thread = StoreThread::start(events.clone(), keep)?;
     let outcome = work_on(work, json, &inbox, &events);
-    keeper.finish();
+    store_thread.finish();
     outcome
 }
 

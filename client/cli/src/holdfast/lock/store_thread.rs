@@ -19,7 +19,7 @@ use crate::runtime;
 pub(crate) const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The request of the command line.
-pub(crate) struct Wanted {
+pub(crate) struct LockRequest {
     pub(crate) builder: Builder,
     pub(crate) names: Vec<String>,
     pub(crate) shared: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Wanted {
     pub(crate) wait: Option<Duration>,
 }
 
-impl Wanted {
+impl LockRequest {
     /// Asks once; `spent` is the part of the wait that has passed.
     fn ask(&self, client: &Client, spent: Duration) -> QueuePlace {
         let first = self.names.first().map(String::as_str).unwrap_or_default();
@@ -61,12 +61,12 @@ impl Wanted {
 }
 
 /// The thread that keeps the lock.
-pub(crate) struct Keeper {
+pub(crate) struct StoreThread {
     thread: JoinHandle<()>,
     stop: CancellationToken,
 }
 
-impl Keeper {
+impl StoreThread {
     /// Starts `keep` on the thread; its results arrive as events.
     pub(crate) fn start<F: Future<Output = Result<(), Failure>>>(
         events: SyncSender<Event>,
@@ -97,7 +97,7 @@ impl Keeper {
 
 /// Acquires from the store, holds until `stop`, releases.
 pub(crate) async fn keep(
-    wanted: Wanted,
+    wanted: LockRequest,
     events: SyncSender<Event>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
@@ -137,7 +137,7 @@ pub(crate) async fn keep(
 /// future cancels the request.
 async fn acquire(
     client: &Client,
-    wanted: &Wanted,
+    wanted: &LockRequest,
     spent: Duration,
     line: &WaitLine,
 ) -> holdfast::Result<Guard> {

@@ -19,7 +19,7 @@ const DELAY_MAX: Duration = Duration::from_secs(1);
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
 /// A watch across restarts: one stream after the other.
-pub(super) struct Keeper {
+pub(super) struct WatchStream {
     reader: Reader,
     prefix: String,
     route: Route,
@@ -29,7 +29,7 @@ pub(super) struct Keeper {
     told: VecDeque<WatchEvent>,
     /// Before the next attempt.
     pause: Option<Duration>,
-    patience: Patience,
+    limit: LookLimit,
     /// Events came since the last break; they are valid until `Restarted`.
     counts: bool,
     /// The error of the last attempt.
@@ -44,18 +44,18 @@ struct Line {
     watched: Watched,
 }
 
-/// How long the keeper looks for a server.
+/// How long the watch looks for a server.
 #[derive(Clone, Copy)]
-enum Patience {
+enum LookLimit {
     /// Before the first poll.
     NotBegun,
     /// Until then.
     Until(Instant),
     /// For ever: events have come.
-    Endless,
+    None,
 }
 
-impl Keeper {
+impl WatchStream {
     pub(super) fn new(reader: Reader, prefix: String) -> Self {
         let route = Route::new(reader.endpoints().to_vec(), DELAY_MAX);
         Self {
@@ -65,7 +65,7 @@ impl Keeper {
             line: None,
             told: VecDeque::new(),
             pause: None,
-            patience: Patience::NotBegun,
+            limit: LookLimit::NotBegun,
             counts: false,
             last: "nobody answered yet".to_owned(),
             over: false,
@@ -98,7 +98,7 @@ impl Keeper {
             Some(Ok(response)) => {
                 self.told.extend(response.events.into_iter().filter_map(WatchEvent::from_wire));
                 self.counts |= !self.told.is_empty();
-                self.patience = Patience::Endless;
+                self.limit = LookLimit::None;
                 Ok(())
             }
             Some(Err(error)) => self.broke(error),
@@ -131,11 +131,11 @@ impl Keeper {
     /// Tries one server, within the rest of the time limit.
     async fn connect(&mut self) -> Result<()> {
         let runtime = self.reader.runtime().clone();
-        let left = self.patience_left()?;
+        let left = self.time_left()?;
         if let Some(pause) = self.pause.take() {
             runtime.sleep(left.map_or(pause, |left| pause.min(left))).await;
         }
-        let left = self.patience_left()?;
+        let left = self.time_left()?;
         let limit = left.map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
         let endpoint = self.route.next();
         let request = v1::WatchRequest { prefix: self.prefix.clone() };
@@ -154,15 +154,15 @@ impl Keeper {
         }
     }
 
-    /// How long the keeper still looks for a server; `None`: for ever.
-    fn patience_left(&mut self) -> Result<Option<Duration>> {
+    /// How long the watch still looks for a server; `None`: for ever.
+    fn time_left(&mut self) -> Result<Option<Duration>> {
         let now = self.reader.runtime().clock.now();
-        let until = match self.patience {
-            Patience::Endless => return Ok(None),
-            Patience::Until(until) => until,
-            Patience::NotBegun => now + self.reader.limit(),
+        let until = match self.limit {
+            LookLimit::None => return Ok(None),
+            LookLimit::Until(until) => until,
+            LookLimit::NotBegun => now + self.reader.limit(),
         };
-        self.patience = Patience::Until(until);
+        self.limit = LookLimit::Until(until);
         if now < until {
             return Ok(Some(until.saturating_since(now)));
         }
