@@ -18,7 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::authority::Standing;
+use crate::authority::AuthorityStatus;
 use crate::incoming::ConnectionMetrics;
 use crate::raft::ReplicationMetrics;
 use crate::session::SessionMetrics;
@@ -84,7 +84,7 @@ pub struct ScopeSample {
     /// The state that this node has applied.
     pub state: ScopeState,
     /// Its status, if this node leads and keeps it.
-    pub standing: Option<Standing>,
+    pub status: Option<AuthorityStatus>,
 }
 
 type Look = fn(&Sample) -> u64;
@@ -100,31 +100,31 @@ const SCOPE_GAUGES: &[(&str, &str, ScopeLook)] = &[
         Some(u8::from(scope.state.suspended).into())
     }),
     ("scope_row_epoch", "Epoch of the scope's row in Cassandra", |scope| {
-        Some(scope.standing.as_ref()?.row?.epoch.into())
+        Some(scope.status.as_ref()?.row?.epoch.into())
     }),
     ("scope_beat_age_seconds", "Since the leader last said in Cassandra that it lives", |scope| {
-        Some(scope.standing.as_ref()?.beat_age?.as_secs_f64())
+        Some(scope.status.as_ref()?.beat_age?.as_secs_f64())
     }),
     ("scope_authority_seconds", "What is left of the leader's authority over the scope", |scope| {
-        let standing = scope.standing.as_ref()?;
-        Some(standing.authority.unwrap_or_default().as_secs_f64())
+        let status = scope.status.as_ref()?;
+        Some(status.authority.unwrap_or_default().as_secs_f64())
     }),
     ("scope_trouble", "Whether an operator has to see to the scope: 1, else 0", |scope| {
-        Some(u8::from(scope.standing.as_ref()?.trouble.is_some()).into())
+        Some(u8::from(scope.status.as_ref()?.trouble.is_some()).into())
     }),
 ];
 
-type ScopeCount = fn(&Standing) -> u64;
+type ScopeCount = fn(&AuthorityStatus) -> u64;
 
 /// The counters of each scope in this leader's tenure.
 const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
-    ("scope_switches", "Changes of a scope's mode that this leader has seen", |standing| {
-        standing.switches
+    ("scope_switches", "Changes of a scope's mode that this leader has seen", |status| {
+        status.switches
     }),
     (
         "scope_switches_refused",
         "Switches refused because the epochs of a scope are used up",
-        |standing| standing.refused_switches,
+        |status| status.refused_switches,
     ),
 ];
 
@@ -399,18 +399,18 @@ fn encode_scopes(
             ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
         }
     }
-    let kept = || scopes.iter().filter_map(|scope| Some((scope, scope.standing.as_ref()?)));
+    let kept = || scopes.iter().filter_map(|scope| Some((scope, scope.status.as_ref()?)));
     for (name, meaning, count) in SCOPE_COUNTERS {
         let mut family = encoder.encode_descriptor(name, meaning, None, MetricType::Counter)?;
-        for (scope, standing) in kept() {
+        for (scope, status) in kept() {
             let labels = [("scope", scope.prefix.as_str())];
-            ConstCounter::new(count(standing)).encode(family.encode_family(&labels)?)?;
+            ConstCounter::new(count(status)).encode(family.encode_family(&labels)?)?;
         }
     }
     let meaning = "The mode of the scope's row in Cassandra, as a label: 1";
     let mut modes = encoder.encode_descriptor("scope_mode", meaning, None, MetricType::Gauge)?;
-    for (scope, standing) in kept() {
-        let Some(row) = standing.row else { continue };
+    for (scope, status) in kept() {
+        let Some(row) = status.row else { continue };
         let labels = [("scope", scope.prefix.as_str()), ("mode", row.mode.as_str())];
         ConstGauge::new(1_i64).encode(modes.encode_family(&labels)?)?;
     }

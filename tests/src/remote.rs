@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::{Error, FencingToken, GuardState};
-use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
+use holdfast_recipes::{RemoteGuard, RemoteLocker, Wait};
 use holdfast_runtime::Runtime;
 
 use crate::history::{Asked, ClientId, Recorder, What};
@@ -61,17 +61,17 @@ impl RemoteScribe {
     /// # Errors
     ///
     /// As the locker's `acquire`.
-    pub async fn acquire(&self, name: &str, patience: Patience) -> Result<RemoteHeld, Error> {
+    pub async fn acquire(&self, name: &str, wait: Wait) -> Result<RemoteHeld, Error> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let within = match patience {
-            Patience::Endless | Patience::None => None,
-            Patience::AtMost(limit) | Patience::NoneButAnswer(limit) => Some(limit),
+        let within = match wait {
+            Wait::Forever | Wait::No => None,
+            Wait::AtMost(limit) | Wait::NoAnsweredWithin(limit) => Some(limit),
         };
-        let wait = matches!(patience, Patience::Endless | Patience::AtMost(_));
+        let waits = matches!(wait, Wait::Forever | Wait::AtMost(_));
         let within_ms = within.map(|within| self.recorder.ms_of(within));
         let items = vec![Asked::exclusive(name)];
-        self.write(What::Acquire { request, items, any: None, wait, within_ms });
-        match self.locker.acquire(name, patience).await {
+        self.write(What::Acquire { request, items, any: None, wait: waits, within_ms });
+        match self.locker.acquire(name, wait).await {
             Ok(guard) => {
                 let judged = self.fenced.zip(guard.token());
                 let judged = judged.map(|(judged, token)| judged(token, name));
@@ -98,7 +98,7 @@ impl RemoteScribe {
         while !until() {
             let name = names[turn % names.len()];
             turn += 1;
-            if let Ok(held) = self.acquire(name, Patience::AtMost(Duration::from_secs(20))).await {
+            if let Ok(held) = self.acquire(name, Wait::AtMost(Duration::from_secs(20))).await {
                 held.keep(length).await;
                 let _ = held.release().await;
             }

@@ -201,12 +201,12 @@ impl Scribe {
         self.answered(request, answer)
     }
 
-    /// Asks for these locks, and drops the call if it is not granted within `patience`.
-    pub async fn acquire_or_drop(&self, wish: &Wish, patience: Duration) -> Option<Held> {
+    /// Asks for these locks, and drops the call if it is not granted within `wait`.
+    pub async fn acquire_or_drop(&self, wish: &Wish, wait: Duration) -> Option<Held> {
         let request = self.asks(wish, true, None);
         // Boxed, so that it can be dropped after the cancel was recorded.
         let mut acquire = Box::pin(wish.waiting(&self.client).into_future());
-        let answer = self.runtime.timeout(patience, &mut acquire).await;
+        let answer = self.runtime.timeout(wait, &mut acquire).await;
         if let Ok(answer) = answer {
             return self.answered(request, answer).ok();
         }

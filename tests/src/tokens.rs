@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast::FencingToken;
-use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
+use holdfast_recipes::{RemoteGuard, RemoteLocker, Wait};
 use holdfast_runtime::Runtime;
 
 /// How long an awaited event may take: many times what it should, for a slow machine.
@@ -100,10 +100,10 @@ impl RemoteLocker for Fenced {
     fn acquire<'a>(
         &'a self,
         lock_id: &'a str,
-        patience: Patience,
+        wait: Wait,
     ) -> BoxFuture<'a, holdfast::Result<RemoteGuard>> {
         Box::pin(async move {
-            let guard = self.locker.acquire(lock_id, patience).await?;
+            let guard = self.locker.acquire(lock_id, wait).await?;
             if let Some(token) = guard.token() {
                 self.tokens.note(lock_id, token);
             }

@@ -199,8 +199,8 @@ impl Write {
 
 /// How a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    Limit,
+enum Limit {
+    Planned,
     None,
     Short,
 }
@@ -236,40 +236,40 @@ impl Worker {
     }
 
     async fn ask(&mut self) -> Option<Held> {
-        let (wish, patience) = match self.plan.mix {
-            Mix::Exclusive => (Wish::exclusive(&self.name()), self.patience()),
+        let (wish, wait) = match self.plan.mix {
+            Mix::Exclusive => (Wish::exclusive(&self.name()), self.wait()),
             Mix::Everything => self.wish(),
         };
-        match patience {
-            Patience::Limit => self.scribe.acquire(&wish, self.plan.within).await.ok(),
-            Patience::None => self.scribe.attempt(&wish).await.ok(),
-            Patience::Short => {
-                let patience = Duration::from_millis(self.draw.below(50));
-                self.scribe.acquire_or_drop(&wish, patience).await
+        match wait {
+            Limit::Planned => self.scribe.acquire(&wish, self.plan.within).await.ok(),
+            Limit::None => self.scribe.attempt(&wish).await.ok(),
+            Limit::Short => {
+                let wait = Duration::from_millis(self.draw.below(50));
+                self.scribe.acquire_or_drop(&wish, wait).await
             }
         }
     }
 
-    fn patience(&mut self) -> Patience {
+    fn wait(&mut self) -> Limit {
         match self.draw.below(10) {
-            0 => Patience::None,
-            1 => Patience::Short,
-            _ => Patience::Limit,
+            0 => Limit::None,
+            1 => Limit::Short,
+            _ => Limit::Planned,
         }
     }
 
-    fn wish(&mut self) -> (Wish, Patience) {
-        let patience = self.patience();
+    fn wish(&mut self) -> (Wish, Limit) {
+        let wait = self.wait();
         match self.draw.below(10) {
-            0..=2 => (Wish::exclusive(&self.name()), patience),
-            3..=4 => (Wish::shared(&self.name()), patience),
-            5..=6 => (Wish::all(self.several()), patience),
+            0..=2 => (Wish::exclusive(&self.name()), wait),
+            3..=4 => (Wish::shared(&self.name()), wait),
+            5..=6 => (Wish::all(self.several()), wait),
             // A minimum of 0 never waits, so a request with a minimum of 1 always does.
             7..=8 => {
-                let patience = if patience == Patience::None { Patience::Limit } else { patience };
-                (Wish::any(1, self.several()), patience)
+                let wait = if wait == Limit::None { Limit::Planned } else { wait };
+                (Wish::any(1, self.several()), wait)
             }
-            _ => (Wish::any(0, self.several()), Patience::None),
+            _ => (Wish::any(0, self.several()), Limit::None),
         }
     }
 

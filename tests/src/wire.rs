@@ -44,13 +44,13 @@ pub async fn connect(address: &str) -> Result<LockServiceClient<Channel>, tonic:
     endpoint.connect().await.map(LockServiceClient::new)
 }
 
-/// The status that a node reports, if it does within `patience`.
-pub async fn status(address: &str, patience: Duration) -> Option<StatusResponse> {
+/// The status that a node reports, if it does within `wait`.
+pub async fn status(address: &str, wait: Duration) -> Option<StatusResponse> {
     let ask = async {
         let mut client = connect(address).await.ok()?;
         client.status(StatusRequest {}).await.ok().map(tonic::Response::into_inner)
     };
-    Runtime::system().timeout(patience, ask).await.ok().flatten()
+    Runtime::system().timeout(wait, ask).await.ok().flatten()
 }
 
 /// What a client needs to resume its session.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast::{Error, GuardState};
-use holdfast_recipes::{Patience, WorkItem, WorkQueue};
+use holdfast_recipes::{Wait, WorkItem, WorkQueue};
 use holdfast_runtime::Runtime;
 
 use crate::history::{Asked, ClientId, Recorder, What};
@@ -47,8 +47,8 @@ impl Worker {
     /// # Errors
     ///
     /// As the queue's `next`.
-    pub async fn next(&self, patience: Patience) -> Result<Option<Had>, Error> {
-        let Some(item) = self.queue.next(patience).await? else { return Ok(None) };
+    pub async fn next(&self, wait: Wait) -> Result<Option<Had>, Error> {
+        let Some(item) = self.queue.next(wait).await? else { return Ok(None) };
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let items = vec![Asked::exclusive(item.id().to_string())];
         self.write(What::Acquire { request, items, any: None, wait: false, within_ms: None });
@@ -59,7 +59,7 @@ impl Worker {
     /// Takes items, keeps each for `length` and completes it, until `until` returns true.
     pub async fn work(&self, length: Duration, until: impl Fn() -> bool) {
         while !until() {
-            if let Ok(Some(had)) = self.next(Patience::AtMost(Duration::from_secs(1))).await {
+            if let Ok(Some(had)) = self.next(Wait::AtMost(Duration::from_secs(1))).await {
                 had.keep(length).await;
                 let _ = had.done().await;
             }

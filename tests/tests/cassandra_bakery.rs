@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::Error;
-use holdfast_recipes::{Bakery, BakeryTables, LockerOptions, Patience, RemoteLocker};
+use holdfast_recipes::{Bakery, BakeryTables, LockerOptions, RemoteLocker, Wait};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, Stage};
 use holdfast_tests::program::run;
@@ -98,12 +98,12 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
         let before = clock.now();
         cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('chosen', 'dead', {up}) USING TTL {TTL_S}")).await;
         let [hasty, patient] = [1, 2].map(|id| party.client(id));
-        let tried = hasty.acquire("chosen", Patience::None).await.map(|_held| ());
+        let tried = hasty.acquire("chosen", Wait::No).await.map(|_held| ());
         // A refusal within the TTL was caused by the flag.
         if clock.now().saturating_since(before) < secs(TTL_S - 1) {
             assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         }
-        let held = patient.acquire("chosen", Patience::AtMost(secs(60))).await.unwrap();
+        let held = patient.acquire("chosen", Wait::AtMost(secs(60))).await.unwrap();
         let waited = clock.now().saturating_since(before);
         assert!(waited > secs(TTL_S - 2), "it waited for the flag: {waited:?}");
         held.release().await.unwrap();
@@ -127,7 +127,7 @@ async fn the_numbers_of_a_killed_holder_and_a_killed_waiter_end_with_their_ttl()
         }
         waiter.signal(Signal::SIGKILL);
         holder.signal(Signal::SIGKILL);
-        let held = party.client(1).acquire("killed", Patience::AtMost(secs(60))).await.unwrap();
+        let held = party.client(1).acquire("killed", Wait::AtMost(secs(60))).await.unwrap();
         held.release().await.unwrap();
         assert_eq!(rows(&stage, numbers, "killed").await, 0, "and what it wrote is gone");
     })
@@ -141,7 +141,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
     let stage = set("bakery").await;
     with_each(&stage, async |party| {
         let (numbers, _, _) = tables(party.recipe());
-        let held = party.client(99).acquire("ordered", Patience::Endless).await.unwrap();
+        let held = party.client(99).acquire("ordered", Wait::Forever).await.unwrap();
         let order = std::sync::Mutex::new(Vec::new());
         let drawn = async |least: u64| {
             while rows(&stage, numbers, "ordered").await < usize::try_from(least).unwrap() {
@@ -152,7 +152,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
             // The holder's number, and those drawn before.
             drawn(id).await;
             let client = party.client(id);
-            let guard = client.acquire("ordered", Patience::Endless).await.unwrap();
+            let guard = client.acquire("ordered", Wait::Forever).await.unwrap();
             order.lock().unwrap().push(id);
             guard.release().await.unwrap();
         };
@@ -242,8 +242,7 @@ async fn a_guard_says_who_has_it() {
     let bakery = Bakery::new(&stage.cassandra(), &options, BakeryTables::default()).unwrap();
     let guard = bakery.lock("guarded").await.unwrap();
     assert_eq!((guard.owner(), guard.token()), ("billing", None));
-    let Err(Error::NotGranted { holders, .. }) = bakery.acquire("guarded", Patience::None).await
-    else {
+    let Err(Error::NotGranted { holders, .. }) = bakery.acquire("guarded", Wait::No).await else {
         panic!("it is held");
     };
     assert_eq!(holders[0].label, "billing");

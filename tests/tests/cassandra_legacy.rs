@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::Patience;
+use holdfast_recipes::Wait;
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, OPTIMISTIC, QUEUE, SHADOW, Stage, TOKENS};
 use holdfast_tests::check::{Options, Report, check};
@@ -223,7 +223,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
         let mut heir = party.foreign(python.program(), &script, OLD + 1, &["hold", "ours"]);
         let taking = async {
             let client = party.client(1);
-            let held = client.acquire("theirs", Patience::AtMost(secs(40))).await.unwrap();
+            let held = client.acquire("theirs", Wait::AtMost(secs(40))).await.unwrap();
             let took = clock.now().saturating_since(killed);
             held.release().await.unwrap();
             took

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::Patience;
+use holdfast_recipes::Wait;
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{OPTIMISTIC, QUEUE, SHADOW, Stage};
 use holdfast_tests::draw::Draw;
@@ -80,7 +80,7 @@ async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
         let work = async |id| {
             let client = party.client(id);
             while clock.now() < until {
-                if let Ok(held) = client.acquire("one", Patience::AtMost(secs(30))).await {
+                if let Ok(held) = client.acquire("one", Wait::AtMost(secs(30))).await {
                     held.keep(WORK).await;
                     held.release().await.unwrap();
                 }

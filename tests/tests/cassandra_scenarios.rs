@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::Patience;
+use holdfast_recipes::Wait;
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
 use holdfast_tests::recipe::{
@@ -88,11 +88,11 @@ async fn a_lock_is_renewed_for_as_long_as_it_is_held() {
 }
 
 async fn is_kept_over_two_ttls(party: &Party<'_>, client: &RemoteScribe) -> bool {
-    let held = client.acquire("kept", Patience::Endless).await.unwrap();
+    let held = client.acquire("kept", Wait::Forever).await.unwrap();
     let other = party.client(2);
     for _ in 0..=2 * TTL.as_secs() {
         held.keep(secs(1)).await;
-        let had = other.acquire("kept", Patience::None).await;
+        let had = other.acquire("kept", Wait::No).await;
         let (is_safe, is_had) = (held.guard().is_safe(), had.is_ok());
         if let Ok(had) = had {
             let _ = had.release().await;
@@ -103,7 +103,7 @@ async fn is_kept_over_two_ttls(party: &Party<'_>, client: &RemoteScribe) -> bool
             return false;
         }
     }
-    held.release().await.is_ok() && other.acquire("kept", Patience::AtMost(secs(20))).await.is_ok()
+    held.release().await.is_ok() && other.acquire("kept", Wait::AtMost(secs(20))).await.is_ok()
 }
 
 /// The holder is killed with SIGKILL, together with the first waiter.
@@ -120,7 +120,7 @@ async fn the_lock_of_a_killed_process_passes_over_a_killed_waiter_after_its_ttl_
         let killed = Runtime::system().clock.now();
 
         let next = party.client(1);
-        let held = next.acquire("killed", Patience::AtMost(secs(40))).await.unwrap();
+        let held = next.acquire("killed", Wait::AtMost(secs(40))).await.unwrap();
         let took = Runtime::system().clock.now().saturating_since(killed);
         held.release().await.unwrap();
         // It held: its last renewal was no older than half a TTL, the time for which a hold is safe without a renewal.
@@ -138,12 +138,12 @@ async fn a_holder_that_was_frozen_past_its_term_finds_it_lost() {
         let mut holder = party.process(100, &["hold", "frozen"]);
         holder.says("held").await;
         holder.signal(Signal::SIGSTOP);
-        let next = party.client(1).acquire("frozen", Patience::AtMost(secs(40))).await.unwrap();
+        let next = party.client(1).acquire("frozen", Wait::AtMost(secs(40))).await.unwrap();
         holder.signal(Signal::SIGCONT);
         holder.says("lost").await;
         // If the frozen client released rows that are not its own, this client loses the lock, or a third one has it as well.
         next.keep(secs(3)).await;
-        if let Ok(had) = party.client(2).acquire("frozen", Patience::None).await {
+        if let Ok(had) = party.client(2).acquire("frozen", Wait::No).await {
             had.release().await.unwrap();
         }
         let _ = next.release().await;
@@ -162,11 +162,11 @@ async fn who_gives_back_what_he_has_when_a_wait_ends_is_not_stuck_for_ever() {
         let both = async |id: u64, [first, second]: [&str; 2]| {
             let client = party.client(id);
             for attempt in 1..=8 {
-                let first = client.acquire(first, Patience::AtMost(secs(20))).await.unwrap();
+                let first = client.acquire(first, Wait::AtMost(secs(20))).await.unwrap();
                 if attempt == 1 {
                     firsts.wait().await;
                 }
-                let had = client.acquire(second, Patience::AtMost(secs(2))).await;
+                let had = client.acquire(second, Wait::AtMost(secs(2))).await;
                 first.release().await.unwrap();
                 if let Ok(second) = had {
                     return second.release().await.unwrap();
@@ -196,7 +196,7 @@ async fn each_of_eight_at_one_lock_has_its_turn() {
         let work = async |(id, own): (u64, &AtomicUsize)| {
             let client = party.client(id);
             while starved() && clock.now().saturating_since(began) < WITHIN {
-                if let Ok(held) = client.acquire("eight", Patience::AtMost(secs(10))).await {
+                if let Ok(held) = client.acquire("eight", Wait::AtMost(secs(10))).await {
                     own.fetch_add(1, Ordering::Relaxed);
                     held.keep(WORK).await;
                     let _ = held.release().await;

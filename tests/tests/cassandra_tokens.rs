@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::{Bunch, LockerOptions, Patience, RemoteLocker, TokenTables, Tokens};
+use holdfast_recipes::{Bunch, LockerOptions, RemoteLocker, TokenTables, Tokens, Wait};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{Stage, TOKENS};
 use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};
@@ -140,7 +140,7 @@ async fn the_tokens_of_a_killed_and_of_a_frozen_process_are_freed_after_the_grac
 
     let clients = clients(&stage, 2, GRACE, SKEW);
     let take = async |client: &RemoteScribe, name: &str| {
-        let held = client.acquire(name, Patience::AtMost(secs(60))).await.unwrap();
+        let held = client.acquire(name, Wait::AtMost(secs(60))).await.unwrap();
         (held, Runtime::system().clock.now().saturating_since(stopped))
     };
     let ((first, first_took), (second, second_took)) =
@@ -192,7 +192,7 @@ async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     let inherit = async |name: &str| {
         for kind in ["ours", "old"] {
             let name = format!("{name}/{kind}");
-            let held = client.acquire(&name, Patience::AtMost(secs(40))).await;
+            let held = client.acquire(&name, Wait::AtMost(secs(40))).await;
             held.unwrap_or_else(|error| panic!("{name}: {error}")).release().await.unwrap();
         }
     };
@@ -212,7 +212,7 @@ async fn the_old_housekeeper_and_ours_free_the_same_and_neither_what_is_held() {
     // A client that gets a token of a live holder holds it for a while: the judge decides whether it was free.
     let late = party.client(2);
     for kind in ["ours", "old"] {
-        if let Ok(freed) = late.acquire(&format!("live/{kind}"), Patience::None).await {
+        if let Ok(freed) = late.acquire(&format!("live/{kind}"), Wait::No).await {
             println!("live/{kind} was free: given up without answers, or taken from its holder");
             freed.keep(secs(1)).await;
         }

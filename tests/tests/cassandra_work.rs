@@ -12,9 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use holdfast_recipes::{
-    ItemId, LockerOptions, Patience, Standing, WorkItem, WorkQueue, WorkTables,
-};
+use holdfast_recipes::{ItemId, ItemStatus, LockerOptions, Wait, WorkItem, WorkQueue, WorkTables};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{Stage, WORK};
 use holdfast_tests::cluster::binary;
@@ -56,7 +54,7 @@ impl Jobs {
 }
 
 async fn next(queue: &WorkQueue) -> WorkItem {
-    queue.next(Patience::AtMost(LONG)).await.unwrap().unwrap()
+    queue.next(Wait::AtMost(LONG)).await.unwrap().unwrap()
 }
 
 async fn enqueue(queue: &WorkQueue, number: usize) -> BTreeSet<ItemId> {
@@ -135,7 +133,7 @@ async fn an_item_of_a_killed_worker_is_had_by_another() {
     let mut dying = workers.start("hold");
     assert_eq!(dying.line("had ", LONG).await, id.as_str());
     let listed = heir.list(9).await.unwrap();
-    assert!(matches!(listed[0].standing, Standing::Taken { .. }), "{listed:?}");
+    assert!(matches!(listed[0].status, ItemStatus::Taken { .. }), "{listed:?}");
     dying.signal(Signal::SIGKILL);
     let mut living = workers.start("work");
     living.line("ready", LONG).await;
@@ -284,7 +282,7 @@ async fn rows_of_strangers_stop_nobody() {
     let listed = queue.list(9).await.unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!((listed[0].payload.as_str(), listed[0].attempts), ("held back", 0));
-    assert!(queue.next(Patience::AtMost(secs(5))).await.unwrap().is_none());
+    assert!(queue.next(Wait::AtMost(secs(5))).await.unwrap().is_none());
 }
 
 /// `holdfast cassandra work` in a keyspace.
@@ -329,7 +327,7 @@ impl Line {
 }
 
 #[tokio::test]
-async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_aside() {
+async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_becomes_a_dead_letter() {
     let jobs = Jobs::of("line").await;
     let line = Line::of(&jobs, &[]);
     let added = line.fed("good 1\\nbad\\ngood 2\\n", &["add", &jobs.queue]).await;
@@ -363,9 +361,9 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     }
     assert!(ran.out.starts_with(&jobs.queue), "{ran:?}");
     assert!(ran.err.contains("the command ended with 1, it is given back"), "{ran:?}");
-    assert_eq!(line.listed(&jobs.queue).await, [("bad".to_owned(), "set aside".to_owned(), 2)]);
+    assert_eq!(line.listed(&jobs.queue).await, [("bad".to_owned(), "dead letter".to_owned(), 2)]);
     let shown = line.run(&["list", &jobs.queue]).await;
-    assert!(shown.out.contains("set aside"), "{shown:?}");
+    assert!(shown.out.contains("dead letter"), "{shown:?}");
 
     let bad = shown.out.lines().nth(1).unwrap().split_whitespace().next().unwrap();
     let again = line.run(&["retry", &jobs.queue, bad]).await;
@@ -373,7 +371,7 @@ async fn a_command_runs_for_every_item_and_what_fails_comes_again_and_is_set_asi
     assert_eq!(line.listed(&jobs.queue).await, [("bad".to_owned(), "waiting".to_owned(), 0)]);
     let refused = line.run(&["forget", &jobs.queue, again.out.trim()]).await;
     assert_eq!(refused.code, Some(122), "{refused:?}");
-    assert!(refused.err.contains("is not set aside"), "{refused:?}");
+    assert!(refused.err.contains("is no dead letter"), "{refused:?}");
 }
 
 /// A process that a command leaves behind in its process group keeps its item: no worker has two at a time.

@@ -9,10 +9,10 @@ use tokio::sync::watch;
 
 use super::alarms::Alarms;
 use super::database::{Database, Fault, StatementCounts, Tables};
-use super::keeper::Keeping;
+use super::lock_task::LockTaskConfig;
 use super::owner::Signature;
+use super::row_timing::RowTiming;
 use super::statement::Ident;
-use super::terms::Terms;
 use crate::{Error, Result};
 use holdfast_guard::default_label;
 
@@ -23,7 +23,7 @@ pub struct Cassandra {
     tables: Arc<Tables>,
     runtime: Runtime,
     alarms: Arc<Alarms>,
-    keepers: watch::Sender<usize>,
+    tasks: watch::Sender<usize>,
 }
 
 impl Cassandra {
@@ -32,7 +32,7 @@ impl Cassandra {
     /// for guards that are held and for waits that go on. Cancel safe.
     pub async fn settled(&self) {
         // The sender is in `self`.
-        let _ = self.keepers.subscribe().wait_for(|keepers| *keepers == 0).await;
+        let _ = self.tasks.subscribe().wait_for(|tasks| *tasks == 0).await;
     }
 
     /// Counts the statements that the lockers built from this have sent to the cluster so far.
@@ -50,7 +50,7 @@ impl Cassandra {
     pub fn on(database: Arc<dyn Database>, runtime: Runtime) -> Self {
         let tables = Arc::new(Tables::new(database, runtime.clock.clone()));
         let alarms = Arc::new(Alarms::new(runtime.clock.clone()));
-        Self { tables, runtime, alarms, keepers: watch::Sender::new(0) }
+        Self { tables, runtime, alarms, tasks: watch::Sender::new(0) }
     }
 
     pub(crate) fn tables(&self) -> &Arc<Tables> {
@@ -83,12 +83,12 @@ impl Cassandra {
         recipe_on(recipe, &self.tables.keyspace(), &tables)
     }
 
-    pub(crate) fn keeping(&self, options: &LockerOptions) -> Result<Keeping> {
-        Ok(Keeping {
+    pub(crate) fn config(&self, options: &LockerOptions) -> Result<LockTaskConfig> {
+        Ok(LockTaskConfig {
             runtime: self.runtime.clone(),
-            terms: Terms::new(options.ttl, options.max_skew)?,
+            timing: RowTiming::new(options.ttl, options.max_skew)?,
             alarms: self.alarms.clone(),
-            keepers: self.keepers.clone(),
+            tasks: self.tasks.clone(),
             answer_limit: options.answer_limit,
             endpoints: self.tables.endpoints().into(),
         })

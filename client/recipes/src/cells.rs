@@ -15,8 +15,8 @@ use holdfast_runtime::{Instant, Runtime};
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::database::{Fault, Row, Tables};
-use super::keeper::{Keeping, Recipe};
-use super::locker::{Patience, RemoteGuard};
+use super::lock_task::{Attempt, LockTaskConfig};
+use super::locker::{RemoteGuard, Wait};
 use super::owner::{OwnerId, Signature, Writer};
 use super::stamps::Stamps;
 use super::statement::{Action, Ident, Statement, Value};
@@ -27,7 +27,7 @@ use crate::check_lock_name;
 #[derive(Clone)]
 pub(super) struct CellLocker {
     cassandra: Cassandra,
-    pub(super) keeping: Keeping,
+    pub(super) config: LockTaskConfig,
     signature: Signature,
     stamps: Arc<Stamps>,
 }
@@ -39,7 +39,7 @@ impl CellLocker {
     pub(super) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),
-            keeping: cassandra.keeping(options)?,
+            config: cassandra.config(options)?,
             signature: cassandra.sign(options),
             stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
         })
@@ -60,27 +60,27 @@ impl CellLocker {
     pub(super) fn cells(&self, lock_id: &str, columns: CellColumns) -> OwnCells {
         OwnCells {
             tables: self.cassandra.tables().clone(),
-            runtime: self.keeping.runtime.clone(),
+            runtime: self.config.runtime.clone(),
             stamps: self.stamps.clone(),
             columns,
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.keeping.runtime.rng),
-            ttl: self.keeping.terms.ttl(),
+            owner: OwnerId::draw(&self.signature, &*self.config.runtime.rng),
+            ttl: self.config.timing.ttl(),
         }
     }
 
     /// # Errors
     ///
     /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
-    pub(super) async fn acquire<R: Recipe>(
+    pub(super) async fn acquire<R: Attempt>(
         &self,
         lock_id: &str,
-        patience: Patience,
+        wait: Wait,
         attempt: impl FnOnce() -> R,
     ) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
         let service = self.signature.service();
-        self.keeping.acquire(lock_id, service, patience, attempt(), Arc::default()).await
+        self.config.acquire(lock_id, service, wait, attempt(), Arc::default()).await
     }
 
     /// How many statements were sent so far.

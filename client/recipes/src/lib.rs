@@ -48,17 +48,17 @@ mod cassandra;
 mod cells;
 pub mod clock;
 pub mod fallback;
-mod keeper;
 pub mod lease;
+mod lock_task;
 pub mod modes;
 pub mod optimistic;
 mod owner;
 mod pauses;
 pub mod queue;
 pub mod recipe;
+mod row_timing;
 pub mod shadow;
 mod stamps;
-mod terms;
 pub mod tokens;
 pub mod work;
 
@@ -73,7 +73,7 @@ pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, LostReason, RefusalReason, Result,
     check_lock_name,
 };
-pub use locker::{Patience, RemoteGuard, RemoteLocker};
+pub use locker::{RemoteGuard, RemoteLocker, Wait};
 /// For `holdfast-migrate`, which reads the tables that the lockers write.
 #[doc(hidden)]
 pub use opening::open;
@@ -98,7 +98,7 @@ pub use {
     recipe::Recipe,
     shadow::{Shadow, ShadowTables},
     tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
-    work::{ItemId, Listed, Standing, WorkItem, WorkQueue, WorkTables},
+    work::{ItemId, ItemStatus, Listed, WorkItem, WorkQueue, WorkTables},
 };
 #[doc(hidden)]
 pub use {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use holdfast_runtime::Rng;
 use holdfast_runtime::simulated::{Machine, Process};
 
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::locker::{RemoteGuard, RemoteLocker, Wait};
 use super::model::{Model, Odds};
 use super::scene::world;
 use crate::FencingToken;
@@ -78,12 +78,12 @@ pub(crate) async fn work(
     let runtime = process.runtime();
     loop {
         let name = if below(&process, 3) == 0 { "b" } else { "a" };
-        let patience = match below(&process, 4) {
-            0 => Patience::None,
-            1 => Patience::AtMost(secs(below(&process, 40))),
-            _ => Patience::Endless,
+        let wait = match below(&process, 4) {
+            0 => Wait::No,
+            1 => Wait::AtMost(secs(below(&process, 40))),
+            _ => Wait::Forever,
         };
-        if let Ok(guard) = locker.acquire(name, patience).await {
+        if let Ok(guard) = locker.acquire(name, wait).await {
             let guard = Arc::new(guard);
             judge.granted(&guard, seed);
             hold(&process, &guard).await;
@@ -133,7 +133,7 @@ pub(crate) async fn torment(machine: &Machine, model: &Model, start: &dyn Fn(&Pr
                 runtime.sleep(Duration::from_millis(below(&world, 40_000))).await;
                 alive[at].resume();
             }
-            // Half a per cent either way: the terms allow for more than that.
+            // Half a per cent either way: the deadlines allow for more than that.
             2 => alive[at].set_rate(i32::try_from(below(&world, 10_000)).unwrap() - 5_000),
             3 => {
                 let node = usize::try_from(below(&world, 3)).unwrap();

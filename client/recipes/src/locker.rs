@@ -31,19 +31,15 @@ use holdfast_guard::{Safety, run_while};
 /// Every call is cancel safe: dropping a future withdraws its request, and gives the lock back if a
 /// grant crosses that. Call it inside the runtime that the locker was made in.
 pub trait RemoteLocker: Send + Sync {
-    /// Acquires the lock `name`, waiting as `patience` allows. The calls below are shorthands
+    /// Acquires the lock `name`, waiting as `wait` says. The calls below are shorthands
     /// for it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotGranted`] if another client holds the lock and the patience has run out;
+    /// [`Error::NotGranted`] if another client holds the lock and its time is up;
     /// [`Error::Unreachable`] if the store did not answer until then; [`Error::Refused`] if the
     /// store refuses the request. After each, the caller does not hold the lock.
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>>;
+    fn acquire<'a>(&'a self, name: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>>;
 
     /// Waits until the caller holds the lock, also during outages.
     ///
@@ -51,7 +47,7 @@ pub trait RemoteLocker: Send + Sync {
     ///
     /// [`Error::Refused`] if the store refuses the request.
     fn lock<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<RemoteGuard>> {
-        self.acquire(name, Patience::Endless)
+        self.acquire(name, Wait::Forever)
     }
 
     /// Waits for the lock for at most `limit`, which covers everything.
@@ -64,7 +60,7 @@ pub trait RemoteLocker: Send + Sync {
         name: &'a str,
         limit: Duration,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        self.acquire(name, Patience::AtMost(limit))
+        self.acquire(name, Wait::AtMost(limit))
     }
 
     /// Takes the lock if it is free; returns `None` if another client holds it. It waits only for
@@ -74,7 +70,7 @@ pub trait RemoteLocker: Send + Sync {
     ///
     /// As of [`RemoteLocker::acquire`], but for [`Error::NotGranted`].
     fn try_lock<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
-        let asked = self.acquire(name, Patience::None);
+        let asked = self.acquire(name, Wait::No);
         Box::pin(async { none_if_held(asked.await) })
     }
 
@@ -88,7 +84,7 @@ pub trait RemoteLocker: Send + Sync {
         name: &'a str,
         limit: Duration,
     ) -> BoxFuture<'a, Result<Option<RemoteGuard>>> {
-        let asked = self.acquire(name, Patience::NoneButAnswer(limit));
+        let asked = self.acquire(name, Wait::NoAnsweredWithin(limit));
         Box::pin(async { none_if_held(asked.await) })
     }
 
@@ -131,12 +127,8 @@ impl fmt::Debug for OnCassandra {
 
 /// For shared lockers, and for lockers whose recipe is chosen at run time.
 impl<L: RemoteLocker + ?Sized> RemoteLocker for Arc<L> {
-    fn acquire<'a>(
-        &'a self,
-        name: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        (**self).acquire(name, patience)
+    fn acquire<'a>(&'a self, name: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        (**self).acquire(name, wait)
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
@@ -154,46 +146,46 @@ fn none_if_held(asked: Result<RemoteGuard>) -> Result<Option<RemoteGuard>> {
 
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum Wait {
     /// Until the lock is granted.
-    Endless,
+    Forever,
     /// For so long, including reaching the store, retries and the wait for the lock.
     AtMost(Duration),
     /// Not for the lock; for the store's answer up to the locker's own limit.
-    None,
+    No,
     /// Not for the lock; for so long for the store's answer.
-    NoneButAnswer(Duration),
+    NoAnsweredWithin(Duration),
 }
 
-impl Patience {
+impl Wait {
     /// Whether the call waits while another client holds the lock.
     pub(crate) fn waits(self) -> bool {
-        matches!(self, Self::Endless | Self::AtMost(_))
+        matches!(self, Self::Forever | Self::AtMost(_))
     }
 
     /// Whether its limit is used up.
     pub(crate) fn is_over(self) -> bool {
         match self {
-            Self::Endless | Self::None => false,
-            Self::AtMost(left) | Self::NoneButAnswer(left) => left.is_zero(),
+            Self::Forever | Self::No => false,
+            Self::AtMost(left) | Self::NoAnsweredWithin(left) => left.is_zero(),
         }
     }
 
     /// What is left of it at `now`: one limit covers everything.
     pub(crate) fn until(self, deadline: Option<Instant>, now: Instant) -> Self {
         match deadline.map(|deadline| deadline.saturating_since(now)) {
-            None => Self::Endless,
+            None => Self::Forever,
             Some(left) if self.waits() => Self::AtMost(left),
-            Some(left) => Self::NoneButAnswer(left),
+            Some(left) => Self::NoAnsweredWithin(left),
         }
     }
 
     /// After how long the call ends; `own` is the locker's limit for an answer.
     pub(crate) fn limit(self, own: Duration) -> Option<Duration> {
         match self {
-            Self::Endless => None,
-            Self::AtMost(limit) | Self::NoneButAnswer(limit) => Some(limit),
-            Self::None => Some(own),
+            Self::Forever => None,
+            Self::AtMost(limit) | Self::NoAnsweredWithin(limit) => Some(limit),
+            Self::No => Some(own),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast_runtime::Clock;
 
-use super::locker::{Held, Patience, RemoteGuard, RemoteLocker};
+use super::locker::{Held, RemoteGuard, RemoteLocker, Wait};
 use holdfast::{Client, Guard};
 use holdfast_guard::Safety;
 
@@ -14,17 +14,13 @@ use crate::{FencingToken, Result};
 /// The owner is the session's label. A waiting call has a place in the lock's queue; a release is
 /// [`Guard::release`].
 impl RemoteLocker for Client {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
-            let guard = match patience {
-                Patience::Endless => self.lock(lock_id).await,
-                Patience::AtMost(limit) => self.lock(lock_id).wait(limit).await,
-                Patience::None => self.try_lock(lock_id).await,
-                Patience::NoneButAnswer(limit) => {
+            let guard = match wait {
+                Wait::Forever => self.lock(lock_id).await,
+                Wait::AtMost(limit) => self.lock(lock_id).wait(limit).await,
+                Wait::No => self.try_lock(lock_id).await,
+                Wait::NoAnsweredWithin(limit) => {
                     self.try_lock(lock_id).answered_within(limit).await
                 }
             };

@@ -11,13 +11,13 @@ use tokio::sync::Notify;
 
 use super::step::Right;
 
-/// The scopes as this node has applied them, and the authority that its keepers have.
+/// The scopes as this node has applied them, and the authority that its authorities have.
 ///
 /// # Invariants
 ///
 /// - A scope is here from the entry on that set it. Clients learn of it from its first authority on:
 ///   before that no client takes it over, and its holds go on as they were.
-/// - Authority counts only in the tenure in which the keeper got it.
+/// - Authority counts only in the tenure in which the machine got it.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     scopes: Mutex<BTreeMap<ScopePrefix, Entry>>,
@@ -59,7 +59,7 @@ impl Board {
         self.changed.notify_one();
     }
 
-    /// Records the authority that the keeper of that tenure has now.
+    /// Records the authority that the machine of that tenure has now.
     pub(super) fn publish(&self, scope: &ScopePrefix, tenure: Tenure, right: Option<Right>) {
         if let Some(entry) = self.lock().get_mut(scope) {
             entry.authority = right.map(|right| (tenure, right));

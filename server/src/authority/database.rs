@@ -1,4 +1,4 @@
-//! Cassandra as the keepers reach it. The connection is made with the first statement, so that the
+//! Cassandra as the authorities reach it. The connection is made with the first statement, so that the
 //! server starts and serves all other names whatever the state of Cassandra.
 
 use std::fs;

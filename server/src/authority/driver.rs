@@ -1,4 +1,4 @@
-//! Carries out the steps of a scope's [`Keeper`], and reports the results to it.
+//! Carries out the steps of a scope's [`AuthorityMachine`], and reports the results to it.
 //!
 //! Two loops run beside each other: one asks Cassandra, with at most one statement under way; the other
 //! proposes to the core. So a statement that hangs cannot delay the suspension of the scope.
@@ -17,11 +17,11 @@ use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::Notify;
 
 use super::board::Board;
-use super::keeper::{Keeper, is_bump};
 use super::leases::Leases;
-use super::standing::Standing;
+use super::machine::{AuthorityMachine, is_bump};
+use super::settings::FallbackSettings;
+use super::status::AuthorityStatus;
 use super::step::{CoreStep, RowStep};
-use super::terms::Terms;
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
 
@@ -34,7 +34,7 @@ pub(super) struct Driver {
     /// The scope as it was when this driver began.
     begun_with: Option<ScopeState>,
     tenure: Tenure,
-    terms: Terms,
+    terms: FallbackSettings,
     /// The cluster of this node.
     cluster: Option<ClusterTag>,
     consensus: Arc<dyn Consensus>,
@@ -42,7 +42,7 @@ pub(super) struct Driver {
     row: Authority,
     leases: Leases,
     board: Arc<Board>,
-    keeper: Mutex<Keeper>,
+    machine: Mutex<AuthorityMachine>,
     /// Limit for the answer to any statement but a bump.
     limit: Mutex<AnswerLimit>,
     /// Cassandra does not answer, and this was logged.
@@ -61,7 +61,7 @@ impl fmt::Debug for Driver {
 /// What all drivers of a leader share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) terms: Terms,
+    pub(super) terms: FallbackSettings,
     pub(super) cluster: Arc<dyn ClusterId>,
     pub(super) consensus: Arc<dyn Consensus>,
     pub(super) runtime: Runtime,
@@ -82,7 +82,7 @@ impl Driver {
         Self {
             row: Authority::new(tables.clone(), runtime.clock.clone(), scope.as_str()),
             leases: Leases::new(tables, scope.as_str()),
-            keeper: Mutex::new(Keeper::new(terms, told_at, first_beat)),
+            machine: Mutex::new(AuthorityMachine::new(terms, told_at, first_beat)),
             limit: Mutex::new(AnswerLimit::between(
                 terms.durations.bump_every(),
                 terms.durations.take_over_wait() / 2,
@@ -101,8 +101,8 @@ impl Driver {
         }
     }
 
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    fn machine(&self) -> MutexGuard<'_, AuthorityMachine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn limit(&self) -> MutexGuard<'_, AnswerLimit> {
@@ -122,10 +122,10 @@ impl Driver {
     }
 
     /// The status that is shown to operators and in metrics.
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn status(&self) -> AuthorityStatus {
         let (now, core) = (self.now(), self.core());
-        let keeper = self.keeper();
-        Standing::of(&keeper, now, core)
+        let machine = self.machine();
+        AuthorityStatus::of(&machine, now, core)
     }
 
     /// Keeps the scope until it is removed. Dropped when the tenure ends, whatever is under way.
@@ -141,7 +141,7 @@ impl Driver {
 
     async fn keep_row(&self) {
         while let Some(core) = self.core() {
-            let step = self.keeper().row_step(self.now(), core);
+            let step = self.machine().row_step(self.now(), core);
             if let RowStep::Wait(until) = step {
                 self.wait(Some(until), &self.row_news).await;
                 continue;
@@ -155,12 +155,12 @@ impl Driver {
     /// Publishes the authority for all answers from now on.
     fn tell(&self) {
         let fresh = self.core().is_some_and(|core| core.fresh);
-        let authority = self.keeper().authority();
+        let authority = self.machine().authority();
         self.board.publish(&self.scope, self.tenure, authority);
         // Clients learn of a scope with its first authority: until then its holds are as they were.
         if fresh && authority.is_some() {
             let told_at = self.now() + with_allowance(longest_ttl(&*self.consensus));
-            self.keeper().tells_until(told_at);
+            self.machine().tells_until(told_at);
         }
     }
 
@@ -187,29 +187,29 @@ impl Driver {
                 match (look, core) {
                     (Ok(look), Some(core)) => {
                         self.answered();
-                        self.keeper().read(look, core);
+                        self.machine().read(look, core);
                     }
                     (Ok(_), None) => {}
                     (Err(fault), _) => {
                         self.complain("be read", &fault);
-                        self.keeper().not_read(matches!(fault, Fault::Refused(_)), now);
+                        self.machine().not_read(matches!(fault, Fault::Refused(_)), now);
                     }
                 }
             }
             RowStep::Confirm => {
                 let confirmed = self.consensus.confirm().await;
                 let led = confirmed.is_ok_and(|confirmed| confirmed.tenure == self.tenure);
-                self.keeper().confirmed(led, self.now());
+                self.machine().confirmed(led, self.now());
             }
             RowStep::Create(row) => {
                 let row = AuthorityRow { cluster: self.cluster, ..row };
-                self.keeper().writes();
+                self.machine().writes();
                 let created = self.patiently(self.row.create(row)).await;
                 self.note(None, row, created);
             }
             RowStep::Change { from, to } => {
                 let to = self.adopted(from, to);
-                self.keeper().writes();
+                self.machine().writes();
                 let change = self.row.change(from, to);
                 let changed = if is_bump(from, to) {
                     self.within(self.terms.durations.bump_every(), change).await
@@ -220,7 +220,7 @@ impl Driver {
             }
             RowStep::Count => {
                 let counted = self.patiently(self.leases.count()).await;
-                self.keeper().counted(counted.ok(), self.now());
+                self.machine().counted(counted.ok(), self.now());
             }
         }
     }
@@ -252,16 +252,16 @@ impl Driver {
     fn note(&self, from: Option<AuthorityRow>, to: AuthorityRow, answer: Result<Change, Fault>) {
         let now = self.now();
         let Some(core) = self.core() else { return };
-        let mut keeper = self.keeper();
-        let before = keeper.row().map(|row| row.mode);
+        let mut machine = self.machine();
+        let before = machine.row().map(|row| row.mode);
         match answer {
-            Ok(change) => keeper.written(from, to, change, now, core),
+            Ok(change) => machine.written(from, to, change, now, core),
             Err(fault) => {
-                keeper.not_written(from, to, now, core);
+                machine.not_written(from, to, now, core);
                 self.complain("be changed", &fault);
             }
         }
-        if keeper.row() == Some(to) && before != Some(to.mode) {
+        if machine.row() == Some(to) && before != Some(to.mode) {
             let scope = self.scope.as_str();
             tracing::info!(scope, "the authority row says: {to}");
         }
@@ -316,7 +316,7 @@ impl Driver {
 
     async fn keep_core(&self) {
         while let Some(core) = self.core() {
-            let step = self.keeper().core_step(self.now(), core);
+            let step = self.machine().core_step(self.now(), core);
             let scope = self.scope.clone();
             let command = match step {
                 CoreStep::Wait(until) => {
@@ -339,10 +339,10 @@ impl Driver {
     /// Sets the row to retired, so that no client takes over any more; `false` if that is not done by
     /// `until`.
     pub(super) async fn retire(&self, until: Instant) -> bool {
-        self.keeper().retire(until);
+        self.machine().retire(until);
         self.row_news.notify_one();
         while self.now() < until {
-            if self.keeper().is_retired() {
+            if self.machine().is_retired() {
                 return true;
             }
             self.runtime.sleep(PROPOSE_AGAIN).await;

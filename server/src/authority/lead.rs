@@ -1,4 +1,4 @@
-//! The keepers of a node: one for each scope, while the node leads.
+//! The authorities of a node: one for each scope, while the node leads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use holdfast_runtime::{Runtime, Task};
 
 use super::board::Board;
 use super::driver::{Driver, Shared};
-use super::standing::Standing;
-use super::terms::Terms;
+use super::settings::FallbackSettings;
+use super::status::AuthorityStatus;
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
 
@@ -22,9 +22,9 @@ const SUSPEND_AGAIN: Duration = Duration::from_millis(100);
 
 /// Keeps the scopes of one node while it leads.
 #[derive(Debug)]
-pub struct Keepers {
+pub struct ScopeAuthorities {
     runtime: Runtime,
-    kept: Arc<Kept>,
+    drivers: Arc<RunningDrivers>,
     has_fallback: bool,
     _lead: Task,
 }
@@ -33,9 +33,9 @@ type Drivers = BTreeMap<ScopePrefix, (Arc<Driver>, Task)>;
 
 /// The drivers of the current tenure.
 #[derive(Debug, Default)]
-struct Kept(Mutex<Drivers>);
+struct RunningDrivers(Mutex<Drivers>);
 
-impl Kept {
+impl RunningDrivers {
     fn lock(&self) -> MutexGuard<'_, Drivers> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +54,7 @@ pub enum NotRetired {
          on every member"
     )]
     NoFallback,
-    /// No keeper has the scope on this node now.
+    /// No machine has the scope on this node now.
     #[error("nobody keeps the scope {scope} at the moment; ask again")]
     NotKept {
         /// Its prefix.
@@ -73,16 +73,16 @@ pub enum NotRetired {
     },
 }
 
-impl Keepers {
+impl ScopeAuthorities {
     /// Starts to follow the node's role. Without `fallback` it only suspends the existing scopes.
     pub(crate) fn start(
         consensus: Arc<dyn Consensus>,
         board: Arc<Board>,
         cluster: Arc<dyn ClusterId>,
-        fallback: Option<(Terms, Arc<Tables>)>,
+        fallback: Option<(FallbackSettings, Arc<Tables>)>,
         runtime: Runtime,
     ) -> Self {
-        let kept = Arc::new(Kept::default());
+        let drivers = Arc::new(RunningDrivers::default());
         let has_fallback = fallback.is_some();
         let shared = fallback.map(|(terms, tables)| Shared {
             terms,
@@ -92,9 +92,10 @@ impl Keepers {
             tables,
             board: board.clone(),
         });
-        let lead = Lead { consensus, board, shared, runtime: runtime.clone(), kept: kept.clone() };
+        let lead =
+            Lead { consensus, board, shared, runtime: runtime.clone(), drivers: drivers.clone() };
         let lead = runtime.spawn("authority", lead.run());
-        Self { runtime, kept, has_fallback, _lead: lead }
+        Self { runtime, drivers, has_fallback, _lead: lead }
     }
 
     /// Whether this node has settings for fallback.
@@ -103,14 +104,14 @@ impl Keepers {
     }
 
     /// The status of a scope on this node; `None` if this node does not keep it.
-    pub fn standing(&self, scope: &ScopePrefix) -> Option<Standing> {
-        self.kept.get(scope).map(|driver| driver.standing())
+    pub fn status(&self, scope: &ScopePrefix) -> Option<AuthorityStatus> {
+        self.drivers.get(scope).map(|driver| driver.status())
     }
 
     /// The status of every scope that this node keeps.
-    pub fn standings(&self) -> Vec<(ScopePrefix, Standing)> {
-        let kept = self.kept.lock();
-        kept.iter().map(|(scope, (driver, _))| (scope.clone(), driver.standing())).collect()
+    pub fn statuses(&self) -> Vec<(ScopePrefix, AuthorityStatus)> {
+        let drivers = self.drivers.lock();
+        drivers.iter().map(|(scope, (driver, _))| (scope.clone(), driver.status())).collect()
     }
 
     /// Sets a scope's row to retired before the scope is removed, so that no client takes over any more.
@@ -123,13 +124,12 @@ impl Keepers {
         if !self.has_fallback {
             return Err(NotRetired::NoFallback);
         }
-        let driver = self.kept.get(scope);
+        let driver = self.drivers.get(scope);
         let driver = driver.ok_or_else(|| NotRetired::NotKept { scope: scope.clone() })?;
         if driver.retire(self.runtime.clock.now() + RETIRE_WITHIN).await {
             return Ok(());
         }
-        let said =
-            driver.standing().row.map_or_else(|| "nothing".to_owned(), |row| row.to_string());
+        let said = driver.status().row.map_or_else(|| "nothing".to_owned(), |row| row.to_string());
         Err(NotRetired::RowSays { scope: scope.clone(), said })
     }
 }
@@ -140,7 +140,7 @@ struct Lead {
     board: Arc<Board>,
     shared: Option<Shared>,
     runtime: Runtime,
-    kept: Arc<Kept>,
+    drivers: Arc<RunningDrivers>,
 }
 
 impl Lead {
@@ -157,7 +157,7 @@ impl Lead {
                         () = self.keep(tenure) => false,
                     };
                     // The drivers' tasks end here: nothing of a tenure outlives it.
-                    self.kept.lock().clear();
+                    self.drivers.lock().clear();
                     open
                 }
                 None => role.changed().await.is_ok(),
@@ -191,11 +191,11 @@ impl Lead {
 
     /// A driver begins without authority: the first thing it does is to suspend its scope.
     fn match_drivers(&self, shared: &Shared, tenure: Tenure, scopes: &BTreeMap<ScopePrefix, bool>) {
-        let mut kept = self.kept.lock();
+        let mut drivers = self.drivers.lock();
         // A driver that ended saw its scope removed; the scope may have been set again since.
-        kept.retain(|scope, (_, task)| scopes.contains_key(scope) && !task.is_finished());
+        drivers.retain(|scope, (_, task)| scopes.contains_key(scope) && !task.is_finished());
         for scope in scopes.keys() {
-            kept.entry(scope.clone()).or_insert_with(|| {
+            drivers.entry(scope.clone()).or_insert_with(|| {
                 let driver = Arc::new(Driver::new(shared, scope.clone(), tenure));
                 let task = self.runtime.spawn("scope", driver.clone().run());
                 (driver, task)

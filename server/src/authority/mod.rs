@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!                    row_step, core_step
-//!   keeper (rules) ◀──────────────────────── driver ───▶ authority row, leases (Cassandra)
+//!   machine (rules) ◀──────────────────────── driver ───▶ authority row, leases (Cassandra)
 //!          │  answers, moments                 │  └─────▶ Suspend, Resume, RaiseEpoch (core)
 //!          ▼                                   ▼
 //!      authority ───────────────────────────▶ board ───▶ KeptAlive, Opened
@@ -37,12 +37,12 @@ mod changing;
 #[cfg(feature = "fallback")]
 mod database;
 mod driver;
-mod keeper;
 mod lead;
 mod leases;
-mod standing;
+mod machine;
+mod settings;
+mod status;
 mod step;
-mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -51,9 +51,9 @@ use std::sync::Arc;
 use holdfast_keyspace::database::Database;
 
 pub(crate) use board::Board;
-pub use lead::{Keepers, NotRetired};
-pub use standing::Standing;
-pub use terms::Terms;
+pub use lead::{NotRetired, ScopeAuthorities};
+pub use settings::FallbackSettings;
+pub use status::AuthorityStatus;
 
 use crate::config::FallbackConfig;
 

@@ -1,4 +1,4 @@
-//! The outputs of a [`Keeper`](super::keeper::Keeper): the next steps, the authority, and what is wrong.
+//! The outputs of a [`AuthorityMachine`](super::machine::AuthorityMachine): the next steps, the authority, and what is wrong.
 
 use holdfast_keyspace::authority::AuthorityRow;
 use holdfast_runtime::Instant;
@@ -57,7 +57,7 @@ pub(super) enum Trouble {
     RowOdd,
 }
 
-/// Counters of a keeper.
+/// Counters of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Changes of the row's mode that were seen.

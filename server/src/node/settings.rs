@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::Runtime;
 
-use crate::authority::{self, Terms};
+use crate::authority::{self, FallbackSettings};
 use crate::config::{Config, FallbackConfig, Member};
 use crate::raft::{self, ReplicaConfig};
 use crate::session::SessionSettings;
@@ -59,17 +59,20 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
     }
 }
 
-/// For the keepers of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
+/// For the authorities of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
 /// before there is a scope.
-pub(super) fn fallback(config: &Config, runtime: &Runtime) -> Option<(Terms, Arc<Tables>)> {
+pub(super) fn fallback(
+    config: &Config,
+    runtime: &Runtime,
+) -> Option<(FallbackSettings, Arc<Tables>)> {
     let fallback = Some(&config.fallback).filter(|fallback| fallback.is_set())?;
     let tables = Tables::new(authority::database(fallback)?, runtime.clock.clone());
     Some((terms(fallback)?, Arc::new(tables)))
 }
 
-fn terms(fallback: &FallbackConfig) -> Option<Terms> {
+fn terms(fallback: &FallbackConfig) -> Option<FallbackSettings> {
     let millis = Duration::from_millis;
-    Some(Terms {
+    Some(FallbackSettings {
         // Checked with the settings.
         durations: fallback.durations().ok()?,
         drain_limit: millis(fallback.drain_limit_ms),

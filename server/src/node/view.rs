@@ -7,7 +7,7 @@ use bytes::Bytes;
 use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
-use crate::authority::Keepers;
+use crate::authority::ScopeAuthorities;
 use crate::config::Config;
 use crate::consensus::{Consensus, Role};
 use crate::http::{Inspected, Readiness};
@@ -236,15 +236,15 @@ impl Sampler {
             let scopes = table.scopes().map(|view| ScopeSample {
                 prefix: view.scope.as_str().to_owned(),
                 state: view.state,
-                standing: None,
+                status: None,
             });
             sample.scopes = scopes.collect();
         });
-        let standings = self.hub.keepers().map(Keepers::standings).unwrap_or_default();
-        for (scope, standing) in standings {
+        let statuses = self.hub.authorities().map(ScopeAuthorities::statuses).unwrap_or_default();
+        for (scope, status) in statuses {
             let mut samples = sample.scopes.iter_mut();
             if let Some(sample) = samples.find(|sample| sample.prefix == scope.as_str()) {
-                sample.standing = Some(standing);
+                sample.status = Some(status);
             }
         }
         sample

@@ -10,7 +10,7 @@ use holdfast_proto::v1::scope_service_server::ScopeService;
 use tonic::{Request, Response, Status};
 
 use super::status;
-use crate::authority::{Keepers, NotRetired, Standing};
+use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
 use crate::consensus::propose_when_known;
 use crate::session::{Hub, refusals};
 
@@ -31,10 +31,10 @@ impl ScopeApi {
         confirmed.map(drop).map_err(|error| status::of_propose_error(&error))
     }
 
-    /// The keepers of the scopes, if this node has settings for fallback.
-    fn keepers(&self) -> Result<&Keepers, Status> {
-        let keepers = self.hub.keepers().filter(|keepers| keepers.has_fallback());
-        keepers.ok_or_else(|| refused(&NotRetired::NoFallback))
+    /// The authorities of the scopes, if this node has settings for fallback.
+    fn authorities(&self) -> Result<&ScopeAuthorities, Status> {
+        let authorities = self.hub.authorities().filter(|authorities| authorities.has_fallback());
+        authorities.ok_or_else(|| refused(&NotRetired::NoFallback))
     }
 
     async fn change(&self, command: Command) -> Result<Option<ScopeState>, Status> {
@@ -53,9 +53,10 @@ impl ScopeApi {
         self.hub.consensus().read(&mut |table, _| {
             scopes = table.scopes().map(|view| (view.scope.clone(), view.state)).collect();
         });
-        let keepers = self.hub.keepers();
-        let standing = |scope: &ScopePrefix| keepers.and_then(|keepers| keepers.standing(scope));
-        scopes.iter().map(|(scope, state)| info(scope, *state, standing(scope))).collect()
+        let authorities = self.hub.authorities();
+        let status =
+            |scope: &ScopePrefix| authorities.and_then(|authorities| authorities.status(scope));
+        scopes.iter().map(|(scope, state)| info(scope, *state, status(scope))).collect()
     }
 }
 
@@ -67,7 +68,7 @@ impl ScopeService for ScopeApi {
     ) -> Result<Response<v1::SetScopeResponse>, Status> {
         let scope = prefix(&request.get_ref().scope)?;
         self.lead().await?;
-        self.keepers()?;
+        self.authorities()?;
         let now = self.change(Command::SetScope { scope }).await?;
         let epoch = now.map_or(0, |now| now.epoch).into();
         Ok(Response::new(v1::SetScopeResponse { epoch }))
@@ -84,7 +85,7 @@ impl ScopeService for ScopeApi {
         let mut known = false;
         self.hub.consensus().read(&mut |table, _| known = table.scope(&scope).is_some());
         if known {
-            let retired = self.keepers()?.retire(&scope).await;
+            let retired = self.authorities()?.retire(&scope).await;
             retired.map_err(|error| refused(&error))?;
             self.change(Command::RemoveScope { scope }).await?;
         }
@@ -96,7 +97,7 @@ impl ScopeService for ScopeApi {
         _request: Request<v1::ListScopesRequest>,
     ) -> Result<Response<v1::ListScopesResponse>, Status> {
         self.lead().await?;
-        let has_fallback = self.hub.keepers().is_some_and(Keepers::has_fallback);
+        let has_fallback = self.hub.authorities().is_some_and(ScopeAuthorities::has_fallback);
         Ok(Response::new(v1::ListScopesResponse { scopes: self.scopes(), has_fallback }))
     }
 }
@@ -109,27 +110,27 @@ fn refused(why: &NotRetired) -> Status {
     status::of_refusal(&refusals::refusal(RefusalReason::Scope, why.to_string()))
 }
 
-fn info(scope: &ScopePrefix, state: ScopeState, standing: Option<Standing>) -> v1::ScopeInfo {
+fn info(scope: &ScopePrefix, state: ScopeState, status: Option<AuthorityStatus>) -> v1::ScopeInfo {
     let told = v1::ScopeInfo {
         scope: scope.as_str().to_owned(),
         epoch: state.epoch.into(),
         suspended: state.suspended,
         ..v1::ScopeInfo::default()
     };
-    let Some(standing) = standing else { return told };
+    let Some(status) = status else { return told };
     let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     v1::ScopeInfo {
-        row: standing.row.map(|row| v1::AuthorityRow {
+        row: status.row.map(|row| v1::AuthorityRow {
             mode: row.mode.to_string(),
             epoch: row.epoch.into(),
             take_over_ms: millis(row.durations.take_over_wait()),
             hold_ms: millis(row.durations.v()),
         }),
-        authority_ms: standing.authority.map(millis),
-        beat_age_ms: standing.beat_age.map(millis),
-        switches: standing.switches,
-        refused_switches: standing.refused_switches,
-        trouble: standing.trouble.unwrap_or_default().to_owned(),
+        authority_ms: status.authority.map(millis),
+        beat_age_ms: status.beat_age.map(millis),
+        switches: status.switches,
+        refused_switches: status.refused_switches,
+        trouble: status.trouble.unwrap_or_default().to_owned(),
         ..told
     }
 }

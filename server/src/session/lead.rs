@@ -12,7 +12,7 @@ use holdfast_runtime::Instant;
 use tokio::sync::watch::Receiver;
 
 use super::error::StreamError;
-use super::leases::{Heard, Leases};
+use super::leases::{Leases, PendingKeepAlive};
 use super::registry::Registry;
 use super::watch;
 use crate::consensus::{Committed, Consensus, Role};
@@ -141,7 +141,7 @@ impl Lead {
 
     /// The round is confirmed, and everything committed before it is applied: a session that has a
     /// lease is alive in that state (§5.1).
-    fn acknowledge(&self, tenure: Tenure, round: &[Heard]) {
+    fn acknowledge(&self, tenure: Tenure, round: &[PendingKeepAlive]) {
         let index = self.registry.applied();
         self.registry.with_leases(tenure, |leases| {
             for heard in round {

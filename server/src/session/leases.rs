@@ -44,7 +44,7 @@ pub(super) enum NotResumed {
 
 /// A keepalive that waits for a quorum round.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
+pub(super) struct PendingKeepAlive {
     pub(super) session: SessionId,
     pub(super) seq: u64,
     /// The moment of its receipt.
@@ -60,7 +60,7 @@ pub(super) struct Leases {
     clock: LeaseClock,
     table: LeaseTable,
     /// The newest keepalive of each session that waits for the next round.
-    waiting: BTreeMap<SessionId, Heard>,
+    waiting: BTreeMap<SessionId, PendingKeepAlive>,
     /// Sessions whose expiry was proposed and ended without an outcome.
     unsettled: BTreeSet<SessionId>,
     /// Sessions that only resumes have renewed, and since when, on the lease clock.
@@ -113,7 +113,7 @@ impl Leases {
 
     /// Takes a keepalive. `false` if it will never be acknowledged: the session is over, or its expiry
     /// is under way (§5.2).
-    pub(super) fn heard(&mut self, heard: Heard) -> bool {
+    pub(super) fn heard(&mut self, heard: PendingKeepAlive) -> bool {
         let session = heard.session;
         // One mark per session and round: the newest keepalive answers for those before it.
         if let Some(before) = self.waiting.get_mut(&session) {
@@ -129,13 +129,13 @@ impl Leases {
 
     /// Returns the keepalives for the round that begins now: all of them came in before it (§5.1). Their
     /// marks stay until [`Leases::acknowledge`] or [`Leases::put_back`].
-    pub(super) fn take_waiting(&mut self) -> Vec<Heard> {
+    pub(super) fn take_waiting(&mut self) -> Vec<PendingKeepAlive> {
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 
     /// Renews from the keepalive's receipt: a round begun after it confirmed this tenure. `false`: the
     /// keepalive must not be acknowledged.
-    pub(super) fn acknowledge(&mut self, heard: &Heard) -> bool {
+    pub(super) fn acknowledge(&mut self, heard: &PendingKeepAlive) -> bool {
         let renewed = self.renew(heard.session, heard.at);
         self.table.answered(heard.session);
         renewed
@@ -143,7 +143,7 @@ impl Leases {
 
     /// A round failed: its keepalives wait for the next one, unless a newer one of the session waits
     /// already.
-    pub(super) fn put_back(&mut self, round: Vec<Heard>) {
+    pub(super) fn put_back(&mut self, round: Vec<PendingKeepAlive>) {
         for heard in round {
             match self.waiting.entry(heard.session) {
                 Entry::Occupied(newer) => self.table.answered(*newer.key()),

@@ -62,7 +62,7 @@ pub use error::StreamError;
 pub use metrics::SessionMetrics;
 pub use settings::SessionSettings;
 
-use crate::authority::{Keepers, Terms};
+use crate::authority::{FallbackSettings, ScopeAuthorities};
 use crate::consensus::Consensus;
 use lead::Lead;
 use registry::Registry;
@@ -86,8 +86,8 @@ pub struct Hub {
     registry: Arc<Registry>,
     consensus: Arc<dyn Consensus>,
     cluster_id: Arc<dyn ClusterId>,
-    /// The keepers of this node's scopes with fallback, once started.
-    keepers: OnceLock<Keepers>,
+    /// The authorities of this node's scopes with fallback, once started.
+    authorities: OnceLock<ScopeAuthorities>,
     /// The leader's task; it ends with the hub.
     _lead: Task,
 }
@@ -105,21 +105,23 @@ impl Hub {
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.runtime.spawn("session-lead", lead.run());
-        Self { registry, consensus, cluster_id, keepers: OnceLock::new(), _lead: lead }
+        Self { registry, consensus, cluster_id, authorities: OnceLock::new(), _lead: lead }
     }
 
     /// Keeps the scopes with fallback while this node leads; without `fallback`, it suspends them, so
     /// that nothing in them is granted. Call it once, before the node serves, inside the runtime.
-    pub fn keep_scopes(&self, fallback: Option<(Terms, Arc<Tables>)>) {
+    pub fn keep_scopes(&self, fallback: Option<(FallbackSettings, Arc<Tables>)>) {
         let registry = &self.registry;
         let (consensus, board) = (self.consensus.clone(), registry.board.clone());
         let (cluster, runtime) = (self.cluster_id.clone(), registry.runtime.clone());
-        let _ = self.keepers.set(Keepers::start(consensus, board, cluster, fallback, runtime));
+        let _ = self
+            .authorities
+            .set(ScopeAuthorities::start(consensus, board, cluster, fallback, runtime));
     }
 
-    /// The keepers of the scopes on this node, if they were started.
-    pub fn keepers(&self) -> Option<&Keepers> {
-        self.keepers.get()
+    /// The authorities of the scopes on this node, if they were started.
+    pub fn authorities(&self) -> Option<&ScopeAuthorities> {
+        self.authorities.get()
     }
 
     /// The replica behind it.

@@ -12,7 +12,7 @@ use super::inbox::Received;
 use super::leases::NotResumed;
 use super::pages::Pages;
 use super::proof::{Key, SECRET_BYTES, Secret, hash_of};
-use super::registry::{Registry, Visit};
+use super::registry::{Registration, Registry};
 use super::{Hub, answers, refusals};
 use crate::consensus::propose;
 use crate::error::ProposeError;
@@ -57,7 +57,7 @@ impl Taking<'_> {
 /// A resume: its key, its stream, and when it came in.
 #[derive(Clone, Copy)]
 struct Resume<'a> {
-    visit: &'a Visit,
+    registration: &'a Registration,
     tenure: Tenure,
     at: Instant,
     key: &'a Key,
@@ -97,7 +97,7 @@ impl Hub {
     /// runs out.
     pub(super) async fn open(
         &self,
-        visit: &Visit,
+        registration: &Registration,
         first: Received,
     ) -> Result<Start<'_>, StreamError> {
         let at = first.at;
@@ -115,9 +115,11 @@ impl Hub {
         }
         let Some(tenure) = self.registry.tenure() else { return Ok(self.redirect()) };
         match opening {
-            Opening::Fresh { ttl_ms, label } => self.open_fresh(visit, tenure, ttl_ms, label).await,
+            Opening::Fresh { ttl_ms, label } => {
+                self.open_fresh(registration, tenure, ttl_ms, label).await
+            }
             Opening::Resume { key, in_pages, .. } => {
-                self.resume(Resume { visit, tenure, at, key: &key, in_pages }).await
+                self.resume(Resume { registration, tenure, at, key: &key, in_pages }).await
             }
         }
     }
@@ -126,7 +128,7 @@ impl Hub {
     /// tenure the lease may be acknowledged (§5.1).
     async fn open_fresh(
         &self,
-        visit: &Visit,
+        registration: &Registration,
         tenure: Tenure,
         ttl_ms: Option<u64>,
         label: Label,
@@ -146,10 +148,10 @@ impl Hub {
             return Ok(self.redirect());
         }
         let Fresh { session, secret, ttl_ms, index } = fresh;
-        visit.attach(&mut state, session)?;
+        registration.attach(&mut state, session)?;
         let secret = secret.to_vec().into();
         let opened = Opened { secret, ..self.opened(tenure, session, ttl_ms) };
-        visit.seat.push(index, Body::Opened(opened));
+        registration.handle.push(index, Body::Opened(opened));
         Ok(Start::Attached(Attachment { session, pages: None, taking: Taking::Done }))
     }
 
@@ -226,10 +228,10 @@ impl Hub {
         if let Some(turned) = self.attach(resume, ttl_ms)? {
             return Ok(turned);
         }
-        let Resume { visit, tenure, .. } = resume;
+        let Resume { registration, tenure, .. } = resume;
         let lease_unmoved = in_pages;
         let opened = Opened { lease_unmoved, ..self.opened(tenure, session, ttl_ms) };
-        visit.seat.begin(index, opened, state);
+        registration.handle.begin(index, opened, state);
         let taking = Taking::Whole { since: self.registry.runtime.clock.now() };
         let pages = Some(pages).filter(|pages| !pages.is_empty());
         Ok(Start::Attached(Attachment { session, pages, taking }))
@@ -244,10 +246,10 @@ impl Hub {
     /// so the lease is renewed first in that case, or Opened is not sent (§5.1, I6).
     /// first, or Opened is not sent (§5.1, I6).
     fn attach(&self, resume: Resume<'_>, ttl_ms: u64) -> Result<Option<Start<'_>>, StreamError> {
-        let Resume { visit, tenure, at, key, in_pages } = resume;
+        let Resume { registration, tenure, at, key, in_pages } = resume;
         let session = key.session;
         let mut state = self.registry.lock();
-        visit.may_attach(&state, session)?;
+        registration.may_attach(&state, session)?;
         let Some(leases) = state.leases.as_mut().filter(|leases| leases.tenure() == tenure) else {
             drop(state);
             return Ok(Some(self.redirect()));
@@ -263,7 +265,7 @@ impl Hub {
             leases.renew_by_resume(session, ttl_ms, at)
         };
         match renewed {
-            Ok(()) => visit.attach(&mut state, session).map(|()| None),
+            Ok(()) => registration.attach(&mut state, session).map(|()| None),
             Err(NotResumed::Over) => {
                 Err(unavailable("the session's lease has run out and is being ended"))
             }

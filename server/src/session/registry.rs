@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use super::answers::{frame, now_ms};
 use super::call_error::{CallError, unavailable};
 use super::error::StreamError;
-use super::leases::{Heard, Leases};
+use super::leases::{Leases, PendingKeepAlive};
 use super::metrics::SessionMetrics;
 use super::outbox::{Bounds, Outbox};
 use super::outboxes::Outboxes;
@@ -102,7 +102,7 @@ struct Stopping {
 
 /// A handle to push frames to a stream; it may outlive the stream, and then has no effect.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct StreamHandle {
     pub(super) registry: Arc<Registry>,
     pub(super) stream: StreamId,
     pub(super) outbox: Arc<Outbox>,
@@ -110,8 +110,8 @@ pub(super) struct Seat {
 
 /// The registration of a stream; the stream leaves when this is dropped.
 #[derive(Debug)]
-pub(super) struct Visit {
-    pub(super) seat: Seat,
+pub(super) struct Registration {
+    pub(super) handle: StreamHandle,
     /// Set once, when it is attached.
     session: OnceLock<SessionId>,
 }
@@ -161,7 +161,7 @@ impl Registry {
     /// # Errors
     ///
     /// [`StreamError::Limit`]; [`StreamError::Unavailable`] once the node stops.
-    pub(super) fn enter(self: &Arc<Self>) -> Result<Visit, StreamError> {
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Registration, StreamError> {
         let mut state = self.lock();
         if let Some(Stopping { leader }) = state.stopping.clone() {
             let message = STOPPING.to_owned();
@@ -179,8 +179,8 @@ impl Registry {
         let stream = StreamId(state.last_stream);
         let outbox = self.outboxes.open();
         state.streams.insert(stream, outbox.clone());
-        let seat = Seat { registry: self.clone(), stream, outbox };
-        Ok(Visit { seat, session: OnceLock::new() })
+        let handle = StreamHandle { registry: self.clone(), stream, outbox };
+        Ok(Registration { handle, session: OnceLock::new() })
     }
 
     /// Begins a tenure with the sessions that are open in the applied state. Call it under the table's
@@ -231,7 +231,7 @@ impl Registry {
     }
 
     /// A keepalive came in on the session's stream.
-    pub(super) fn heard(&self, heard: Heard) {
+    pub(super) fn heard(&self, heard: PendingKeepAlive) {
         self.metrics.keepalives.inc();
         let mut state = self.lock();
         if state.leases.as_mut().is_some_and(|leases| leases.heard(heard)) {
@@ -342,7 +342,7 @@ impl State {
     }
 }
 
-impl Seat {
+impl StreamHandle {
     /// Puts a frame into the stream's outbox.
     pub(super) fn push(&self, index: LogIndex, body: Body) {
         self.registry.push(&self.outbox, index, body);
@@ -364,14 +364,14 @@ impl Seat {
     }
 }
 
-impl Visit {
+impl Registration {
     /// Whether this may become the session's stream.
     ///
     /// # Errors
     ///
     /// [`StreamError`] if not.
     pub(super) fn may_attach(&self, state: &State, session: SessionId) -> Result<(), StreamError> {
-        let Seat { registry, stream, .. } = &self.seat;
+        let StreamHandle { registry, stream, .. } = &self.handle;
         match state.attached.get(&session) {
             // This stream came before one whose confirmation was faster.
             Some(newer) if newer.stream > *stream => {
@@ -389,7 +389,7 @@ impl Visit {
     /// [`StreamError`]: the session is not attached to this stream.
     pub(super) fn attach(&self, state: &mut State, session: SessionId) -> Result<(), StreamError> {
         self.may_attach(state, session)?;
-        let Seat { registry, stream, outbox } = &self.seat;
+        let StreamHandle { registry, stream, outbox } = &self.handle;
         let attached =
             Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
         if let Some(older) = state.attached.insert(session, attached) {
@@ -404,10 +404,10 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for Registration {
     /// The stream leaves. Its session keeps all it has: only its lease decides.
     fn drop(&mut self) {
-        let Seat { registry, stream, .. } = &self.seat;
+        let StreamHandle { registry, stream, .. } = &self.handle;
         let mut state = registry.lock();
         state.streams.remove(stream);
         if let Some(&session) = self.session.get()

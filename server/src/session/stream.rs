@@ -14,19 +14,19 @@ use holdfast_runtime::{Instant, Pipe};
 use super::error::StreamError;
 use super::frames::{Request, Unfit, read_request};
 use super::inbox::{Inbox, Received};
-use super::leases::Heard;
+use super::leases::PendingKeepAlive;
 use super::opening::{Attachment, Start, Taking};
 use super::outbox::End;
 use super::pages::Pages;
-use super::registry::{Seat, Visit};
+use super::registry::{Registration, StreamHandle};
 use super::{Hub, answers};
 use crate::consensus::Committed;
 use crate::error::ProposeError;
 
 /// A stream that has its session attached.
-struct Attended<'a> {
+struct AttachedStream<'a> {
     hub: &'a Hub,
-    seat: Seat,
+    handle: StreamHandle,
     session: SessionId,
     /// The highest mark of any frame so far.
     done_below: RequestId,
@@ -44,13 +44,13 @@ impl Hub {
     /// [`StreamError`]: what the client receives when the stream ends. `Ok`: its last frame said it, or
     /// the client went away.
     pub async fn serve(&self, pipe: Pipe<ServerFrames, ClientFrames>) -> Result<(), StreamError> {
-        let visit = self.registry.enter()?;
-        let outbox = visit.seat.outbox.clone();
+        let registration = self.registry.enter()?;
+        let outbox = registration.handle.outbox.clone();
         let runtime = &self.registry.runtime;
         let inbox =
             Inbox::new(pipe.incoming, runtime.clone(), self.registry.settings.frames_per_second);
         let reading = async {
-            let end = self.read(&visit, inbox).await;
+            let end = self.read(&registration, inbox).await;
             outbox.finish(None, end);
             std::future::pending::<()>().await;
         };
@@ -61,11 +61,11 @@ impl Hub {
         }
     }
 
-    async fn read(&self, visit: &Visit, mut inbox: Inbox) -> End {
+    async fn read(&self, registration: &Registration, mut inbox: Inbox) -> End {
         let Some(first) = self.first_frame(&mut inbox).await? else { return Ok(()) };
         let done_below = RequestId::new(first.frame.done_below);
         let start = {
-            let mut opening = std::pin::pin!(self.open(visit, first));
+            let mut opening = std::pin::pin!(self.open(registration, first));
             loop {
                 holdfast_runtime::select! {
                     start = &mut opening => break start?,
@@ -76,15 +76,15 @@ impl Hub {
         match start {
             Start::Turned(last) => {
                 let index = self.registry.applied();
-                visit.seat.outbox.finish(Some(answers::frame(index, last)), Ok(()));
+                registration.handle.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }
             Start::Attached(Attachment { session, pages, taking }) => {
-                let seat = visit.seat.clone();
-                let showing = self.show(&visit.seat, pages);
-                let attended = Attended { hub: self, seat, session, done_below, taking };
+                let handle = registration.handle.clone();
+                let showing = self.show(&registration.handle, pages);
+                let attached = AttachedStream { hub: self, handle, session, done_below, taking };
                 holdfast_runtime::select! {
-                    end = attended.read(inbox) => end,
+                    end = attached.read(inbox) => end,
                     () = showing => Ok(()),
                 }
             }
@@ -93,13 +93,13 @@ impl Hub {
 
     /// Puts the remaining pages of State into the stream's outbox, each once the one before it has left.
     /// Never ends by itself.
-    async fn show(&self, seat: &Seat, pages: Option<Pages>) {
+    async fn show(&self, handle: &StreamHandle, pages: Option<Pages>) {
         if let Some(mut pages) = pages {
-            while !pages.is_empty() && seat.outbox.wants_page().await {
+            while !pages.is_empty() && handle.outbox.wants_page().await {
                 self.consensus.read(&mut |table, _| {
                     let page_bytes = self.registry.settings.state_page_bytes;
                     let page = pages.next_page(table, self.registry.now_ms(table), page_bytes);
-                    seat.push_page(pages.index(), page);
+                    handle.push_page(pages.index(), page);
                 });
             }
         }
@@ -116,11 +116,11 @@ impl Hub {
     }
 }
 
-impl Attended<'_> {
+impl AttachedStream<'_> {
     async fn read(mut self, mut inbox: Inbox) -> End {
         while let Some(received) = inbox.next().await? {
             // A newer stream took over, or this one was sent away: what still comes in is ignored.
-            if self.seat.outbox.is_ended() {
+            if self.handle.outbox.is_ended() {
                 return Ok(());
             }
             self.handle(received)?;
@@ -140,7 +140,7 @@ impl Attended<'_> {
             Ok(request) => self.act(request, at),
             Err(Unfit::Refused { subject, refusal }) => {
                 let index = self.hub.registry.applied();
-                self.seat.push(index, answers::refused(subject, refusal));
+                self.handle.push(index, answers::refused(subject, refusal));
             }
             Err(Unfit::Protocol(error)) => return Err(error),
         }
@@ -163,8 +163,8 @@ impl Attended<'_> {
         let (session, done_below) = (self.session, self.done_below);
         match request {
             Request::KeepAlive { seq } => {
-                let outbox = self.seat.outbox.clone();
-                self.hub.registry.heard(Heard { session, seq, at, outbox });
+                let outbox = self.handle.outbox.clone();
+                self.hub.registry.heard(PendingKeepAlive { session, seq, at, outbox });
                 self.taking.keepalive_is_heard();
             }
             Request::Acquire { request, ref items, .. } if mutant!(GhostPush) => {
@@ -173,7 +173,7 @@ impl Attended<'_> {
                     let token = FencingToken::new(next.epoch, next.token + 1);
                     if let Some(token) = token {
                         let granted = answers::granted(request, token, items, &[]);
-                        self.seat.push(index, Body::Granted(granted));
+                        self.handle.push(index, Body::Granted(granted));
                     }
                 });
             }
@@ -195,13 +195,13 @@ impl Attended<'_> {
 
     /// Proposes a command about `subject`; its answer goes to the stream, if that still lives.
     fn submit(&self, command: Command, subject: Option<Subject>) {
-        let (seat, session) = (self.seat.clone(), self.session);
-        let done = move |result| seat.answer(session, subject, &result);
+        let (handle, session) = (self.handle.clone(), self.session);
+        let done = move |result| handle.answer(session, subject, &result);
         self.hub.consensus.submit(command, Box::new(done));
     }
 }
 
-impl Seat {
+impl StreamHandle {
     /// Sends the outcome of a command, where no event reported it.
     fn answer(
         &self,

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use holdfast::Client;
 use holdfast_recipes::{
-    Cassandra, Locker, LockerMode, LockerOptions, Patience, SerialScope, WorkQueue, WorkTables,
+    Cassandra, Locker, LockerMode, LockerOptions, SerialScope, Wait, WorkQueue, WorkTables,
 };
 use holdfast_runtime::Runtime;
 use holdfast_tests::fallback;
@@ -81,7 +81,7 @@ async fn main() {
 }
 
 async fn hold(scribe: &RemoteScribe, name: &str) {
-    let held = scribe.acquire(name, Patience::AtMost(Duration::from_mins(1))).await.unwrap();
+    let held = scribe.acquire(name, Wait::AtMost(Duration::from_mins(1))).await.unwrap();
     println!("held");
     while held.note() {
         Runtime::system().sleep(Duration::from_millis(5)).await;
@@ -91,7 +91,7 @@ async fn hold(scribe: &RemoteScribe, name: &str) {
 }
 
 async fn have(worker: &Worker) {
-    let had = worker.next(Patience::AtMost(Duration::from_mins(1))).await.unwrap().unwrap();
+    let had = worker.next(Wait::AtMost(Duration::from_mins(1))).await.unwrap().unwrap();
     println!("had {}", had.item().id());
     while had.note() {
         Runtime::system().sleep(Duration::from_millis(5)).await;

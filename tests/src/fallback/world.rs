@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast::{Admin, Client, Error, ScopeStatus};
-use holdfast_recipes::{Locker, LockerOptions, ModesTable, Patience, ScopeModes, Stage};
+use holdfast_recipes::{Locker, LockerOptions, ModesTable, ScopeModes, Stage, Wait};
 use holdfast_runtime::{Runtime, Task};
 
 use super::{SCOPE, TABLES, V, W, locker, settings};
@@ -166,7 +166,7 @@ impl World {
 
     /// The epoch in which `client` held `name` for a moment. On a slow machine authority may pass before it releases.
     pub async fn hold(&self, client: &RemoteScribe, name: &str) -> u64 {
-        let held = client.acquire(name, Patience::AtMost(secs(60))).await.unwrap();
+        let held = client.acquire(name, Wait::AtMost(secs(60))).await.unwrap();
         let epoch = self.tokens.last_epoch(name);
         held.keep(Duration::from_millis(50)).await;
         match held.release().await {

@@ -174,13 +174,13 @@ impl Caller {
         (request, wish): (u64, &Wish),
         left: Duration,
     ) -> Result<Granted, Status> {
-        let patience = match self.draw.below(4) {
+        let wait = match self.draw.below(4) {
             0 => Duration::from_millis(self.draw.below(500)),
             _ => left + ANSWERED_WITHIN,
         };
         let short = Duration::from_millis(1 + self.draw.below(400)).min(left);
         let twice = wish.wait && self.draw.below(3) == 0;
-        let late = self.call(acquire_of(session, request, wish, left), patience);
+        let late = self.call(acquire_of(session, request, wish, left), wait);
         if !twice {
             return late.await;
         }
@@ -192,9 +192,9 @@ impl Caller {
         }
     }
 
-    async fn call(&self, asked: AcquireRequest, patience: Duration) -> Result<Granted, Status> {
+    async fn call(&self, asked: AcquireRequest, wait: Duration) -> Result<Granted, Status> {
         let call =
-            self.line.ask(patience, |calls, node| async move { calls.acquire(&node, asked).await });
+            self.line.ask(wait, |calls, node| async move { calls.acquire(&node, asked).await });
         let answer = call.await?;
         answer.granted.ok_or_else(|| Status::internal("an answer without a grant"))
     }

@@ -147,8 +147,8 @@ impl Stage<'_> {
     pub(super) async fn transfer(&self) -> Option<()> {
         let asked =
             self.world.ask_leader(|leader| async move { leader.transfer_leader(None).await });
-        let patience = self.runtime.timeout(CHANGE_WITHIN, asked);
-        patience.await.ok()??.ok()
+        let wait = self.runtime.timeout(CHANGE_WITHIN, asked);
+        wait.await.ok()??.ok()
     }
 
     /// Whether a node may be lost for good: only one at a time, a majority of the voters stays, and clients still know a member.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast::{Builder, Client};
 use holdfast_keyspace::database::Database;
-use holdfast_recipes::{Cassandra, LockerOptions, Patience};
+use holdfast_recipes::{Cassandra, LockerOptions, Wait};
 use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 
@@ -75,11 +75,11 @@ impl LockerClient {
         draw: &mut Draw,
         granted: impl FnOnce(&RemoteHeld) + Send,
     ) {
-        let patience = match draw.below(4) {
-            0 => Patience::None,
-            _ => Patience::AtMost(Duration::from_millis(within_ms)),
+        let wait = match draw.below(4) {
+            0 => Wait::No,
+            _ => Wait::AtMost(Duration::from_millis(within_ms)),
         };
-        let Ok(held) = scribe.acquire(name, patience).await else { return };
+        let Ok(held) = scribe.acquire(name, wait).await else { return };
         self.grants.fetch_add(1, Ordering::Relaxed);
         granted(&held);
         held.keep(Duration::from_millis(draw.below(hold_ms + 1))).await;

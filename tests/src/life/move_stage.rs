@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use holdfast_recipes::{
-    Housekeeper, LockerMode, ModesTable, Patience, RemoteLocker as _, ScopeModes,
-    Stage as MoveStage, TokenTables,
+    Housekeeper, LockerMode, ModesTable, RemoteLocker as _, ScopeModes, Stage as MoveStage,
+    TokenTables, Wait,
 };
 
 use super::client::{Actor, begin};
@@ -233,7 +233,7 @@ impl Stage<'_> {
             let by = (recipe, in_history(VISITOR));
             let locker = start(&cassandra, client.clone(), by, LockerMode::Both).await;
             let locker = locker.map_err(|error| format!("enter: {error}"))?;
-            let guard = locker.acquire(MOVED, Patience::AtMost(SERVED_WITHIN)).await;
+            let guard = locker.acquire(MOVED, Wait::AtMost(SERVED_WITHIN)).await;
             let guard = guard.map_err(|error| format!("acquire: {error}"))?;
             guard.release().await.map_err(|error| format!("release: {error}"))?;
             drop(locker);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdfast_keyspace::authority::Durations;
-use holdfast_server::authority::Terms;
+use holdfast_server::authority::FallbackSettings;
 use serde::{Deserialize, Serialize};
 
 use super::fault::{CutOff, Fault, Kind, Shape, Way, Who};
@@ -185,10 +185,10 @@ impl ScopesPlan {
     }
 
     /// How the nodes keep scopes.
-    pub(super) fn terms(&self) -> Vec<Terms> {
+    pub(super) fn terms(&self) -> Vec<FallbackSettings> {
         let terms = |(w, v): &(u64, u64)| {
             let durations = Durations::new(Duration::from_secs(*w), Duration::from_secs(*v));
-            Terms {
+            FallbackSettings {
                 durations: durations.expect("they fit"),
                 drain_limit: Duration::from_millis(DRAIN_LIMIT_MS),
                 switch_every: Duration::from_millis(SWITCH_EVERY_MS),

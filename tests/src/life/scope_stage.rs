@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast_core::{Command, ScopePrefix};
 use holdfast_keyspace::model::Odds;
-use holdfast_recipes::{ModesTable, Patience, ScopeModes, Stage as MoveStage};
+use holdfast_recipes::{ModesTable, ScopeModes, Stage as MoveStage, Wait};
 use holdfast_server::consensus::{Consensus as _, propose};
 
 use super::client::{Actor, begin};
@@ -288,7 +288,7 @@ impl Stage<'_> {
             let scribe =
                 RemoteScribe::of(locker, in_history(VISITOR), recorder).on(runtime).fenced(judged);
             for name in NAMES {
-                let held = scribe.acquire(name, Patience::AtMost(SERVED_WITHIN)).await;
+                let held = scribe.acquire(name, Wait::AtMost(SERVED_WITHIN)).await;
                 let held = held.map_err(|error| format!("{name}: {error}"))?;
                 held.release().await.map_err(|error| format!("{name}: {error}"))?;
             }

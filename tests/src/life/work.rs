@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast::Error;
-use holdfast_recipes::{ItemId, Patience, WorkQueue, WorkTables};
+use holdfast_recipes::{ItemId, Wait, WorkQueue, WorkTables};
 use holdfast_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -117,11 +117,11 @@ impl Laborer {
             {
                 lock(&self.items.enqueued).insert(id);
             }
-            let patience = match self.draw.below(3) {
-                0 => Patience::None,
-                _ => Patience::AtMost(Duration::from_millis(self.draw.below(6_000))),
+            let wait = match self.draw.below(3) {
+                0 => Wait::No,
+                _ => Wait::AtMost(Duration::from_millis(self.draw.below(6_000))),
             };
-            if let Ok(Some(had)) = self.worker.next(patience).await {
+            if let Ok(Some(had)) = self.worker.next(wait).await {
                 let longest_ms = if self.draw.below(8) == 0 { 20_000 } else { 1_500 };
                 let length = Duration::from_millis(self.draw.below(longest_ms));
                 self.work_on(had, length).await;
@@ -225,7 +225,7 @@ impl Stage<'_> {
         let items = self.items.clone();
         let working = async move {
             while !items.left().is_empty() {
-                match last.worker.next(Patience::AtMost(Duration::from_mins(1))).await {
+                match last.worker.next(Wait::AtMost(Duration::from_mins(1))).await {
                     Ok(Some(had)) => last.work_on(had, Duration::from_millis(100)).await,
                     Ok(None) => {}
                     Err(error) => {

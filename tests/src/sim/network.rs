@@ -529,19 +529,19 @@ impl Network {
             self.until_that(move |state| !well(state)).await;
             select! {
                 () = self.until_that(well) => {}
-                () = self.0.world.sleep(self.patience()) => return self.note_missed(),
+                () = self.0.world.sleep(self.wait()) => return self.note_missed(),
             }
         }
     }
 
     /// Waits until unanswered keepalives have been missed for long enough.
     pub(super) async fn until_unanswered(&self) {
-        self.0.world.sleep(self.patience()).await;
+        self.0.world.sleep(self.wait()).await;
         self.note_missed();
     }
 
     /// How long keepalives may be missed.
-    fn patience(&self) -> Duration {
+    fn wait(&self) -> Duration {
         self.lock().between(KEEPALIVE_MIN, KEEPALIVE_MAX)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdfast_keyspace::database::{Database, Tables};
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Runtime, select};
-use holdfast_server::authority::Terms;
+use holdfast_server::authority::FallbackSettings;
 use holdfast_server::node::Condition;
 use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
 use holdfast_server::rpc::lock_calls;
@@ -89,7 +89,7 @@ pub(super) struct Start {
     pub(super) disk: VirtualDisk,
     pub(super) network: Network,
     /// How it keeps scopes with fallback, if it does.
-    pub(super) fallback: Option<(Terms, Arc<dyn Database>)>,
+    pub(super) fallback: Option<(FallbackSettings, Arc<dyn Database>)>,
     pub(super) observer: Arc<Observer>,
     pub(super) pledges: Arc<Pledges>,
     pub(super) logs: Arc<Logs>,

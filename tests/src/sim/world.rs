@@ -9,7 +9,7 @@ use holdfast::{Builder, Client};
 use holdfast_keyspace::database::Database;
 use holdfast_runtime::simulated::{Machine, Process};
 use holdfast_runtime::{Instant, Runtime, Transport};
-use holdfast_server::authority::Terms;
+use holdfast_server::authority::FallbackSettings;
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::{Replica, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
@@ -40,7 +40,7 @@ pub struct Settings {
     pub sessions: SessionSettings,
     /// How nodes keep scopes with fallback: one entry after the other, over nodes and the processes
     /// of each. Empty: not at all.
-    pub fallback: Vec<Terms>,
+    pub fallback: Vec<FallbackSettings>,
     /// Records what happens.
     pub trace: Trace,
 }
@@ -246,7 +246,7 @@ impl<'m> World<'m> {
     }
 
     /// How a process of a node keeps its scopes, and the tables as that node reaches them.
-    fn fallback_of(&self, id: u64, life: u64) -> Option<(Terms, Arc<dyn Database>)> {
+    fn fallback_of(&self, id: u64, life: u64) -> Option<(FallbackSettings, Arc<dyn Database>)> {
         let choices = &self.settings.fallback;
         let chosen = usize::try_from(id + life).unwrap_or(0) % choices.len().max(1);
         choices.get(chosen).map(|terms| (*terms, self.keyspace.reached_by(Host::Node(id))))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::{Lease, LeaseTable, LockerOptions, Patience};
+use holdfast_recipes::{Lease, LeaseTable, LockerOptions, Wait};
 use holdfast_tests::cassandra::{LEASE, Stage};
 
 use super::{SKEW, TTL, secs, sleep};
@@ -18,7 +18,7 @@ fn lease(stage: &Stage, service: &str, ttl: Duration, skew: Duration) -> Lease {
 async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_it() {
     let stage = Stage::set("election", &[LEASE]).await;
     let (first, second) = (lease(&stage, "one", TTL, SKEW), lease(&stage, "two", TTL, SKEW));
-    let leading = first.campaign("lead", "10.0.0.1:80", Patience::Endless).await.unwrap();
+    let leading = first.campaign("lead", "10.0.0.1:80", Wait::Forever).await.unwrap();
     let mut observer = second.observe("lead");
     let leader = observer.next().await.unwrap().unwrap();
     assert_eq!((&*leader.name, leader.value.as_deref()), ("one", Some("10.0.0.1:80")));
@@ -28,7 +28,7 @@ async fn observers_see_the_leaders_value_beyond_its_ttl_and_a_new_leader_after_i
     leading.set_value(Some("10.0.0.3:80".into())).await.unwrap();
     assert_eq!(observer.next().await.unwrap().unwrap().value.as_deref(), Some("10.0.0.3:80"));
 
-    let standing = second.campaign("lead", "10.0.0.2:80", Patience::Endless);
+    let standing = second.campaign("lead", "10.0.0.2:80", Wait::Forever);
     let (standing, resigned) = tokio::join!(standing, leading.resign());
     resigned.unwrap();
     assert!(standing.unwrap().guard().is_safe());

@@ -1,6 +1,6 @@
 //! The queue: an order.
 
-use holdfast_recipes::{LockerOptions, Patience, Queue, QueueTables, RemoteLocker};
+use holdfast_recipes::{LockerOptions, Queue, QueueTables, RemoteLocker, Wait};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{QUEUE, Stage};
 
@@ -22,7 +22,7 @@ async fn a_queued_lock_is_renewed_and_its_waiter_stays_first() {
         sleep(TTL + secs(4)).await;
         assert!(held.is_safe());
         assert!(second.try_lock("kept").await.unwrap().is_none());
-        let second = second.acquire("kept", Patience::AtMost(secs(30)));
+        let second = second.acquire("kept", Wait::AtMost(secs(30)));
         let (second, released) = tokio::join!(second, async {
             sleep(secs(1)).await;
             held.release().await

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream;
-use holdfast_recipes::{LockerOptions, Patience};
+use holdfast_recipes::{LockerOptions, Wait};
 use holdfast_runtime::{Instant, Runtime};
 use holdfast_tests::cassandra::Stage as Nodes;
 use holdfast_tests::cluster::Cluster;
@@ -32,7 +32,7 @@ struct Drain {
 /// Each process holds a lock of its own until it loses it, and is then granted it again, natively.
 async fn hold(client: &RemoteScribe, name: &str, until: &AtomicBool) {
     while !until.load(Ordering::Relaxed) {
-        if let Ok(held) = client.acquire(name, Patience::AtMost(secs(60))).await {
+        if let Ok(held) = client.acquire(name, Wait::AtMost(secs(60))).await {
             while held.note() && !until.load(Ordering::Relaxed) {
                 sleep(LOOK_EVERY).await;
             }

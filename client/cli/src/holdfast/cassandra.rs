@@ -15,8 +15,8 @@ use holdfast::Error;
 use holdfast_cli::names::{All, NameArgs};
 use holdfast_cli::place::{Reach, failure};
 use holdfast_recipes::{
-    BakeryForm, Cassandra, Layout, LockerOptions, Patience, Recipe, RemoteLocker, Schema,
-    SerialScope, check_lock_name,
+    BakeryForm, Cassandra, Layout, LockerOptions, Recipe, RemoteLocker, Schema, SerialScope, Wait,
+    check_lock_name,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::{Global, Work, duration};
 use crate::bench::cassandra::{LoopArgs, Measured, measure};
 use crate::failure::Failure;
-use crate::lock::keeper::{GOODBYE_LIMIT, hold};
+use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::{runtime, show};
 use clock::{ClockArgs, TimeServiceArgs};
@@ -341,14 +341,14 @@ fn lock(
             },
         };
         let spent = runtime.clock.now().saturating_since(began);
-        let patience = match wait {
-            None => Patience::Endless,
-            Some(Duration::ZERO) => Patience::None,
-            Some(wait) => Patience::AtMost(wait.saturating_sub(spent)),
+        let wait = match wait {
+            None => Wait::Forever,
+            Some(Duration::ZERO) => Wait::No,
+            Some(wait) => Wait::AtMost(wait.saturating_sub(spent)),
         };
         // In mode `both` the last wait is for the native store.
         let failed = if native.is_some() { Failure::from } else { failure };
-        let kept = keep(&*locker, &name, patience, &events, &stop).await;
+        let kept = keep(&*locker, &name, wait, &events, &stop).await;
         let kept = kept.map_err(|error| failed(waited_before_too(error, spent)));
         drop(locker);
         // Abandoned rows are removed from the table before this process ends.
@@ -377,13 +377,13 @@ fn waited_before_too(error: Error, spent: Duration) -> Error {
 async fn keep(
     locker: &dyn RemoteLocker,
     name: &str,
-    patience: Patience,
+    wait: Wait,
     events: &SyncSender<Event>,
     stop: &CancellationToken,
 ) -> holdfast::Result<()> {
     let guard = select! {
         () = stop.cancelled() => return Ok(()),
-        guard = locker.acquire(name, patience) => guard?,
+        guard = locker.acquire(name, wait) => guard?,
     };
     let token = guard.token().map(|token| token.to_string());
     let held = Held::of_locks(guard.states(), &[name.to_owned()], token, guard.ttl());

@@ -1,7 +1,7 @@
 //! Lamport's bakery: each client draws a number, and the client with the lowest number has the lock.
 //!
 //! Articles: the page *Locking* of the Cassandra wiki and the article on a PHP implementation;
-//! `spot.rs` cites their steps. No LWT: plain writes and reads at QUORUM, with the client's own
+//! `attempt.rs` cites their steps. No LWT: plain writes and reads at QUORUM, with the client's own
 //! timestamps. Two rows for each lock, in tables of their own: *choosing* has a flag for each client
 //! that is drawing, *numbers* a number for each client that has drawn.
 //!
@@ -83,9 +83,9 @@
 //!   with Lamport.
 //! - *Tombstones*, as in [`queue`](super::queue): a hold leaves two.
 
+mod attempt;
 mod cells;
 mod line;
-mod spot;
 #[cfg(test)]
 mod tests;
 
@@ -95,16 +95,16 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::Keeping;
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::lock_task::LockTaskConfig;
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::{OwnerId, Signature, Writer};
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
 use crate::check_lock_name;
+use attempt::BakeryAttempt;
 use cells::Cells;
-use spot::BakerySpot;
 
 /// The article that it follows; see the [module](self). All clients of one pair of tables use one form:
 /// the flags' types differ.
@@ -204,7 +204,7 @@ impl BakeryTables {
 #[derive(Clone)]
 pub struct Bakery {
     cassandra: Cassandra,
-    keeping: Keeping,
+    config: LockTaskConfig,
     tables: Arc<BakeryTables>,
     signature: Signature,
     stamps: Arc<Stamps>,
@@ -223,38 +223,34 @@ impl Bakery {
     ) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),
-            keeping: cassandra.keeping(options)?,
+            config: cassandra.config(options)?,
             tables: Arc::new(tables),
             signature: cassandra.sign(options),
             stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
         })
     }
 
-    fn spot(&self, lock_id: &str, patience: Patience) -> BakerySpot {
+    fn attempt(&self, lock_id: &str, wait: Wait) -> BakeryAttempt {
         let cells = Cells {
             tables: self.cassandra.tables().clone(),
             names: self.tables.clone(),
-            clock: self.keeping.runtime.clock.clone(),
+            clock: self.config.runtime.clock.clone(),
             stamps: self.stamps.clone(),
             lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.keeping.runtime.rng),
-            ttl_s: self.keeping.terms.ttl_s(),
+            owner: OwnerId::draw(&self.signature, &*self.config.runtime.rng),
+            ttl_s: self.config.timing.ttl_s(),
         };
-        BakerySpot::new(cells, self.keeping.terms, patience.waits())
+        BakeryAttempt::new(cells, self.config.timing, wait.waits())
     }
 }
 
 impl RemoteLocker for Bakery {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
             check_lock_name(lock_id)?;
-            let spot = self.spot(lock_id, patience);
+            let attempt = self.attempt(lock_id, wait);
             let service = self.signature.service();
-            self.keeping.acquire(lock_id, service, patience, spot, Arc::default()).await
+            self.config.acquire(lock_id, service, wait, attempt, Arc::default()).await
         })
     }
 

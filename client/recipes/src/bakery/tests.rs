@@ -137,7 +137,7 @@ impl<'a> Old<'a> {
     }
 
     /// Wiki, line 19.
-    async fn leave(&self) {
+    async fn give_back(&self) {
         self.erase("numbers").await;
     }
 }

@@ -35,8 +35,8 @@ fn replica(model: &Model, process: &Process) -> TimeReplica {
 /// A replica that keeps the time going while its process runs.
 fn kept(model: &Model, process: &Process) -> TimeReplica {
     let kept = replica(model, process);
-    let keeping = kept.clone();
-    process.runtime().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
+    let config = kept.clone();
+    process.runtime().spawn("keep", async move { drop(config.keep(|_| {}).await) }).detach();
     kept
 }
 

@@ -39,10 +39,10 @@
 //! If a server keeps its authority and this process cannot reach it, no process takes over, and this one waits: the
 //! fallback protects the scope, not each client.
 
-mod course;
+mod authority_watcher;
 mod fence;
-mod lookout;
 mod row;
+mod row_view;
 #[cfg(test)]
 mod tests;
 
@@ -54,14 +54,14 @@ use holdfast_keyspace::authority::{Authority, BUCKETS};
 use holdfast_runtime::select;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::{Keeping, passing};
 use super::lease::LeaseTable;
-use super::locker::{Patience, RemoteGuard, RemoteLocker};
+use super::lock_task::{LockTaskConfig, passing};
+use super::locker::{RemoteGuard, RemoteLocker, Wait};
 use super::owner::Signature;
 use super::statement::{Ident, Value};
 use crate::check_lock_name;
 use crate::{Error, Result};
-use lookout::Lookout;
+use authority_watcher::AuthorityWatcher;
 use row::FallbackRow;
 
 /// How long the native store may be unresponsive before Cassandra is asked, and how long it has to serve before
@@ -99,10 +99,10 @@ impl FallbackOptions {
 #[derive(Clone)]
 pub(crate) struct Fallback {
     cassandra: Cassandra,
-    keeping: Keeping,
+    config: LockTaskConfig,
     signature: Signature,
     leases: Arc<LeaseTable>,
-    lookout: Lookout,
+    watcher: AuthorityWatcher,
 }
 
 impl Fallback {
@@ -120,52 +120,52 @@ impl Fallback {
             let message = "a scope with fallback is a prefix of names, not all names".to_owned();
             return Err(Error::InvalidConfig { message });
         }
-        let keeping = cassandra.keeping(&options.lease)?;
+        let config = cassandra.config(&options.lease)?;
         let (tables, runtime) = (cassandra.tables().clone(), cassandra.runtime().clone());
         let authority = Authority::new(tables, runtime.clock.clone(), scope);
         Ok(Self {
             cassandra: cassandra.clone(),
-            keeping,
+            config,
             signature: cassandra.sign(&options.lease),
             leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
-            lookout: Lookout::new(authority, runtime),
+            watcher: AuthorityWatcher::new(authority, runtime),
         })
     }
 
     /// How long the native store may be unresponsive before Cassandra is asked.
-    pub(crate) fn patience() -> Duration {
+    pub(crate) fn wait() -> Duration {
         PATIENCE
     }
 
-    async fn acquire(&self, lock_id: &str, patience: Patience) -> Result<RemoteGuard> {
+    async fn acquire(&self, lock_id: &str, wait: Wait) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
-        let runtime = self.keeping.runtime.clone();
+        let runtime = self.config.runtime.clone();
         let began = runtime.clock.now();
-        let deadline = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
-        let acquiring = self.lookout.acquiring();
+        let deadline = wait.limit(self.config.answer_limit).map(|limit| began + limit);
+        let acquiring = self.watcher.acquiring();
         select! {
-            () = self.lookout.served() => {}
+            () = self.watcher.served() => {}
             () = passing(deadline, &*runtime.clock) => {
                 let waited = runtime.clock.now().saturating_since(began);
                 let endpoints = self.cassandra.nodes();
-                return Err(Error::Unreachable { endpoints, waited, last: self.lookout.why_not() });
+                return Err(Error::Unreachable { endpoints, waited, last: self.watcher.why_not() });
             }
         }
-        let patience = patience.until(deadline, runtime.clock.now());
+        let wait = wait.until(deadline, runtime.clock.now());
         let row = FallbackRow::new(self, lock_id, acquiring);
         let service = self.signature.service();
-        self.keeping.acquire(lock_id, service, patience, row, Arc::default()).await
+        self.config.acquire(lock_id, service, wait, row, Arc::default()).await
     }
 
     /// The cluster whose leaders keep the scope's authority row, if the last read showed it.
     pub(crate) fn cluster(&self) -> Option<String> {
-        self.lookout.cluster()
+        self.watcher.cluster()
     }
 
     /// The partition of the lease of a name.
     fn partition_of(&self, name: &str) -> Vec<(Ident, Value)> {
         vec![
-            (Ident::new("scope"), Value::from(self.lookout.scope())),
+            (Ident::new("scope"), Value::from(self.watcher.scope())),
             (Ident::new("bucket"), Value::from(bucket_of(name))),
         ]
     }
@@ -182,11 +182,7 @@ fn bucket_of(name: &str) -> i64 {
 }
 
 impl RemoteLocker for Fallback {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.acquire(lock_id, patience))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.acquire(lock_id, wait))
     }
 }

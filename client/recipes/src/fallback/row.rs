@@ -6,13 +6,13 @@ use std::time::Duration;
 use holdfast_runtime::Rng;
 
 use super::Fallback;
-use super::course::Leave;
+use super::authority_watcher::{Acquiring, AuthorityWatcher, Holding};
 use super::fence;
-use super::lookout::{Acquiring, Holding, Lookout};
+use super::row_view::Permit;
 use crate::FencingToken;
 use crate::database::{Fault, Tables};
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
 use crate::lease::{LeaseRow, LeaseTable};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::{OwnerId, Signature};
 use crate::statement::{Ident, Value};
 use holdfast_guard::Safety;
@@ -20,13 +20,13 @@ use holdfast_guard::Safety;
 /// See the module.
 pub(super) struct FallbackRow {
     rows: Rows,
-    lookout: Lookout,
+    watcher: AuthorityWatcher,
     lease: LeaseRow,
     /// A lease that the attempt has to give back before it requests anything else.
     given_up: Option<LeaseRow>,
-    drawn: Option<(FencingToken, Leave)>,
+    drawn: Option<(FencingToken, Permit)>,
     holding: Option<Holding>,
-    /// Makes the lookout watch the scope until the attempt holds the lock.
+    /// Makes the watcher watch the scope until the attempt holds the lock.
     acquiring: Option<Acquiring>,
 }
 
@@ -43,8 +43,8 @@ struct Rows {
 
 impl FallbackRow {
     pub(super) fn new(of: &Fallback, name: &str, acquiring: Acquiring) -> Self {
-        let rng = of.keeping.runtime.rng.clone();
-        let ttl_s = of.keeping.terms.ttl_s();
+        let rng = of.config.runtime.rng.clone();
+        let ttl_s = of.config.timing.ttl_s();
         let rows = Rows {
             tables: of.cassandra.tables().clone(),
             leases: of.leases.clone(),
@@ -55,7 +55,7 @@ impl FallbackRow {
             rng,
         };
         Self {
-            lookout: of.lookout.clone(),
+            watcher: of.watcher.clone(),
             lease: rows.fresh(),
             rows,
             given_up: None,
@@ -76,7 +76,7 @@ impl FallbackRow {
     /// Gives back the lease that was given up.
     async fn take_back(&mut self) -> Result<(), Fault> {
         if let Some(lease) = &mut self.given_up {
-            lease.leave().await?;
+            lease.give_back().await?;
             self.given_up = None;
         }
         Ok(())
@@ -93,43 +93,43 @@ impl Rows {
     }
 }
 
-impl Recipe for FallbackRow {
+impl Attempt for FallbackRow {
     /// Acquires the lease, draws a number from the fence, and renews the lease, so that it draws the number while it holds
     /// the lease. If one of them has no answer, the next attempt begins with the lease again, and the number is spent.
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         // The read is older than the lease, so the hold's time counts from before the hold began.
-        let leave = match self.lookout.leave() {
-            Ok(leave) => leave,
+        let permit = match self.watcher.permit() {
+            Ok(permit) => permit,
             Err(why) => {
                 self.give_up().await?;
                 return Err(Fault::NotDone(why));
             }
         };
         self.take_back().await?;
-        let attempted = self.lease.attempt().await?;
-        let Attempt::Had { .. } = attempted else { return Ok(attempted) };
+        let attempted = self.lease.advance().await?;
+        let Reached::Hold { .. } = attempted else { return Ok(attempted) };
         let number = fence::draw(&self.rows.tables, &self.rows.name).await?;
         let number = u64::try_from(number).ok();
-        let token = number.and_then(|number| FencingToken::new(leave.epoch, number));
+        let token = number.and_then(|number| FencingToken::new(permit.epoch, number));
         let token = token.ok_or_else(|| fence::used_up(&self.rows.name))?;
-        self.drawn = Some((token, leave));
+        self.drawn = Some((token, permit));
         match self.lease.renew().await {
-            Renewal::Applied(started) => Ok(Attempt::Had { started }),
-            Renewal::Gone => Ok(Attempt::HeldBy { owner: None, again: None }),
+            Renewal::Applied(started) => Ok(Reached::Hold { started }),
+            Renewal::Gone => Ok(Reached::HeldBy { owner: None, again: None }),
             Renewal::Unknown => Err(Fault::Unknown("a renewal was not answered".into())),
         }
     }
 
     fn begins(&mut self, safety: &Arc<Safety>) {
-        let Some((token, leave)) = self.drawn else { return };
-        self.holding = Some(self.lookout.holds(token, leave, safety.clone()));
-        if self.lookout.is_in_time(safety) {
+        let Some((token, permit)) = self.drawn else { return };
+        self.holding = Some(self.watcher.holds(token, permit, safety.clone()));
+        if self.watcher.is_in_time(safety) {
             self.acquiring = None;
         }
     }
 
     fn lasts(&self, ttl: Duration) -> Duration {
-        self.lookout.hold_lasts().min(ttl)
+        self.watcher.hold_lasts().min(ttl)
     }
 
     fn token(&self) -> Option<FencingToken> {
@@ -140,9 +140,9 @@ impl Recipe for FallbackRow {
         self.lease.renew().await
     }
 
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         (self.holding, self.acquiring) = (None, None);
         self.take_back().await?;
-        self.lease.leave().await
+        self.lease.give_back().await
     }
 }

@@ -14,7 +14,7 @@ use super::Lease;
 use super::row::WantedValue;
 use crate::check_lock_name;
 use crate::database::{Fault, Row};
-use crate::locker::{Patience, RemoteGuard};
+use crate::locker::{RemoteGuard, Wait};
 use crate::owner::thread_id;
 use crate::statement::{Action, Statement, Value};
 use crate::{Error, RefusalReason, Result};
@@ -36,11 +36,11 @@ impl Lease {
         &self,
         name: &str,
         value: impl Into<String>,
-        patience: Patience,
+        wait: Wait,
     ) -> Result<Leadership> {
         let value = Arc::new(WantedValue::new(Some(value.into())));
         let renew_now = Arc::new(Notify::new());
-        let guard = self.acquire_with(name, patience, value.clone(), renew_now.clone()).await?;
+        let guard = self.acquire_with(name, wait, value.clone(), renew_now.clone()).await?;
         Ok(Leadership { guard, value, renew_now })
     }
 
@@ -57,10 +57,10 @@ impl Lease {
     /// the read.
     pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
         check_lock_name(name)?;
-        let limit = self.keeping.answer_limit;
+        let limit = self.config.answer_limit;
         let asked = self.ask_for_leader(name);
         let answer = self
-            .keeping
+            .config
             .runtime
             .timeout(limit, asked)
             .await
@@ -103,7 +103,7 @@ impl Retry {
     fn into_error(self, lease: &Lease, waited: Duration) -> Error {
         match self {
             Self::Later(last) => {
-                Error::Unreachable { endpoints: lease.keeping.endpoints.to_vec(), waited, last }
+                Error::Unreachable { endpoints: lease.config.endpoints.to_vec(), waited, last }
             }
             Self::Never(message) => Error::Refused {
                 reason: RefusalReason::Invalid,
@@ -187,7 +187,7 @@ impl Observer {
     /// [`Error::Refused`] if Cassandra refuses the read.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         check_lock_name(&self.name)?;
-        let runtime = self.lease.keeping.runtime.clone();
+        let runtime = self.lease.config.runtime.clone();
         let mut pauses = Backoff::new(LOOK_EVERY_MAX);
         loop {
             match self.lease.ask_for_leader(&self.name).await {

@@ -53,8 +53,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::Keeping;
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::lock_task::LockTaskConfig;
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::{OwnerId, Signature, Writer};
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
@@ -146,7 +146,7 @@ impl LeaseTable {
 #[derive(Clone)]
 pub struct Lease {
     cassandra: Cassandra,
-    keeping: Keeping,
+    config: LockTaskConfig,
     table: Arc<LeaseTable>,
     signature: Signature,
 }
@@ -160,7 +160,7 @@ impl Lease {
     pub fn new(cassandra: &Cassandra, options: &LockerOptions, table: LeaseTable) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),
-            keeping: cassandra.keeping(options)?,
+            config: cassandra.config(options)?,
             table: Arc::new(table),
             signature: cassandra.sign(options),
         })
@@ -169,7 +169,7 @@ impl Lease {
     async fn acquire_with(
         &self,
         name: &str,
-        patience: Patience,
+        wait: Wait,
         value: Arc<WantedValue>,
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
@@ -179,20 +179,16 @@ impl Lease {
             self.table.clone(),
             name,
             OwnerId::draw(&self.signature, &*self.cassandra.runtime().rng),
-            self.keeping.terms.ttl_s(),
+            self.config.timing.ttl_s(),
             value,
         );
-        self.keeping.acquire(name, self.signature.service(), patience, row, renew_now).await
+        self.config.acquire(name, self.signature.service(), wait, row, renew_now).await
     }
 }
 
 impl RemoteLocker for Lease {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.acquire_with(lock_id, patience, Arc::default(), Arc::default()))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.acquire_with(lock_id, wait, Arc::default(), Arc::default()))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::LeaseTable;
 use crate::database::{Conditional, Fault, Row, Tables};
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::OwnerId;
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 
@@ -133,7 +133,7 @@ impl LeaseRow {
 
     /// `INSERT INTO leases (name, owner) VALUES (…) IF NOT EXISTS`, the article's first statement.
     /// It carries the TTL: how long the row lasts must not depend on how the table was created.
-    async fn insert(&mut self) -> Result<Attempt, Fault> {
+    async fn insert(&mut self) -> Result<Reached, Fault> {
         let (version, cells) = self.cells();
         let insert = self.statement(Action::InsertIfAbsent { cells, ttl_s: Some(self.ttl_s) });
         let may_have_been_ours = self.may_be_ours;
@@ -142,7 +142,7 @@ impl LeaseRow {
         match answer {
             Ok(Conditional::Applied) => {
                 self.value.note_written(version);
-                Ok(Attempt::Had { started })
+                Ok(Reached::Hold { started })
             }
             Ok(Conditional::NotApplied(row)) => match self.seen(row) {
                 Seen::Ours => self.confirm().await,
@@ -164,7 +164,7 @@ impl LeaseRow {
     }
 
     /// Reads the row to learn what became of an insert without an answer.
-    async fn settle(&mut self) -> Result<Attempt, Fault> {
+    async fn settle(&mut self) -> Result<Reached, Fault> {
         match self.look().await? {
             Seen::Ours => self.confirm().await,
             Seen::Theirs { owner, ttl_s } => Ok(held_by(owner, ttl_s)),
@@ -176,9 +176,9 @@ impl LeaseRow {
 
     /// Begins the hold with a renewal: the row has this attempt's id, but no answer of its insert
     /// says since when the TTL runs.
-    async fn confirm(&mut self) -> Result<Attempt, Fault> {
+    async fn confirm(&mut self) -> Result<Reached, Fault> {
         match self.renew().await {
-            Renewal::Applied(started) => Ok(Attempt::Had { started }),
+            Renewal::Applied(started) => Ok(Reached::Hold { started }),
             Renewal::Gone => Ok(held_by(None, None)),
             Renewal::Unknown => Err(Fault::Unknown("a renewal was not answered".into())),
         }
@@ -203,15 +203,15 @@ impl LeaseRow {
     }
 }
 
-fn held_by(owner: Option<String>, ttl_s: Option<i32>) -> Attempt {
+fn held_by(owner: Option<String>, ttl_s: Option<i32>) -> Reached {
     // A coordinator's clock decided when the row ends: a hint, good only for the length of a pause.
     let left = ttl_s.and_then(|left| u64::try_from(left).ok());
     let again = left.map(|left| std::time::Duration::from_secs(left.max(1)));
-    Attempt::HeldBy { owner, again }
+    Reached::HeldBy { owner, again }
 }
 
-impl Recipe for LeaseRow {
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+impl Attempt for LeaseRow {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         if self.look_first {
             match self.look().await? {
                 Seen::Free => {}
@@ -221,7 +221,7 @@ impl Recipe for LeaseRow {
         }
         let attempted = self.insert().await;
         // Waiters read: an insert that is bound to fail makes inserts of other clients fail.
-        self.look_first = !matches!(attempted, Ok(Attempt::Had { .. }));
+        self.look_first = !matches!(attempted, Ok(Reached::Hold { .. }));
         attempted
     }
 
@@ -242,10 +242,10 @@ impl Recipe for LeaseRow {
         }
     }
 
-    /// `DELETE FROM leases WHERE name = … IF owner = …`, the article's third statement. The keeper
+    /// `DELETE FROM leases WHERE name = … IF owner = …`, the article's third statement. The lock task
     /// task repeats it until it is answered: after an unknown outcome the next answer shows whether
     /// the row still has this owner.
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         if !self.may_be_ours {
             return Ok(Left::NotHad);
         }

@@ -53,7 +53,7 @@ impl Sequence {
     }
 
     async fn draw_under_lease(&self, count: u32, is_safe: impl Fn() -> bool) -> Result<Range<i64>> {
-        let runtime = &self.lease.keeping.runtime;
+        let runtime = &self.lease.config.runtime;
         let began = runtime.clock.now();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while is_safe() {

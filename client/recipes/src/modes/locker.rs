@@ -9,17 +9,17 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::either::{Either, NativeStore};
-use super::joint::Joint;
+use super::compound_guard::CompoundGuard;
+use super::failover_acquire::{FailoverAcquire, NativeStore};
+use super::mode_row::ModeRow;
 use super::scope::Rows;
-use super::seat::Seat;
 use super::state::{InUse, Shared, State};
 use super::{LockerMode, ModesTable, ScopeModes};
 use crate::cassandra::{Cassandra, LockerOptions};
 use crate::database::Fault;
 use crate::fallback::{Fallback, FallbackOptions};
-use crate::keeper::{Keeping, passing};
-use crate::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use crate::lock_task::{LockTaskConfig, passing};
+use crate::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use crate::owner::{OwnerId, Signature, Writer};
 use holdfast::Client;
 
@@ -72,7 +72,7 @@ struct Inner {
     native: Option<Arc<dyn NativeStore>>,
     fallback: Option<Fallback>,
     cassandra: Cassandra,
-    keeping: Keeping,
+    config: LockTaskConfig,
     rows: Rows,
     modes: ScopeModes,
     service: String,
@@ -139,7 +139,7 @@ impl LockerBuilder {
     /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::InvalidConfig`] if TTL and skew make
     /// no sense, or there is no native store for the mode. After an error no lock can be taken through this builder.
     pub async fn start(self, mode: LockerMode) -> Result<Locker> {
-        let keeping = self.cassandra.keeping(&self.row)?;
+        let config = self.cassandra.config(&self.row)?;
         // A scope of all names has no fallback, whatever mode is requested later.
         let fallback = (!self.scope.is_empty())
             .then(|| Fallback::new(&self.cassandra, &self.scope, &self.fallback))
@@ -148,7 +148,7 @@ impl LockerBuilder {
         let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
         let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
         let service = self.row.service.clone();
-        let rng = &*keeping.runtime.rng;
+        let rng = &*config.runtime.rng;
         let writer = Writer::draw(rng);
         let OnCassandra { locker: first, recipe } =
             self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
@@ -157,23 +157,23 @@ impl LockerBuilder {
         let shared = Shared::new(mode);
         let over = CancellationToken::new();
         let life = Arc::new(over.clone().drop_guard());
-        let seat =
-            Seat::new(rows.clone(), (process, recipe), keeping.clone(), shared.clone(), over);
-        keeping.runtime.spawn("holdfast-seat", seat.keep()).detach();
+        let mode_row =
+            ModeRow::new(rows.clone(), (process, recipe), config.clone(), shared.clone(), over);
+        config.runtime.spawn("holdfast-mode-row", mode_row.keep()).detach();
         let (native, cassandra) = (self.native, self.cassandra);
         let inner = Arc::new(Inner {
             first,
             native,
             fallback,
             cassandra,
-            keeping,
+            config,
             rows,
             modes,
             service,
             shared,
         });
-        let limit = inner.keeping.answer_limit;
-        inner.seated(Some(inner.keeping.runtime.clock.now() + limit)).await?;
+        let limit = inner.config.answer_limit;
+        inner.seated(Some(inner.config.runtime.clock.now() + limit)).await?;
         Ok(Locker { inner, life })
     }
 }
@@ -257,7 +257,7 @@ impl Inner {
         loop {
             self.seated(deadline).await?;
             if let Some(used) = self.shared.enter(life)
-                && used.standing.is_safe(&*self.keeping.runtime.clock)
+                && used.standing.is_safe(&*self.config.runtime.clock)
             {
                 return Ok(used);
             }
@@ -266,7 +266,7 @@ impl Inner {
 
     /// Waits until there is a row that is certain.
     async fn seated(&self, deadline: Option<Instant>) -> Result<()> {
-        let clock = self.keeping.runtime.clock.clone();
+        let clock = self.config.runtime.clock.clone();
         let began = clock.now();
         let mut seen = self.shared.seen();
         let is_safe =
@@ -280,7 +280,7 @@ impl Inner {
                 Err(_) => Err(Error::Closed),
             },
             () = passing(deadline, &*clock) => Err(Error::Unreachable {
-                endpoints: self.keeping.endpoints.to_vec(),
+                endpoints: self.config.endpoints.to_vec(),
                 waited: clock.now().saturating_since(began),
                 last: self.shared.get(|state| format!("the process' row of modes: {}", state.trouble)),
             }),
@@ -291,7 +291,7 @@ impl Inner {
         &self,
         life: &Arc<DropGuard>,
         lock_id: &str,
-        patience: Patience,
+        wait: Wait,
     ) -> Result<RemoteGuard> {
         if !lock_id.starts_with(&self.rows.scope) {
             let [lock, scope] =
@@ -300,21 +300,21 @@ impl Inner {
                 "the lock \"{lock}\" is not in the scope \"{scope}\" of this locker"
             )));
         }
-        let clock = self.keeping.runtime.clock.clone();
-        let limit = patience.limit(self.keeping.answer_limit);
+        let clock = self.config.runtime.clock.clone();
+        let limit = wait.limit(self.config.answer_limit);
         let deadline = limit.map(|limit| clock.now() + limit);
         loop {
             let used = self.enter(life, deadline).await?;
             let (mode, standing) = (used.mode, used.standing.clone());
             let parts = select! {
-                parts = self.acquire_in(mode, lock_id, patience, deadline) => Some(parts?),
+                parts = self.acquire_in(mode, lock_id, wait, deadline) => Some(parts?),
                 () = self.acts_otherwise_than(mode) => None,
                 // The row may have ended and a new one of the same mode may have replaced it.
                 _ = standing.lost() => None,
             };
             // Otherwise the attempt was abandoned; it starts again in the current mode.
             let Some(parts) = parts else { continue };
-            let joint = Joint::new(parts, used, &self.keeping.runtime, &self.keeping.alarms);
+            let joint = CompoundGuard::new(parts, used, &self.config.runtime, &self.config.alarms);
             if let Some(joint) = joint {
                 return Ok(RemoteGuard::new(lock_id, &self.service, Box::new(joint)));
             }
@@ -331,24 +331,25 @@ impl Inner {
         &self,
         mode: LockerMode,
         lock_id: &str,
-        patience: Patience,
+        wait: Wait,
         deadline: Option<Instant>,
     ) -> Result<Vec<RemoteGuard>> {
         let native = || self.native.as_deref().ok_or_else(|| no_native(mode));
-        let patience_left = || self.left(patience, deadline);
+        let wait_left = || self.left(wait, deadline);
         let parts = match mode {
             LockerMode::Fallback => {
                 let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
-                let either = Either { native: native()?, fallback, runtime: &self.keeping.runtime };
-                let guard = either.acquire(lock_id, patience_left).await?;
+                let either =
+                    FailoverAcquire { native: native()?, fallback, runtime: &self.config.runtime };
+                let guard = either.acquire(lock_id, wait_left).await?;
                 self.check_row_of(fallback)?;
                 vec![guard]
             }
             LockerMode::Cassandra => {
-                return Ok(vec![self.first.acquire(lock_id, patience_left()).await?]);
+                return Ok(vec![self.first.acquire(lock_id, wait_left()).await?]);
             }
-            LockerMode::Native => vec![native()?.acquire(lock_id, patience_left()).await?],
-            LockerMode::Both => self.acquire_both(native()?, lock_id, patience, deadline).await?,
+            LockerMode::Native => vec![native()?.acquire(lock_id, wait_left()).await?],
+            LockerMode::Both => self.acquire_both(native()?, lock_id, wait, deadline).await?,
         };
         // Dropping the guards gives them back.
         self.check_cluster(native()?, deadline).await?;
@@ -381,7 +382,7 @@ impl Inner {
     }
 
     async fn tie_cluster(&self, own: &str, deadline: Option<Instant>) -> Result<String> {
-        let clock = self.keeping.runtime.clock.clone();
+        let clock = self.config.runtime.clock.clone();
         let began = clock.now();
         let fault = select! {
             tied = self.rows.tie("cluster", own) => match tied {
@@ -399,15 +400,15 @@ impl Inner {
         &self,
         native: &dyn NativeStore,
         lock_id: &str,
-        patience: Patience,
+        wait: Wait,
         deadline: Option<Instant>,
     ) -> Result<Vec<RemoteGuard>> {
         if mutant!(BothTakesNativeAlone) {
-            return Ok(vec![native.acquire(lock_id, self.left(patience, deadline)).await?]);
+            return Ok(vec![native.acquire(lock_id, self.left(wait, deadline)).await?]);
         }
         loop {
-            let first = self.first.acquire(lock_id, self.left(patience, deadline)).await?;
-            let second = native.acquire(lock_id, self.left(patience, deadline));
+            let first = self.first.acquire(lock_id, self.left(wait, deadline)).await?;
+            let second = native.acquire(lock_id, self.left(wait, deadline));
             select! {
                 _ = first.lost() => {}
                 // Refused or too late: dropping the first gives it back.
@@ -416,9 +417,9 @@ impl Inner {
         }
     }
 
-    /// What is left of the patience: one limit covers everything.
-    fn left(&self, patience: Patience, deadline: Option<Instant>) -> Patience {
-        patience.until(deadline, self.keeping.runtime.clock.now())
+    /// What is left of the wait: one limit covers everything.
+    fn left(&self, wait: Wait, deadline: Option<Instant>) -> Wait {
+        wait.until(deadline, self.config.runtime.clock.now())
     }
 }
 
@@ -448,12 +449,8 @@ fn no_native(mode: LockerMode) -> Error {
 }
 
 impl RemoteLocker for Locker {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.inner.acquire(&self.life, lock_id, patience))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.inner.acquire(&self.life, lock_id, wait))
     }
 }
 

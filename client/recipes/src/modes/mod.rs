@@ -123,11 +123,11 @@
 //! them retry. A lock in `both` costs the sum of both stores, one after the other; while a process waits for the second
 //! lock, it keeps the first, and all other processes in `both` wait in Cassandra.
 
-mod either;
-mod joint;
+mod compound_guard;
+mod failover_acquire;
 mod locker;
+mod mode_row;
 mod scope;
-mod seat;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -112,11 +112,11 @@ impl ScopeModes {
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn view(&self) -> Result<ScopeView> {
-        let mut patience = Patience::new(&self.rows.cassandra);
+        let mut wait = Wait::new(&self.rows.cassandra);
         loop {
             match self.rows.view().await {
                 Ok(view) => return Ok(view),
-                Err(fault) => patience.after(fault).await?,
+                Err(fault) => wait.after(fault).await?,
             }
         }
     }
@@ -184,13 +184,13 @@ impl ScopeModes {
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn tie(&self, recipe: &str, cluster: &str) -> Result<(String, String)> {
-        let mut patience = Patience::new(&self.rows.cassandra);
+        let mut wait = Wait::new(&self.rows.cassandra);
         let mut tied = Vec::new();
         for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
             loop {
                 match self.rows.tie(name, value).await {
                     Ok(to) => break tied.push(to),
-                    Err(fault) => patience.after(fault).await?,
+                    Err(fault) => wait.after(fault).await?,
                 }
             }
         }
@@ -220,12 +220,12 @@ impl ScopeModes {
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }
-        let mut patience = Patience::new(&self.rows.cassandra);
+        let mut wait = Wait::new(&self.rows.cassandra);
         loop {
             match self.rows.change_stage(seen, to).await {
                 Ok(true) => return Ok(to),
                 Ok(false) => break,
-                Err(fault) => patience.after(fault).await?,
+                Err(fault) => wait.after(fault).await?,
             }
         }
         // Another operator, or an unanswered attempt of this call, moved it, by the same rules.
@@ -242,13 +242,13 @@ impl ScopeModes {
 }
 
 /// How often, and for how long, a call retries without an answer.
-struct Patience {
+struct Wait {
     cassandra: Cassandra,
     began: Instant,
     pauses: Backoff,
 }
 
-impl Patience {
+impl Wait {
     fn new(cassandra: &Cassandra) -> Self {
         let began = cassandra.runtime().clock.now();
         Self { cassandra: cassandra.clone(), began, pauses: Backoff::new(PAUSE_MAX) }

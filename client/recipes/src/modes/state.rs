@@ -14,7 +14,7 @@ use holdfast_guard::Safety;
 
 /// The row as its last applied write left it, and how long it is certain.
 #[derive(Clone)]
-pub(super) struct Standing {
+pub(super) struct CertainRow {
     pub(super) mode: LockerMode,
     pub(super) safety: Arc<Safety>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Standing {
 #[derive(Clone)]
 pub(super) struct State {
     /// `None`: no row is certain.
-    pub(super) row: Option<Standing>,
+    pub(super) row: Option<CertainRow>,
     /// A change of the row to this mode is under way and may or may not be applied.
     pub(super) changing: Option<LockerMode>,
     pub(super) wanted: LockerMode,

@@ -58,12 +58,12 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
-use row::OptimisticSpot;
+use row::OptimisticAttempt;
 
 /// The name of the tokens' table, whose key is both columns, of type `text`.
 #[derive(Clone, Debug)]
@@ -143,10 +143,10 @@ impl OptimisticTokens {
         Ok(Self { cells: CellLocker::new(cassandra, options)?, table: Arc::new(table) })
     }
 
-    fn spot(&self, lock_id: &str) -> OptimisticSpot {
+    fn attempt(&self, lock_id: &str) -> OptimisticAttempt {
         let OptimisticTable { token, session, .. } = &*self.table;
         let columns = CellColumns { key: token.clone(), column: session.clone(), value: None };
-        OptimisticSpot {
+        OptimisticAttempt {
             cells: self.cells.cells(lock_id, columns),
             table: self.table.clone(),
             written: false,
@@ -157,12 +157,8 @@ impl OptimisticTokens {
 }
 
 impl RemoteLocker for OptimisticTokens {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id)))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {

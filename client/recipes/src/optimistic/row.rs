@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::OptimisticTable;
 use crate::cells::OwnCells;
 use crate::database::Fault;
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::pauses::drawn_up_to;
 
 /// "Random sleep between lock retries": the longest one after the first attempt. It doubles with each.
@@ -15,7 +15,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// One attempt: its row, beside those of other clients that want the token.
-pub(super) struct OptimisticSpot {
+pub(super) struct OptimisticAttempt {
     pub(super) cells: OwnCells,
     pub(super) table: Arc<OptimisticTable>,
     /// This attempt's row may be there, or may still arrive.
@@ -26,7 +26,7 @@ pub(super) struct OptimisticSpot {
     pub(super) attempts: u32,
 }
 
-impl OptimisticSpot {
+impl OptimisticAttempt {
     async fn take_back(&mut self) -> Result<(), Fault> {
         if self.written {
             self.cells.erase_owner(&self.table.tokens).await?;
@@ -36,19 +36,19 @@ impl OptimisticSpot {
     }
 
     /// Pauses the same way for a holder and for another attempt: their rows look alike.
-    fn try_again(&mut self, owner: Option<String>) -> Attempt {
+    fn try_again(&mut self, owner: Option<String>) -> Reached {
         let longest =
             PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX));
         self.attempts = self.attempts.saturating_add(1);
         let after = drawn_up_to(longest.min(PAUSE_MAX), &*self.cells.runtime.rng);
-        Attempt::TryAgain { owner, after }
+        Reached::TryAgain { owner, after }
     }
 }
 
-impl Recipe for OptimisticSpot {
+impl Attempt for OptimisticAttempt {
     /// The article's loop, without its sleep. An attempt that found others looks first, which the article does not: each
     /// row that has to be deleted again is a tombstone, and keeps others from a token that is free.
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         let table = self.table.clone();
         if self.look_first
             && let Some(owner) = self.cells.seen(&table.tokens).await?.other
@@ -62,7 +62,7 @@ impl Recipe for OptimisticSpot {
         // "entries = read token", and "if it finds only itself".
         let seen = self.cells.seen(&table.tokens).await?;
         if seen.is_ours_alone() {
-            return Ok(Attempt::Had { started });
+            return Ok(Reached::Hold { started });
         }
         // "delete (token, service_session_id) from index_lock.tokens"
         self.look_first = true;
@@ -75,7 +75,7 @@ impl Recipe for OptimisticSpot {
         put.map_or(Renewal::Unknown, Renewal::Applied)
     }
 
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         let had = self.written;
         self.take_back().await?;
         Ok(if had { Left::Released } else { Left::NotHad })

@@ -40,7 +40,7 @@
 //!   lock. A place without a holder lets the next client look at the main row, and find it taken. Only
 //!   the main row's cell decides, here as in the article.
 //! - *A renewal has no condition.* It writes the cell whatever the row contains, so a thread that wakes
-//!   too late puts its cell beside the next holder's. Here the guard is lost by then, and the keeper
+//!   too late puts its cell beside the next holder's. Here the guard is lost by then, and the lock task
 //!   task deletes the cell.
 //! - *A TTL of 15 minutes*, because of clocks: a cell is dead on arrival if the reader's clock is ahead
 //!   by more than the TTL. Here TTL and skew are settings, checked to fit together.
@@ -65,12 +65,12 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
-use row::QueueSpot;
+use row::QueueAttempt;
 pub use time::{LocalTime, QueueTime};
 
 /// The names of the queue's table and the main row's. All columns are of type `text`; the article
@@ -170,12 +170,12 @@ impl Queue {
         self
     }
 
-    fn spot(&self, lock_id: &str, patience: Patience) -> QueueSpot {
-        QueueSpot {
+    fn attempt(&self, lock_id: &str, wait: Wait) -> QueueAttempt {
+        QueueAttempt {
             cells: self.cells.cells(lock_id, self.tables.columns()),
             tables: self.tables.clone(),
             time: self.time.clone(),
-            waits: patience.waits(),
+            waits: wait.waits(),
             place: None,
             entered: None,
             look_first: false,
@@ -185,12 +185,8 @@ impl Queue {
 }
 
 impl RemoteLocker for Queue {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id, patience)))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id, wait)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {

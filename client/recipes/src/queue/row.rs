@@ -10,10 +10,10 @@ use super::time::QueueTime;
 use crate::Error;
 use crate::cells::OwnCells;
 use crate::database::{Fault, Row};
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 
 /// One attempt: its place in the queue, and its cell in the main row.
-pub(super) struct QueueSpot {
+pub(super) struct QueueAttempt {
     pub(super) cells: OwnCells,
     pub(super) tables: Arc<QueueTables>,
     pub(super) time: Arc<dyn QueueTime>,
@@ -43,7 +43,7 @@ pub(super) fn column_name(now_us: u64, thread_id: &str) -> String {
     format!("{now_us:020}{thread_id}")
 }
 
-impl QueueSpot {
+impl QueueAttempt {
     /// Draws a place (listing 5). There is none without an answer of the time source: a place by this
     /// machine's clock would be before clients that came earlier, or behind clients that come later.
     async fn draw(&self) -> Result<String, Fault> {
@@ -76,7 +76,7 @@ impl QueueSpot {
     /// only one there. An attempt that found the row taken before looks first, as listing 7 does: a
     /// write that has to be undone is a tombstone. Its own cell, left by an earlier try with a lost
     /// answer, does not make it wait.
-    async fn claim(&mut self) -> Result<Attempt, Fault> {
+    async fn claim(&mut self) -> Result<Reached, Fault> {
         let tables = self.tables.clone();
         if self.look_first
             && let Some(owner) = self.cells.seen(&tables.main).await?.other
@@ -90,7 +90,7 @@ impl QueueSpot {
         // Step 4, and the check it lacks: whose the one record is.
         let seen = self.cells.seen(&tables.main).await?;
         if seen.is_ours_alone() {
-            return Ok(Attempt::Had { started });
+            return Ok(Reached::Hold { started });
         }
         // Step 7.
         self.look_first = true;
@@ -108,19 +108,19 @@ impl QueueSpot {
         Ok(())
     }
 
-    fn held_by(&self, row: Option<&Row>, again: Option<Duration>) -> Attempt {
+    fn held_by(&self, row: Option<&Row>, again: Option<Duration>) -> Reached {
         let owner = row.and_then(|row| row.text(&self.tables.value)).map(str::to_owned);
-        Attempt::HeldBy { owner, again }
+        Reached::HeldBy { owner, again }
     }
 }
 
 /// Another client has the main row, and this one is near the head.
-fn held_near(owner: Option<String>) -> Attempt {
-    Attempt::HeldBy { owner, again: Some(NEAR_PAUSE_MAX) }
+fn held_near(owner: Option<String>) -> Reached {
+    Reached::HeldBy { owner, again: Some(NEAR_PAUSE_MAX) }
 }
 
-impl Recipe for QueueSpot {
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+impl Attempt for QueueAttempt {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         if !self.waits && self.place.is_none() {
             // Listing 7, step 1.
             let there = self.cells.first(&self.tables.main, 1).await?;
@@ -162,7 +162,7 @@ impl Recipe for QueueSpot {
 
     /// Thesis §5.3: deletes both cells, the main row's first, because the next client in the queue
     /// looks at that.
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         let Some(place) = self.place.clone() else { return Ok(Left::NotHad) };
         self.cells.erase_owner(&self.tables.main).await?;
         self.cells.erase(&self.tables.queue, &place).await?;

@@ -8,8 +8,8 @@ use holdfast_runtime::simulated::Process;
 use super::row::column_name;
 use super::*;
 use crate::database::Database;
-use crate::keeper::{Attempt, Recipe};
 use crate::lives;
+use crate::lock_task::{Attempt, Reached};
 use crate::model::{Fate, Model, Odds, Which};
 use crate::scene::{self, cassandra, options, world};
 use crate::seed_clients::SeedTable;
@@ -66,11 +66,11 @@ fn one_record_that_is_somebody_elses_is_no_lock() {
         let (machine, model) = world(stalls_after_ms);
         let process = machine.process("a");
         let queue = locker(&model, &process, "a", secs(30), secs(10));
-        let mut spot = queue.spot("foo", Patience::Endless);
+        let mut attempt = queue.attempt("foo", Wait::Forever);
         let (had, mut answer) = tokio::sync::oneshot::channel();
         let attempting = async move {
-            let attempted = spot.attempt().await;
-            let _ = had.send(matches!(attempted, Ok(Attempt::Had { .. })));
+            let attempted = attempt.advance().await;
+            let _ = had.send(matches!(attempted, Ok(Reached::Hold { .. })));
         };
         process.runtime().spawn("attempt", attempting).detach();
         let world = machine.world().runtime();
@@ -183,14 +183,14 @@ fn who_is_first_and_finds_the_main_row_taken_writes_there_once() {
     let (machine, model) = world(5);
     let process = machine.process("b");
     let queue = locker(&model, &process, "b", secs(180), secs(60));
-    let mut spot = queue.spot("foo", Patience::Endless);
+    let mut attempt = queue.attempt("foo", Wait::Forever);
     machine.run(async {
         model.execute(seed_cell("lock_main", "a", 600, 1)).await.unwrap();
         let mut asked = Vec::new();
         for _ in 0..3 {
             let before = model.arrived();
-            let attempted = spot.attempt().await.unwrap();
-            assert!(matches!(attempted, Attempt::HeldBy { .. }), "{attempted:?}");
+            let attempted = attempt.advance().await.unwrap();
+            assert!(matches!(attempted, Reached::HeldBy { .. }), "{attempted:?}");
             asked.push(model.arrived() - before);
         }
         // Its place, the head of the queue, a write, a look and the delete; after that two looks.
@@ -252,8 +252,8 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
         let world = machine.world().runtime();
         machine.run(async {
-            let patience = Duration::from_millis(seed * 40);
-            drop(world.timeout(patience, queue.lock("foo")).await);
+            let wait = Duration::from_millis(seed * 40);
+            drop(world.timeout(wait, queue.lock("foo")).await);
             world.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(20)).await;

@@ -16,7 +16,7 @@ pub trait QueueTime: Send + Sync + 'static {
     /// # Errors
     ///
     /// Whatever kept the source from answering. Then the attempt has no place and ends without a write.
-    /// The keeper task retries it after a pause; [`Error::Refused`](crate::Error::Refused) goes to the
+    /// The lock task retries it after a pause; [`Error::Refused`](crate::Error::Refused) goes to the
     /// caller.
     fn now_us(&self) -> BoxFuture<'_, Result<u64>>;
 }

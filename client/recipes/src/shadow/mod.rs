@@ -70,13 +70,13 @@ use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, CellLocker};
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::Writer;
 use super::queue::MAIN;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
-use row::ShadowSpot;
+use row::ShadowAttempt;
 
 /// The names of the main and shadow rows' tables. All columns are of type `text`; the article names
 /// none, and column families made through Thrift show up as `key, column1, value`.
@@ -159,8 +159,8 @@ impl Shadow {
         Ok(Self { cells: CellLocker::new(cassandra, options)?, tables: Arc::new(tables) })
     }
 
-    fn spot(&self, lock_id: &str) -> ShadowSpot {
-        ShadowSpot {
+    fn attempt(&self, lock_id: &str) -> ShadowAttempt {
+        ShadowAttempt {
             cells: self.cells.cells(lock_id, self.tables.columns()),
             tables: self.tables.clone(),
             in_shadow: false,
@@ -171,12 +171,8 @@ impl Shadow {
 }
 
 impl RemoteLocker for Shadow {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, patience, move || self.spot(lock_id)))
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {

@@ -8,7 +8,7 @@ use holdfast_runtime::Instant;
 use super::ShadowTables;
 use crate::cells::OwnCells;
 use crate::database::Fault;
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::pauses::drawn_up_to;
 
 /// Listing 4, step 6: the longest pause while another client has the lock.
@@ -19,7 +19,7 @@ pub(super) const CONCURRENT_PAUSE_STEP: Duration = Duration::from_millis(50);
 const CONCURRENT_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// One attempt: its cell in the shadow row, and its cell in the main row.
-pub(super) struct ShadowSpot {
+pub(super) struct ShadowAttempt {
     pub(super) cells: OwnCells,
     pub(super) tables: Arc<ShadowTables>,
     /// This attempt's cell may be there, or may still arrive.
@@ -40,7 +40,7 @@ enum TryLock {
     ConcurrentAttempt(Option<String>),
 }
 
-impl ShadowSpot {
+impl ShadowAttempt {
     /// Listing 3.
     ///
     /// A cell of this attempt in the main row is from an earlier run, whose answer was lost. That is no success yet (step
@@ -96,16 +96,16 @@ impl ShadowSpot {
     }
 }
 
-impl Recipe for ShadowSpot {
+impl Attempt for ShadowAttempt {
     /// Listing 4, without its loop.
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         Ok(match self.try_lock().await? {
-            TryLock::Success { started } => Attempt::Had { started },
+            TryLock::Success { started } => Reached::Hold { started },
             TryLock::AnotherThreadIsOwner(owner) => {
-                Attempt::TryAgain { owner: Some(owner), after: self.pause(OWNER_PAUSE_MAX) }
+                Reached::TryAgain { owner: Some(owner), after: self.pause(OWNER_PAUSE_MAX) }
             }
             TryLock::ConcurrentAttempt(owner) => {
-                Attempt::TryAgain { owner, after: self.concurrent_pause() }
+                Reached::TryAgain { owner, after: self.concurrent_pause() }
             }
         })
     }
@@ -118,7 +118,7 @@ impl Recipe for ShadowSpot {
         put.map_or(Renewal::Unknown, |_| Renewal::Applied(started))
     }
 
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         let had = self.in_main;
         self.take_back().await?;
         Ok(if had { Left::Released } else { Left::NotHad })

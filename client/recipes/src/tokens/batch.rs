@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use super::Tokens;
-use crate::locker::{Patience, RemoteGuard};
+use crate::locker::{RemoteGuard, Wait};
 use crate::{GuardState, GuardStates, LostReason, Result};
 use tokio_util::sync::CancellationToken;
 
@@ -58,22 +58,22 @@ impl Batch {
     /// [`Error::Refused`](crate::Error::Refused) if Cassandra refuses a statement; all remaining
     /// tokens stay in the batch.
     pub async fn next(&mut self) -> Result<Option<Bunch<'_>>> {
-        self.next_with(Patience::Endless).await
+        self.next_with(Wait::Forever).await
     }
 
-    /// The same, with a given patience: with [`Patience::None`] it locks what is free now.
+    /// The same, with a given wait: with [`Wait::No`] it locks what is free now.
     ///
     /// # Errors
     ///
     /// As [`RemoteLocker::acquire`](crate::RemoteLocker::acquire), whose
     /// [`Error::NotGranted`](crate::Error::NotGranted) here means that no token was free. After each
     /// error all remaining tokens stay in the batch, and none is held.
-    pub async fn next_with(&mut self, patience: Patience) -> Result<Option<Bunch<'_>>> {
+    pub async fn next_with(&mut self, wait: Wait) -> Result<Option<Bunch<'_>>> {
         if self.left.is_empty() {
             return Ok(None);
         }
         let wanted: Vec<String> = self.left.iter().cloned().collect();
-        let (guard, tokens) = self.tokens.take(&named(&wanted), wanted, patience).await?;
+        let (guard, tokens) = self.tokens.take(&named(&wanted), wanted, wait).await?;
         for token in &tokens {
             self.left.remove(token);
         }

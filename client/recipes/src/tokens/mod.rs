@@ -82,8 +82,8 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::Keeping;
-use super::locker::{OnCassandra, Patience, RemoteGuard, RemoteLocker};
+use super::lock_task::LockTaskConfig;
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::{Signature, Writer};
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
@@ -186,7 +186,7 @@ impl TokenTables {
 #[derive(Clone)]
 pub struct Tokens {
     cassandra: Cassandra,
-    keeping: Keeping,
+    config: LockTaskConfig,
     tables: Arc<TokenTables>,
     signature: Signature,
 }
@@ -205,7 +205,7 @@ impl Tokens {
     ) -> Result<Self> {
         Ok(Self {
             cassandra: cassandra.clone(),
-            keeping: cassandra.keeping(options)?,
+            config: cassandra.config(options)?,
             tables: Arc::new(tables),
             signature: cassandra.sign(options),
         })
@@ -215,9 +215,9 @@ impl Tokens {
         TokenRows::new(
             self.cassandra.tables().clone(),
             self.tables.clone(),
-            self.keeping.runtime.clone(),
+            self.config.runtime.clone(),
             self.signature.clone(),
-            self.keeping.terms,
+            self.config.timing,
             wanted,
         )
     }
@@ -227,27 +227,23 @@ impl Tokens {
         &self,
         called: &str,
         wanted: Vec<String>,
-        patience: Patience,
+        wait: Wait,
     ) -> Result<(RemoteGuard, Vec<String>)> {
         wanted.iter().try_for_each(|name| check_lock_name(name))?;
         let rows = self.rows(wanted);
         let had = rows.had();
         let acquired = self
-            .keeping
-            .acquire(called, self.signature.service(), patience, rows, Arc::default())
+            .config
+            .acquire(called, self.signature.service(), wait, rows, Arc::default())
             .await?;
         Ok((acquired, had.all()))
     }
 }
 
 impl RemoteLocker for Tokens {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
-            let taken = self.take(lock_id, vec![lock_id.to_owned()], patience).await;
+            let taken = self.take(lock_id, vec![lock_id.to_owned()], wait).await;
             taken.map(|(guard, _)| guard)
         })
     }

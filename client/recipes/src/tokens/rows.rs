@@ -10,11 +10,11 @@ use holdfast_runtime::Runtime;
 use super::TokenTables;
 use super::session::{Beat, SessionId, SessionRow};
 use crate::database::{Conditional, Fault, Row, Tables};
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::Signature;
+use crate::row_timing::RowTiming;
 use crate::stamps::Stamps;
 use crate::statement::{Action, Cells, Statement, Value};
-use crate::terms::Terms;
 
 /// How many statements of one attempt are under way at once.
 const AT_ONCE: usize = 16;
@@ -42,7 +42,7 @@ pub(super) struct TokenRows {
     columns: Arc<TokenTables>,
     runtime: Runtime,
     signature: Signature,
-    terms: Terms,
+    timing: RowTiming,
     stamps: Arc<Stamps>,
     session: SessionRow,
     wanted: Vec<String>,
@@ -71,11 +71,11 @@ impl TokenRows {
         columns: Arc<TokenTables>,
         runtime: Runtime,
         signature: Signature,
-        terms: Terms,
+        timing: RowTiming,
         wanted: Vec<String>,
     ) -> Self {
         let stamps = Arc::new(Stamps::millis(runtime.clock.clone()));
-        let id = SessionId::draw(&signature, terms.ttl_s(), &*runtime.rng);
+        let id = SessionId::draw(&signature, timing.ttl_s(), &*runtime.rng);
         let session = SessionRow::new(tables.clone(), columns.clone(), stamps.clone(), id);
         let (open, delete_open) = (BTreeSet::new(), BTreeSet::new());
         Self {
@@ -83,7 +83,7 @@ impl TokenRows {
             columns,
             runtime,
             signature,
-            terms,
+            timing,
             stamps,
             session,
             wanted,
@@ -146,7 +146,7 @@ impl TokenRows {
     }
 
     /// One round over these tokens. Returns the owner of one of the others, or why it is unknown.
-    async fn take(&mut self, tokens: &[String]) -> Result<Option<Attempt>, Fault> {
+    async fn take(&mut self, tokens: &[String]) -> Result<Option<Reached>, Fault> {
         let mut denied = None;
         let mut free = Vec::new();
         // Waiters read: an insert that is bound to fail makes inserts of other clients fail.
@@ -186,7 +186,7 @@ impl TokenRows {
 
     fn is_beat_due(&self) -> bool {
         let now = self.runtime.clock.now();
-        self.session.beaten().is_none_or(|beaten| now >= self.terms.renew_at(beaten))
+        self.session.beaten().is_none_or(|beaten| now >= self.timing.renew_at(beaten))
     }
 
     async fn beat(&mut self) -> Result<(), Fault> {
@@ -201,7 +201,7 @@ impl TokenRows {
     async fn begin_anew(&mut self) -> Result<(), Fault> {
         self.give_back().await?;
         self.had.lock().clear();
-        let id = SessionId::draw(&self.signature, self.terms.ttl_s(), &*self.runtime.rng);
+        let id = SessionId::draw(&self.signature, self.timing.ttl_s(), &*self.runtime.rng);
         let (tables, columns) = (self.tables.clone(), self.columns.clone());
         self.session = SessionRow::new(tables, columns, self.stamps.clone(), id);
         (self.has_had, self.robbed) = (false, false);
@@ -252,15 +252,15 @@ async fn a_few_at_once<F: Future>(acts: Vec<F>) -> Vec<F::Output> {
 
 /// Keeps the report for an attempt that gets nothing: a refusal first, then the owner of a token,
 /// then the reason why the owner is unknown.
-fn note_denied(denied: &mut Option<Result<Attempt, Fault>>, seen: Result<Seen, Fault>) {
+fn note_denied(denied: &mut Option<Result<Reached, Fault>>, seen: Result<Seen, Fault>) {
     let said = match seen {
-        Ok(Seen::Theirs(owner)) => Ok(Attempt::HeldBy { owner, again: None }),
+        Ok(Seen::Theirs(owner)) => Ok(Reached::HeldBy { owner, again: None }),
         // The insert was not applied, or is applied later: then a later look finds this session's
         // own id.
         Ok(Seen::Free | Seen::Ours) => Err(Fault::NotDone("the insert was not applied".into())),
         Err(fault) => Err(fault),
     };
-    let weight = |said: &Result<Attempt, Fault>| match said {
+    let weight = |said: &Result<Reached, Fault>| match said {
         Err(Fault::Refused(_)) => 2,
         Ok(_) => 1,
         Err(_) => 0,
@@ -270,10 +270,10 @@ fn note_denied(denied: &mut Option<Result<Attempt, Fault>>, seen: Result<Seen, F
     }
 }
 
-impl Recipe for TokenRows {
+impl Attempt for TokenRows {
     /// "the service would try and lock the remaining keys": one round over all tokens that it does not
     /// have. The attempt succeeds if it has one of them.
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         if self.session.is_over() {
             self.begin_anew().await?;
         }
@@ -301,7 +301,7 @@ impl Recipe for TokenRows {
             self.beat().await?;
         }
         let unbeaten = Fault::NotDone("the session has no heartbeat".into());
-        self.session.beaten().map(|started| Attempt::Had { started }).ok_or(unbeaten)
+        self.session.beaten().map(|started| Reached::Hold { started }).ok_or(unbeaten)
     }
 
     async fn renew(&mut self) -> Renewal {
@@ -312,7 +312,7 @@ impl Recipe for TokenRows {
         }
     }
 
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         self.give_back().await?;
         Ok(if self.has_had && !self.robbed { Left::Released } else { Left::NotHad })
     }

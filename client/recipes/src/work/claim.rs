@@ -9,9 +9,9 @@ use holdfast_runtime::{Instant, Runtime};
 use super::id::ItemId;
 use super::rows::{NumberRow, PAGE, Rows};
 use crate::database::Fault;
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::OwnerId;
-use crate::terms::Terms;
+use crate::row_timing::RowTiming;
 
 /// How often an attempt looks at choosing workers before it goes away.
 const CHOOSER_LOOKS: usize = 4;
@@ -24,7 +24,7 @@ pub(super) struct Claim {
     id: ItemId,
     owner: OwnerId,
     runtime: Runtime,
-    terms: Terms,
+    timing: RowTiming,
     max_attempts: Option<u32>,
     /// Valid once `has_number` is set.
     number: i64,
@@ -58,7 +58,7 @@ impl Claim {
         rows: Rows,
         id: ItemId,
         owner: OwnerId,
-        (runtime, terms): (Runtime, Terms),
+        (runtime, timing): (Runtime, RowTiming),
         max_attempts: Option<u32>,
         shared: Arc<Shared>,
     ) -> Self {
@@ -67,7 +67,7 @@ impl Claim {
             id,
             owner,
             runtime,
-            terms,
+            timing,
             max_attempts,
             number: 0,
             chooses: false,
@@ -79,7 +79,7 @@ impl Claim {
     /// From `write <choosing>` to `delete <choosing>`; `None`: no number is possible. Returns the instant before the
     /// number was sent.
     async fn choose(&mut self) -> Result<Option<Instant>, Fault> {
-        let ttl_s = self.terms.ttl_s();
+        let ttl_s = self.timing.ttl_s();
         self.chooses = true;
         let (choosing_from, put) = self.rows.put_choosing(&self.id, &self.owner, ttl_s).await;
         put?;
@@ -91,7 +91,7 @@ impl Claim {
         put?;
         // Every worker that chose meanwhile must have seen this one's choosing. If that row may have ended before the
         // number was there, no worker had to wait for it.
-        if self.runtime.clock.now() >= self.terms.safe_until(choosing_from) {
+        if self.runtime.clock.now() >= self.timing.safe_until(choosing_from) {
             return Ok(None);
         }
         self.stop_choosing().await?;
@@ -125,7 +125,7 @@ impl Claim {
     /// no look finds the item again.
     async fn begin(&self, has_marker: bool) -> Result<Option<Told>, Fault> {
         if !has_marker {
-            // It was done, or set aside, after the scan found it.
+            // It was done, or became a dead letter, after the scan found it.
             return Ok(None);
         }
         let details = self.rows.details(&self.id).await?;
@@ -139,7 +139,7 @@ impl Claim {
         let before = u32::try_from(others.count()).unwrap_or(u32::MAX);
         if self.max_attempts.is_some_and(|max| before >= max) {
             // In this order: an item in neither place is lost.
-            self.rows.put_aside(&self.id).await?;
+            self.rows.list_dead_letter(&self.id).await?;
             self.rows.remove_marker(&self.id).await?;
             return Ok(None);
         }
@@ -173,12 +173,12 @@ pub(super) fn before<'a>(numbers: &'a [NumberRow], number: i64, owner: &str) -> 
     others.find(is_before).map(|row| row.worker.as_str())
 }
 
-fn held_by(owner: Option<String>) -> Attempt {
-    Attempt::HeldBy { owner, again: None }
+fn held_by(owner: Option<String>) -> Reached {
+    Reached::HeldBy { owner, again: None }
 }
 
-impl Recipe for Claim {
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+impl Attempt for Claim {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         let Some(started) = self.choose().await? else { return Ok(held_by(None)) };
         if let Some(chooser) = self.wait_for_choosers().await? {
             return Ok(held_by(Some(chooser)));
@@ -196,11 +196,11 @@ impl Recipe for Claim {
         let has_marker = numbers.iter().any(NumberRow::is_marker);
         let Some(told) = self.begin(has_marker).await? else { return Ok(held_by(None)) };
         *self.shared.lock() = told;
-        Ok(Attempt::Had { started })
+        Ok(Reached::Hold { started })
     }
 
     async fn renew(&mut self) -> Renewal {
-        let ttl_s = self.terms.ttl_s();
+        let ttl_s = self.timing.ttl_s();
         let put = self.rows.put_number(&self.id, &self.owner, self.number, ttl_s).await;
         match put {
             (started, Ok(())) => Renewal::Applied(started),
@@ -210,7 +210,7 @@ impl Recipe for Claim {
 
     /// The three deletes of the article, in its order: a worker that dies after the first leaves an item that others
     /// recognize as done, and only the last one makes the item free.
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         if self.shared.lock().is_done {
             self.rows.remove_details(&self.id).await?;
             self.rows.remove_marker(&self.id).await?;

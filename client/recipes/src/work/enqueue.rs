@@ -60,7 +60,7 @@ impl WorkQueue {
                 payload.len()
             )));
         }
-        let id = ItemId::draw(self.enqueued.times.next(), &*self.keeping.runtime.rng);
+        let id = ItemId::draw(self.enqueued.times.next(), &*self.config.runtime.rng);
         let mut tries = Tries::new(self);
         while let Err(fault) = self.write_item(&id, &payload).await {
             tries.again(fault).await.map_err(as_of_a_write)?;
@@ -88,7 +88,7 @@ impl WorkQueue {
         match fault {
             Fault::Refused(message) => Error::invalid(message),
             Fault::Unknown(last) | Fault::NotDone(last) => Error::Unreachable {
-                endpoints: self.keeping.endpoints.to_vec(),
+                endpoints: self.config.endpoints.to_vec(),
                 waited: Duration::ZERO,
                 last,
             },
@@ -105,7 +105,7 @@ pub(super) struct Tries<'a> {
 
 impl<'a> Tries<'a> {
     pub(super) fn new(queue: &'a WorkQueue) -> Self {
-        let began = queue.keeping.runtime.clock.now();
+        let began = queue.config.runtime.clock.now();
         Self { queue, began, pauses: Backoff::new(PAUSE_MAX) }
     }
 
@@ -115,14 +115,14 @@ impl<'a> Tries<'a> {
     ///
     /// [`Error::Unreachable`] when the limit has passed, [`Error::Refused`] if a retry would be refused too.
     pub(super) async fn again(&mut self, fault: Fault) -> Result<()> {
-        let keeping = &self.queue.keeping;
+        let config = &self.queue.config;
         let mut error = self.queue.unanswered(fault);
         let Error::Unreachable { waited, .. } = &mut error else { return Err(error) };
-        *waited = keeping.runtime.clock.now().saturating_since(self.began);
-        if *waited >= keeping.answer_limit {
+        *waited = config.runtime.clock.now().saturating_since(self.began);
+        if *waited >= config.answer_limit {
             return Err(error);
         }
-        keeping.runtime.sleep(self.pauses.next(&*keeping.runtime.rng)).await;
+        config.runtime.sleep(self.pauses.next(&*config.runtime.rng)).await;
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ pub struct Listed {
     /// Its id.
     pub id: ItemId,
     /// Its state.
-    pub standing: Standing,
+    pub status: ItemStatus,
     /// How many attempts there were, the current one included.
     pub attempts: u32,
     /// The payload that was enqueued.
@@ -23,7 +23,7 @@ pub struct Listed {
 
 /// The state of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ItemStatus {
     /// It waits for a worker.
     Waiting,
     /// A worker has it, or is about to.
@@ -32,7 +32,7 @@ pub enum Standing {
         by: String,
     },
     /// A dead letter: it had as many attempts as it may have.
-    SetAside,
+    DeadLetter,
 }
 
 impl WorkQueue {
@@ -83,30 +83,30 @@ impl WorkQueue {
     async fn look_at_all(&self, limit: usize) -> Result<Vec<Listed>, Fault> {
         let mut listed = Vec::new();
         for Seen { id, taken_by } in self.first(limit).await? {
-            let standing = taken_by.map_or(Standing::Waiting, |owner| Standing::Taken {
+            let status = taken_by.map_or(ItemStatus::Waiting, |owner| ItemStatus::Taken {
                 by: thread_id(&owner).to_owned(),
             });
-            listed.extend(self.look_at(id, standing).await?);
+            listed.extend(self.look_at(id, status).await?);
         }
         let mut from = Some(from_time(0));
         while let Some(begin) = from {
-            let page = self.rows.aside(&begin).await?;
+            let page = self.rows.dead_letters(&begin).await?;
             let is_last = i32::try_from(page.len()).is_ok_and(|read| read < PAGE);
             from = page.last().filter(|_| !is_last).map(|last| format!("{last}\0"));
             for id in page.iter().filter_map(|item| ItemId::parse(item)) {
                 if listed.len() >= limit {
                     return Ok(listed);
                 }
-                listed.extend(self.look_at(id, Standing::SetAside).await?);
+                listed.extend(self.look_at(id, ItemStatus::DeadLetter).await?);
             }
         }
         Ok(listed)
     }
 
     /// `None`: it was done meanwhile.
-    async fn look_at(&self, id: ItemId, standing: Standing) -> Result<Option<Listed>, Fault> {
+    async fn look_at(&self, id: ItemId, status: ItemStatus) -> Result<Option<Listed>, Fault> {
         let details = self.rows.details(&id).await?;
         let attempts = u32::try_from(details.attempts.len()).unwrap_or(u32::MAX);
-        Ok(details.payload.map(|payload| Listed { id, standing, attempts, payload }))
+        Ok(details.payload.map(|payload| Listed { id, status, attempts, payload }))
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! # What it promises
 //!
-//! - **No item is lost.** An item whose [`WorkQueue::enqueue`] was answered stays in the queue until it is done or set
-//!   aside. Its details exist before the `0=0` that makes them an item, both at QUORUM, and are removed before it; the
+//! - **No item is lost.** An item whose [`WorkQueue::enqueue`] was answered stays in the queue until it is done or a
+//!   dead letter. Its details exist before the `0=0` that makes them an item, both at QUORUM, and are removed before it; the
 //!   hour that lists it is written last.
 //! - **No item has two live leases.** While a [`WorkItem`] is safe, no other worker gets its item. Of two workers that
 //!   choose, one sees the other's number: a worker reads the numbers after it has waited for all that were choosing
@@ -18,7 +18,7 @@
 //!   detect repeats in what it writes by [`WorkItem::id`].
 //! - **Attempts are counted**, also those of workers that died: each writes a row of its own before the item is handed
 //!   out. An attempt that ends before that is not counted; one that reached no caller may be. With
-//!   [`WorkQueue::max_attempts`] the next worker that finds an item with that many attempts sets it aside as a dead
+//!   [`WorkQueue::max_attempts`] the next worker that finds an item with that many attempts makes it a dead
 //!   letter.
 //! - **Liveness.** A dead worker's item is free after TTL and skew. One of three nodes may be down. A worker that looks
 //!   finds a free item, within 30 s if it was enqueued out of order. Of several workers that want one item, one gets it,
@@ -65,8 +65,8 @@
 //! - *Scanning from 0* passes over all items that were ever done (`a_look_costs_the_same_after_many_items`), and all
 //!   workers compete for one item (`workers_that_meet_spread_over_the_next_items`).
 
-mod aside;
 mod claim;
+mod dead_letter;
 mod enqueue;
 mod id;
 mod item;
@@ -85,8 +85,8 @@ use holdfast_runtime::select;
 use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::keeper::{Keeping, passing};
-use super::locker::Patience;
+use super::lock_task::{LockTaskConfig, passing};
+use super::locker::Wait;
 use super::owner::{OwnerId, Signature};
 use super::stamps::Stamps;
 use crate::check_lock_name;
@@ -96,7 +96,7 @@ use enqueue::Enqueued;
 use holdfast_guard::Backoff;
 pub use id::ItemId;
 pub use item::WorkItem;
-pub use list::{Listed, Standing};
+pub use list::{ItemStatus, Listed};
 use rows::Rows;
 use scan::Scanner;
 pub(crate) use tables::NAMES;
@@ -110,7 +110,7 @@ const TRIES: usize = 3;
 /// A queue of work; see the [module](self). Cheap to clone: clones in one process share where to look.
 #[derive(Clone)]
 pub struct WorkQueue {
-    keeping: Keeping,
+    config: LockTaskConfig,
     rows: Rows,
     scanner: Arc<Scanner>,
     enqueued: Arc<Enqueued>,
@@ -142,7 +142,7 @@ impl WorkQueue {
             queue: name.into(),
         };
         Ok(Self {
-            keeping: cassandra.keeping(options)?,
+            config: cassandra.config(options)?,
             scanner: Arc::new(Scanner::new(rows.clone())),
             rows,
             enqueued: Arc::new(Enqueued::new(clock)),
@@ -151,11 +151,11 @@ impl WorkQueue {
         })
     }
 
-    /// Sets an item aside as a dead letter after this many attempts, instead of handing it out once
+    /// Makes an item a dead letter after this many attempts, instead of handing it out once
     /// more: it is kept and listed, and no worker gets it. The worker that finds it does so, so all
     /// workers should use the same number.
     ///
-    /// Default: no item is set aside.
+    /// Default: no item becomes one.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
@@ -167,28 +167,28 @@ impl WorkQueue {
         &self.rows.queue
     }
 
-    /// Takes the next item, and waits for one as long as `patience` allows; `None` if no item was free.
+    /// Takes the next item, and waits for one as long as `wait` allows; `None` if no item was free.
     ///
     /// Dropping the future gives back an item that was taken meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if Cassandra gave no answer before patience ended, [`Error::Refused`] if it refuses a
+    /// [`Error::Unreachable`] if Cassandra gave no answer before wait ended, [`Error::Refused`] if it refuses a
     /// statement. After each the caller has no item.
-    pub async fn next(&self, patience: Patience) -> Result<Option<WorkItem>> {
-        let clock = &self.keeping.runtime.clock;
+    pub async fn next(&self, wait: Wait) -> Result<Option<WorkItem>> {
+        let clock = &self.config.runtime.clock;
         let began = clock.now();
-        let limit = patience.limit(self.keeping.answer_limit).map(|limit| began + limit);
+        let limit = wait.limit(self.config.answer_limit).map(|limit| began + limit);
         let mut unanswered = None;
         let found = select! {
-            found = self.look_until_had(patience.waits(), &mut unanswered) => return found,
+            found = self.look_until_had(wait.waits(), &mut unanswered) => return found,
             () = passing(limit, &**clock) => None,
         };
         match unanswered {
             None => Ok(found),
             Some(last) => {
                 let waited = clock.now().saturating_since(began);
-                Err(Error::Unreachable { endpoints: self.keeping.endpoints.to_vec(), waited, last })
+                Err(Error::Unreachable { endpoints: self.config.endpoints.to_vec(), waited, last })
             }
         }
     }
@@ -208,7 +208,7 @@ impl WorkQueue {
                 Err(Error::Unreachable { last, .. }) => *unanswered = Some(last),
                 Err(error) => return Err(error),
             }
-            self.keeping.runtime.sleep(pauses.next(&*self.keeping.runtime.rng)).await;
+            self.config.runtime.sleep(pauses.next(&*self.config.runtime.rng)).await;
         }
     }
 
@@ -217,7 +217,7 @@ impl WorkQueue {
     async fn look(&self) -> Result<Option<WorkItem>> {
         let mut free = self.scanner.free().await.map_err(|fault| self.unanswered(fault))?;
         for _ in 0..TRIES {
-            let random = self.keeping.runtime.rng.next_u64();
+            let random = self.config.runtime.rng.next_u64();
             let Some(id) = self.scanner.draw(&mut free, random) else { return Ok(None) };
             let item = self.take(id).await?;
             self.scanner.learn(item.is_some());
@@ -231,8 +231,8 @@ impl WorkQueue {
     /// `None`: another worker has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
-        let owner = OwnerId::draw(&self.signature, &*self.keeping.runtime.rng);
-        let kept = (self.keeping.runtime.clone(), self.keeping.terms);
+        let owner = OwnerId::draw(&self.signature, &*self.config.runtime.rng);
+        let kept = (self.config.runtime.clone(), self.config.timing);
         let claim = Claim::new(
             self.rows.clone(),
             id.clone(),
@@ -243,8 +243,8 @@ impl WorkQueue {
         );
         let renew_now = Arc::new(Notify::new());
         let claimed = self
-            .keeping
-            .acquire(id.as_str(), self.signature.service(), Patience::None, claim, renew_now)
+            .config
+            .acquire(id.as_str(), self.signature.service(), Wait::No, claim, renew_now)
             .await;
         match claimed {
             Ok(guard) => Ok(Some(WorkItem::new(id, guard, shared))),

@@ -255,19 +255,19 @@ impl Rows {
     }
 
     /// Lists an item as a dead letter.
-    pub(super) async fn put_aside(&self, id: &ItemId) -> Result<(), Fault> {
+    pub(super) async fn list_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: id.written_us() };
         self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
     }
 
     /// Removes an item from the dead letters.
-    pub(super) async fn remove_aside(&self, id: &ItemId) -> Result<(), Fault> {
+    pub(super) async fn unlist_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
         self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
     }
 
     /// A page of the dead letters, from an item on.
-    pub(super) async fn aside(&self, from: &str) -> Result<Vec<String>, Fault> {
+    pub(super) async fn dead_letters(&self, from: &str) -> Result<Vec<String>, Fault> {
         let item = column("item");
         let from = (item.clone(), Value::from(from));
         let action = Action::FirstFrom { columns: vec![item.clone()], from, limit: PAGE };

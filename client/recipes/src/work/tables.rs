@@ -25,11 +25,7 @@ pub(crate) const NAMES: &[Naming] = &[
         &[("TABLE", "work_hours", "")],
         "The hours in which there are items",
     ),
-    Naming::new(
-        "work-aside-table",
-        &[("TABLE", "work_aside", "")],
-        "The items that were set aside as dead letters",
-    ),
+    Naming::new("work-aside-table", &[("TABLE", "work_aside", "")], "The dead letters"),
 ];
 
 /// The names of the work queues' tables, for deployments with other names. Their columns have fixed

@@ -1,6 +1,6 @@
 //! The work queue on the model of its tables.
 
-mod aside;
+mod dead_letter;
 mod flaws;
 mod lives;
 mod single;
@@ -33,7 +33,7 @@ fn queue_with(model: &Model, process: &Process, options: LockerOptions) -> WorkQ
 
 /// The next item, which must come.
 async fn next(queue: &WorkQueue) -> WorkItem {
-    queue.next(Patience::AtMost(secs(300))).await.unwrap().unwrap()
+    queue.next(Wait::AtMost(secs(300))).await.unwrap().unwrap()
 }
 
 /// All rows of the numbers.

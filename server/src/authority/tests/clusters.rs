@@ -9,8 +9,8 @@ use holdfast_keyspace::database::Tables;
 use holdfast_keyspace::model::Model;
 use holdfast_runtime::simulated::Machine;
 
-use super::super::lead::Keepers;
-use super::super::terms::Terms;
+use super::super::lead::ScopeAuthorities;
+use super::super::settings::FallbackSettings;
 use super::world::{Node, Raft, cluster, scope};
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -18,15 +18,15 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn terms() -> Terms {
+fn terms() -> FallbackSettings {
     let durations = Durations::new(secs(4), secs(2)).expect("they fit");
-    Terms { durations, drain_limit: secs(1), switch_every: secs(2) }
+    FallbackSettings { durations, drain_limit: secs(1), switch_every: secs(2) }
 }
 
 /// One node of a cluster of its own, which leads, on tables that others use as well.
 struct Alone {
     raft: Arc<Raft>,
-    keepers: Keepers,
+    authorities: ScopeAuthorities,
 }
 
 impl Alone {
@@ -37,8 +37,8 @@ impl Alone {
         let (runtime, board) = (node.process.runtime(), node.board.clone());
         let tables = Arc::new(Tables::new(Arc::new(model.clone()), runtime.clock.clone()));
         let fallback = Some((terms(), tables));
-        let keepers = Keepers::start(node, board, cluster(number), fallback, runtime);
-        Self { raft, keepers }
+        let authorities = ScopeAuthorities::start(node, board, cluster(number), fallback, runtime);
+        Self { raft, authorities }
     }
 
     fn begin(&self) {
@@ -47,11 +47,11 @@ impl Alone {
     }
 
     fn has_authority(&self) -> bool {
-        self.keepers.standing(&scope()).is_some_and(|standing| standing.authority.is_some())
+        self.authorities.status(&scope()).is_some_and(|status| status.authority.is_some())
     }
 
     fn trouble(&self) -> Option<&'static str> {
-        self.keepers.standing(&scope()).and_then(|standing| standing.trouble)
+        self.authorities.status(&scope()).and_then(|status| status.trouble)
     }
 }
 

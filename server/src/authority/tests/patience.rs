@@ -13,8 +13,8 @@ use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::Statement;
 use holdfast_runtime::simulated::{Machine, Process};
 
-use super::super::lead::Keepers;
-use super::super::terms::Terms;
+use super::super::lead::ScopeAuthorities;
+use super::super::settings::FallbackSettings;
 use super::world::{Node, Raft, cluster, scope};
 
 const fn secs(seconds: u64) -> Duration {
@@ -59,7 +59,7 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
     let machine = Machine::new(1);
     let (model, raft, world) = (Model::new(&machine), Raft::new(&machine), machine.world());
     let durations = Durations::new(secs(4), secs(2)).expect("they fit");
-    let terms = Terms { durations, drain_limit: secs(1), switch_every: secs(2) };
+    let terms = FallbackSettings { durations, drain_limit: secs(1), switch_every: secs(2) };
     let node = Node::new(&raft, 0, machine.process("server"));
     raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
     let is_busy = Arc::new(AtomicBool::new(false));
@@ -67,7 +67,7 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
     let runtime = node.process.runtime();
     let tables = Arc::new(Tables::new(Arc::new(busy), runtime.clock.clone()));
     let board = node.board.clone();
-    let _keepers = Keepers::start(node, board, cluster(1), Some((terms, tables)), runtime);
+    let _keepers = ScopeAuthorities::start(node, board, cluster(1), Some((terms, tables)), runtime);
     let clock = world.runtime().clock;
     let tables = Arc::new(Tables::new(Arc::new(model), clock.clone()));
     let row = Authority::new(tables, clock, scope().as_str());

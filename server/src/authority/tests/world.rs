@@ -1,4 +1,4 @@
-//! A store of several nodes that commit through one log, as the keepers see it; and who may believe what.
+//! A store of several nodes that commit through one log, as the authorities see it; and who may believe what.
 //!
 //! At most one node leads. Who was deposed learns of it later, sees the table as it was meanwhile, and may
 //! see what it proposed just before commit all the same. That is all of Raft that §10 stands on.
@@ -139,7 +139,7 @@ impl Raft {
     }
 }
 
-/// A node: what its keepers see of the store.
+/// A node: what its authorities see of the store.
 pub(super) struct Node {
     pub(super) id: usize,
     pub(super) raft: Arc<Raft>,

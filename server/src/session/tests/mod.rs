@@ -8,13 +8,13 @@ mod imports;
 mod large_states;
 mod leases;
 mod places;
+mod requests;
 mod scopes;
 mod slow_readers;
 mod streams;
 mod watch_histories;
 mod watchers;
 mod watching;
-mod wishes;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

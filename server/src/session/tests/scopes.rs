@@ -12,7 +12,7 @@ use holdfast_proto::v1::{KeptAlive, LostReason, RefusalReason, ScopeAuthority};
 use holdfast_runtime::simulated::Machine;
 
 use super::*;
-use crate::authority::Terms;
+use crate::authority::FallbackSettings;
 
 fn prefix() -> ScopePrefix {
     ScopePrefix::parse("pay/").unwrap()
@@ -98,7 +98,7 @@ async fn a_hold_lost_with_its_epoch_leaves_the_session_alone() {
     assert_eq!(client.next().await, kept(1, told(4, 0)));
 }
 
-/// With keepers: the row is made, the scope is granted in, and answers carry the rest of the authority;
+/// With authorities: the row is made, the scope is granted in, and answers carry the rest of the authority;
 /// without quorum the authority runs out, and the scope is suspended before it does.
 #[test]
 fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers() {
@@ -109,9 +109,9 @@ fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers(
         let world = World::on(node.runtime(), SessionSettings::default()).await;
         let tables = Tables::new(Arc::new(model.clone()), world.runtime.clock.clone());
         let tables = Arc::new(tables);
-        let terms = Terms {
+        let terms = FallbackSettings {
             durations: Durations::new(Duration::from_secs(10), Duration::from_secs(5)).unwrap(),
-            ..Terms::default()
+            ..FallbackSettings::default()
         };
         world.hub.keep_scopes(Some((terms, tables.clone())));
         let (mut client, _) = world.session().await;
@@ -137,9 +137,9 @@ fn a_leader_with_a_fallback_has_authority_over_its_scope_while_a_quorum_answers(
 
         world.fake.set_quorum(false);
         world.runtime.sleep(Duration::from_secs(9)).await;
-        let standing = world.hub.keepers().unwrap().standing(&prefix()).unwrap();
-        assert_eq!(standing.authority, None);
-        assert!(standing.row.is_some_and(|row| row.mode == Mode::Native));
+        let status = world.hub.authorities().unwrap().status(&prefix()).unwrap();
+        assert_eq!(status.authority, None);
+        assert!(status.row.is_some_and(|row| row.mode == Mode::Native));
         let bumped: AuthorityRow = row.read().await.unwrap().row.unwrap();
         world.runtime.sleep(Duration::from_secs(9)).await;
         assert_eq!(

@@ -17,7 +17,7 @@ use super::store::Store;
 use super::table;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::lock::keeper::GOODBYE_LIMIT;
+use crate::lock::store_thread::GOODBYE_LIMIT;
 use crate::show;
 
 /// The measurement.

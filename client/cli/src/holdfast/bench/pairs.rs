@@ -137,8 +137,8 @@ impl Turns {
     async fn take_one(&self, client: usize, store: &Store, name: usize) -> holdfast::Result<()> {
         let clock = &self.runtime.clock;
         let asked = clock.now();
-        let patience = self.window.until.saturating_since(asked) + PATIENCE;
-        let guard = store.acquire(&self.names[name], patience).await?;
+        let wait = self.window.until.saturating_since(asked) + PATIENCE;
+        let guard = store.acquire(&self.names[name], wait).await?;
         let granted = clock.now();
         let handover = self.handed_over(name, client, granted);
         guard.release().await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast::{Client, Guard, Result};
 #[cfg(feature = "cassandra")]
-use holdfast_recipes::{Patience, RemoteGuard, RemoteLocker};
+use holdfast_recipes::{RemoteGuard, RemoteLocker, Wait};
 
 /// One session at a store.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ impl Store {
             Self::Native(client) => client.lock(name).wait(limit).await.map(Held::Native),
             #[cfg(feature = "cassandra")]
             Self::Cassandra(locker) => {
-                locker.acquire(name, Patience::AtMost(limit)).await.map(Held::Cassandra)
+                locker.acquire(name, Wait::AtMost(limit)).await.map(Held::Cassandra)
             }
         }
     }

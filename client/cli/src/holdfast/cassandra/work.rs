@@ -9,7 +9,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use holdfast_cli::place::failure;
-use holdfast_recipes::{Cassandra, ItemId, Listed, Standing, WorkQueue};
+use holdfast_recipes::{Cassandra, ItemId, ItemStatus, Listed, WorkQueue};
 use serde_json::json;
 
 use super::Place;
@@ -38,11 +38,11 @@ pub(super) enum WorkCommand {
     /// Exit codes: 0 the queue was empty; 128+n ended by signal n; 122 refused; 123 no answer; 126, 127 the
     /// command cannot be run, was not found; 125 an error of holdfast itself.
     Run(RunArgs),
-    /// Show the items that wait, those that workers have, and dead letters (set aside).
+    /// Show the items that wait, those that workers have, and dead letters.
     List(ListArgs),
-    /// Add an item that was set aside again, as another item without attempts; prints its id.
+    /// Add a dead letter again, as another item without attempts; prints its id.
     Retry(ItemArgs),
-    /// Remove an item that was set aside.
+    /// Remove a dead letter.
     Forget(ItemArgs),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct RunArgs {
     /// End when no item waits and no worker has one, instead of waiting for more.
     #[arg(long)]
     until_empty: bool,
-    /// Set an item aside after this many attempts [default: none is set aside]. All workers should use the same.
+    /// Make an item a dead letter after this many attempts [default: never]. All workers should use the same.
     #[arg(long, value_name = "N")]
     max_attempts: Option<NonZeroU32>,
     #[command(flatten)]
@@ -164,11 +164,11 @@ fn tell(global: &Global, item: &ItemId) {
 async fn list(global: &Global, queue: &WorkQueue, limit: usize) -> Result<(), Failure> {
     let listed = queue.list(limit).await.map_err(failure)?;
     if global.json {
-        for Listed { id, standing, attempts, payload } in &listed {
-            let (standing, by) = words(standing);
+        for Listed { id, status, attempts, payload } in &listed {
+            let (status, by) = words(status);
             show::line(json!({
                 "item": id.as_str(),
-                "standing": standing,
+                "status": status,
                 "by": by,
                 "attempts": attempts,
                 "payload": payload,
@@ -182,11 +182,11 @@ async fn list(global: &Global, queue: &WorkQueue, limit: usize) -> Result<(), Fa
     Ok(())
 }
 
-fn words(standing: &Standing) -> (&'static str, Option<&str>) {
-    match standing {
-        Standing::Waiting => ("waiting", None),
-        Standing::Taken { by } => ("taken", Some(by)),
-        Standing::SetAside => ("set aside", None),
+fn words(status: &ItemStatus) -> (&'static str, Option<&str>) {
+    match status {
+        ItemStatus::Waiting => ("waiting", None),
+        ItemStatus::Taken { by } => ("taken", Some(by)),
+        ItemStatus::DeadLetter => ("dead letter", None),
     }
 }
 
@@ -194,11 +194,11 @@ fn table(listed: &[Listed]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["ITEM", "STANDING", "BY", "ATTEMPTS", "PAYLOAD"]);
-    for Listed { id, standing, attempts, payload } in listed {
-        let (standing, by) = words(standing);
+    for Listed { id, status, attempts, payload } in listed {
+        let (status, by) = words(status);
         let by = by.map(show::escaped).unwrap_or_default();
         let attempts = attempts.to_string();
-        table.add_row([id.as_str(), standing, by.as_str(), attempts.as_str(), &shown(payload)]);
+        table.add_row([id.as_str(), status, by.as_str(), attempts.as_str(), &shown(payload)]);
     }
     table
 }

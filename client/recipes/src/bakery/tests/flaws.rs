@@ -63,7 +63,7 @@ fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
         let a_goes_on = async {
             runtime.sleep(secs(5)).await;
             assert!(a.write_number(a_drew).await);
-            c.leave().await;
+            c.give_back().await;
             a.lower_flag().await;
         };
         let (looks, ()) = join!(seed_waits(&b, b_drew, &["a", "b", "c"]), a_goes_on);
@@ -90,7 +90,7 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
             }
             runtime.sleep(secs(3)).await;
             assert!(a.write_number(1).await);
-            c.leave().await;
+            c.give_back().await;
             a.lower_flag().await;
             runtime.sleep(secs(20)).await;
             runtime.clock.now()
@@ -101,7 +101,7 @@ fn who_was_waited_for_is_looked_at_after_the_wait() {
         };
         let waits = async {
             let left = olds.await;
-            a.leave().await;
+            a.give_back().await;
             left
         };
         let (left, (had, _guard)) = join!(waits, ours);

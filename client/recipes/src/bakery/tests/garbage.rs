@@ -83,7 +83,7 @@ fn the_last_number_is_had_and_nothing_wraps() {
             assert!(numbers(&model).await.values().any(|number| *number == i64::MAX));
             let error = next.lock("foo").await.unwrap_err();
             assert!(error.to_string().contains("highest number"), "{error}");
-            old.leave().await;
+            old.give_back().await;
         };
         let (guard, ()) = futures_util::join!(ours.lock("foo"), leaving);
         guard.unwrap().release().await.unwrap();

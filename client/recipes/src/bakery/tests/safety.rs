@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::join;
 
 use super::*;
-use crate::keeper::{Attempt, Recipe};
+use crate::lock_task::{Attempt, Reached};
 use crate::model::{Fate, Odds};
 
 fn is_number(statement: &Statement) -> bool {
     statement.table.as_str() == "numbers" && matches!(statement.action, Action::Put { .. })
 }
 
-/// Whether the keeper task would hand out a guard.
-fn had(attempted: &Attempt, bakery: &Bakery) -> bool {
-    let keeping = &bakery.keeping;
-    matches!(attempted, Attempt::Had { started }
-        if keeping.terms.safe_until(*started) > keeping.runtime.clock.now())
+/// Whether the lock task would hand out a guard.
+fn had(attempted: &Reached, bakery: &Bakery) -> bool {
+    let config = &bakery.config;
+    matches!(attempted, Reached::Hold { started }
+        if config.timing.safe_until(*started) > config.runtime.clock.now())
 }
 
 /// `a` stalls for two TTLs at any step. Meanwhile `old` has the lock with the number 2 and sees no
-/// other client (number 1 was there before it, and left). The check does not rely on the keeper task's
+/// other client (number 1 was there before it, and left). The check does not rely on the lock task's
 /// safe deadline.
 #[test]
 fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
@@ -30,13 +30,13 @@ fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
         let process = machine.process("a");
         let bakery = locker(&model, &process, form);
         let old = Old::new(&machine, &model, "old", form);
-        let mut spot = bakery.spot("foo", Patience::Endless);
+        let mut attempt = bakery.attempt("foo", Wait::Forever);
         let keeper = bakery.clone();
         let (told, mut answer) = tokio::sync::oneshot::channel();
         let attempting = async move {
-            let attempted = spot.attempt().await;
+            let attempted = attempt.advance().await;
             let _ = told.send(attempted.is_ok_and(|attempted| had(&attempted, &keeper)));
-            std::mem::forget(spot);
+            std::mem::forget(attempt);
         };
         process.runtime().spawn("attempt", attempting).detach();
         let world = machine.world().runtime();
@@ -66,7 +66,7 @@ fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
         let (machine, model) = world(1);
         let bakery = locker(&model, &machine.process("a"), form);
         let old = Old::new(&machine, &model, "old", form);
-        let mut spot = bakery.spot("foo", Patience::Endless);
+        let mut attempt = bakery.attempt("foo", Wait::Forever);
         model.choose(is_number, Fate::Slowly(lives::TTL + secs(10)));
         machine.run(async {
             let other = async {
@@ -74,10 +74,10 @@ fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
                 assert!(choosing(&model).await.is_empty());
                 assert!(old.write_number(2).await, "old is in");
             };
-            let (attempted, ()) = join!(spot.attempt(), other);
+            let (attempted, ()) = join!(attempt.advance(), other);
             assert!(attempted.is_err(), "{form:?}: {attempted:?}");
-            let again = spot.attempt().await.unwrap();
-            assert!(matches!(&again, Attempt::HeldBy { owner: Some(owner), .. } if owner == "old"));
+            let again = attempt.advance().await.unwrap();
+            assert!(matches!(&again, Reached::HeldBy { owner: Some(owner), .. } if owner == "old"));
             assert_eq!(numbers(&model).await.into_values().max(), Some(3), "drawn again");
         });
     }
@@ -103,13 +103,13 @@ fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
                 world.sleep(secs(4)).await;
                 process.pause();
                 world.sleep(lives::TTL * 2).await;
-                before.leave().await;
+                before.give_back().await;
                 assert_eq!(numbers(&model).await, BTreeMap::new());
                 assert!(old.write_number(5).await, "old is in");
                 process.resume();
                 world.sleep(secs(20)).await;
                 assert_eq!(numbers(&model).await.into_values().max(), Some(6), "drawn again");
-                old.leave().await;
+                old.give_back().await;
                 world.clock.now()
             };
             let ((_guard, in_at), left) = join!(waiting, others);
@@ -140,12 +140,12 @@ fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
                 (0..3).for_each(|node| model.set_skew(node, ahead));
                 world.sleep(secs(17)).await;
                 assert!(model.nothing_is_chosen(), "it is renewed, and that is on its way");
-                before.leave().await;
+                before.give_back().await;
                 assert_eq!(numbers(&model).await, BTreeMap::new());
                 assert!(old.write_number(5).await, "old is in");
                 world.sleep(secs(20)).await;
                 assert_eq!(numbers(&model).await.into_values().max(), Some(6), "drawn again");
-                old.leave().await;
+                old.give_back().await;
                 world.clock.now()
             };
             let ((_guard, in_at), left) = join!(waiting, others);
@@ -161,21 +161,21 @@ fn a_number_equal_to_a_strangers_is_drawn_again() {
         let (machine, model) = world(1);
         let bakery = locker(&model, &machine.process("a"), form);
         let old = Old::new(&machine, &model, id, form);
-        let mut spot = bakery.spot("foo", Patience::Endless);
+        let mut attempt = bakery.attempt("foo", Wait::Forever);
         machine.run(async {
-            assert!(spot.attempt().await.is_ok_and(|attempted| had(&attempted, &bakery)));
+            assert!(attempt.advance().await.is_ok_and(|attempted| had(&attempted, &bakery)));
             // As if both had drawn at the same time.
             assert!(old.write_number(1).await);
-            let tied = spot.attempt().await.unwrap();
+            let tied = attempt.advance().await.unwrap();
             assert!(
-                matches!(&tied, Attempt::HeldBy { owner: Some(owner), .. } if owner == id),
+                matches!(&tied, Reached::HeldBy { owner: Some(owner), .. } if owner == id),
                 "{tied:?}"
             );
-            let behind = spot.attempt().await.unwrap();
+            let behind = attempt.advance().await.unwrap();
             assert!(!had(&behind, &bakery), "{behind:?}");
             assert_eq!(numbers(&model).await.into_values().max(), Some(2));
-            old.leave().await;
-            assert!(spot.attempt().await.is_ok_and(|attempted| had(&attempted, &bakery)));
+            old.give_back().await;
+            assert!(attempt.advance().await.is_ok_and(|attempted| had(&attempted, &bakery)));
         });
     }
 }
@@ -186,14 +186,14 @@ fn who_finds_its_number_gone_draws_again() {
     let (machine, model) = world(1);
     let bakery = locker(&model, &machine.process("a"), BakeryForm::Wiki);
     let old = Old::new(&machine, &model, "old", BakeryForm::Wiki);
-    let mut spot = bakery.spot("foo", Patience::Endless);
+    let mut attempt = bakery.attempt("foo", Wait::Forever);
     machine.run(async {
-        assert!(spot.attempt().await.is_ok_and(|attempted| had(&attempted, &bakery)));
+        assert!(attempt.advance().await.is_ok_and(|attempted| had(&attempted, &bakery)));
         let (own, _) = numbers(&model).await.pop_first().unwrap();
         let erase = on_cell("numbers", &own, Action::Erase { at_us: i64::MAX / 2 });
         model.execute(erase).await.unwrap();
         assert!(old.write_number(5).await);
-        let attempted = spot.attempt().await.unwrap();
+        let attempted = attempt.advance().await.unwrap();
         assert!(!had(&attempted, &bakery), "{attempted:?}");
     });
 }

@@ -21,8 +21,8 @@ fn order(seed: u64, by_service: bool) -> Vec<String> {
         let options = TimeOptions::default().interval(ms(100));
         let replica =
             TimeReplica::new(&cassandra(&model, process), TimeTable::default(), options).unwrap();
-        let keeping = replica.clone();
-        process.runtime().spawn("keep", async move { drop(keeping.keep(|_| {}).await) }).detach();
+        let config = replica.clone();
+        process.runtime().spawn("keep", async move { drop(config.keep(|_| {}).await) }).detach();
         replica
     });
     let [holder, a, b] = [0, 1, 2].map(|at| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::*;
 use crate::FencingToken;
-use crate::locker::{Patience, RemoteGuard, RemoteLocker};
+use crate::locker::{RemoteGuard, RemoteLocker, Wait};
 use crate::model::Odds;
 
 const LENGTH: Duration = secs(400);
@@ -101,12 +101,12 @@ impl Life {
         let names: Vec<_> = NAMES.iter().filter(|name| name.starts_with(scope)).collect();
         loop {
             let name = names[usize::try_from(below(&process, names.len() as u64)).unwrap()];
-            let patience = match below(&process, 4) {
-                0 => Patience::None,
-                1 => Patience::AtMost(secs(below(&process, 20))),
-                _ => Patience::Endless,
+            let wait = match below(&process, 4) {
+                0 => Wait::No,
+                1 => Wait::AtMost(secs(below(&process, 20))),
+                _ => Wait::Forever,
             };
-            if let Ok(guard) = locker.acquire(name, patience).await {
+            if let Ok(guard) = locker.acquire(name, wait).await {
                 self.hold(&process, guard).await;
             }
             process.runtime().sleep(Duration::from_millis(below(&process, 1_000))).await;

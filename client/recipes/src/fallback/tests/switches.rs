@@ -6,7 +6,7 @@ use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, 
 use holdfast_runtime::select;
 
 use super::*;
-use crate::locker::{Patience, RemoteGuard, RemoteLocker};
+use crate::locker::{RemoteGuard, RemoteLocker, Wait};
 use crate::model::Fate;
 use crate::{Error, GuardState, LostReason};
 use holdfast_mutants::{Mutant, while_armed};
@@ -226,7 +226,7 @@ fn w_and_v_are_what_the_row_says() {
         let runtime = process.runtime();
         let began = runtime.clock.now();
 
-        let guard = fallback.acquire("a/1", Patience::Endless).await.unwrap();
+        let guard = fallback.acquire("a/1", Wait::Forever).await.unwrap();
         let taken = runtime.clock.now().saturating_since(began);
         assert!((secs(20)..secs(22)).contains(&taken), "{taken:?}");
         assert_eq!(guard.ttl(), Duration::from_millis(1_800));
@@ -314,7 +314,7 @@ fn a_token_counts_only_if_the_lease_was_had_before_and_after_it_was_drawn() {
             world.model.apply(&steal.partitioned_by(2));
         };
         let (tried, ()) =
-            tokio::join!(fallback.acquire("a/1", Patience::NoneButAnswer(secs(9))), stealing);
+            tokio::join!(fallback.acquire("a/1", Wait::NoAnsweredWithin(secs(9))), stealing);
 
         assert!(matches!(tried, Err(Error::NotGranted { .. })), "{tried:?}");
         assert!(DRAWS.load(Ordering::Relaxed) > 0, "a token was drawn");
@@ -367,7 +367,7 @@ fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
                 Fate::Slowly(Duration::from_millis(1_100)),
             );
         };
-        let (guard, ()) = tokio::join!(fallback.acquire("a/1", Patience::Endless), slow_read);
+        let (guard, ()) = tokio::join!(fallback.acquire("a/1", Wait::Forever), slow_read);
         let guard = guard.unwrap();
         assert!(world.model.nothing_is_chosen(), "the read is under way");
         let nothing = crate::model::Odds { request_lost: 1_000, ..Default::default() };
@@ -399,7 +399,7 @@ fn a_row_that_is_answered_slowly_is_waited_for() {
         };
         assert!(world.durations.read_every() < SLOWLY);
         select! {
-            guard = fallback.acquire("a/1", Patience::AtMost(secs(30))) => {
+            guard = fallback.acquire("a/1", Wait::AtMost(secs(30))) => {
                 assert!(guard.unwrap().is_safe());
             }
             () = always_slow => {}
@@ -434,7 +434,7 @@ fn a_late_delete_of_a_lease_that_was_given_up_does_not_hit_the_next_one() {
             set_row(&world, "a/", "cassandra", 4);
         };
         let one = new(&process);
-        let (guard, ()) = tokio::join!(one.acquire("a/1", Patience::Endless), switching);
+        let (guard, ()) = tokio::join!(one.acquire("a/1", Wait::Forever), switching);
         let guard = guard.unwrap();
         let other = new(&world.machine.process("other"));
         let tried = other.lock_within("a/1", secs(10)).await;

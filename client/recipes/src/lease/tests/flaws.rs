@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::database::{Answer, Row};
-use crate::locker::{Patience, RemoteLocker};
+use crate::locker::{RemoteLocker, Wait};
 use crate::model::Odds;
 use crate::statement::{Action, Ident, Statement, Value};
 
@@ -63,7 +63,7 @@ fn a_leaders_value_stands_as_long_as_it_leads() {
     let process = machine.process("leader");
     let lease = locker(&model, &process, "a", secs(180), secs(60));
     machine.run(async {
-        let leading = lease.campaign("foo", "10.0.0.1:80", Patience::Endless).await.unwrap();
+        let leading = lease.campaign("foo", "10.0.0.1:80", Wait::Forever).await.unwrap();
         for _ in 0..20 {
             process.runtime().sleep(secs(60)).await;
             assert_eq!(value_of_foo(&model).as_deref(), Some("10.0.0.1:80"));

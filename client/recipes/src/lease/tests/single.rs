@@ -1,7 +1,7 @@
 //! One lock, few clients, one event after another.
 
 use super::*;
-use crate::locker::{Patience, RemoteLocker};
+use crate::locker::{RemoteLocker, Wait};
 use crate::model::{Fate, Odds};
 use crate::statement::Action;
 use crate::{Error, LostReason};
@@ -62,7 +62,7 @@ fn what_is_dropped_is_given_back() {
     });
 }
 
-/// The caller gives up while its insert is under way: the keeper task sees it applied, and undoes
+/// The caller gives up while its insert is under way: the lock task sees it applied, and undoes
 /// it.
 #[test]
 fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
@@ -71,8 +71,8 @@ fn an_acquire_dropped_with_its_insert_on_the_way_leaves_nothing() {
         model.set_odds(Odds { answer_lost: 300, ..Odds::default() });
         let world = machine.world().runtime();
         machine.run(async {
-            let patience = Duration::from_millis(seed % 90);
-            let dropped = world.timeout(patience, a.lock("jobs")).await;
+            let wait = Duration::from_millis(seed % 90);
+            let dropped = world.timeout(wait, a.lock("jobs")).await;
             drop(dropped);
             world.sleep(secs(20)).await;
             model.set_odds(Odds::default());
@@ -116,7 +116,7 @@ fn the_lock_of_a_holder_that_died_is_free_after_ttl_and_skew() {
     });
 }
 
-/// A pause past the safe deadline: the guard is lost for ever, and the keeper task deletes its row
+/// A pause past the safe deadline: the guard is lost for ever, and the lock task deletes its row
 /// at once.
 #[test]
 fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
@@ -142,7 +142,7 @@ fn a_store_that_does_not_answer_is_unreachable_within_the_limit() {
     let (machine, model, _processes, [a, _]) = two(1);
     scene::is_unreachable_within_the_limit(&machine, &model, &a);
     machine.run(async {
-        let error = a.acquire("jobs", Patience::AtMost(secs(3))).await.unwrap_err();
+        let error = a.acquire("jobs", Wait::AtMost(secs(3))).await.unwrap_err();
         assert!(error.to_string().contains("1 of 2 replicas alive"), "{error}");
     });
 }
@@ -153,7 +153,7 @@ fn an_observer_sees_a_leader_come_change_its_value_and_go() {
     machine.run(async {
         let mut observer = b.observe("lead");
         assert_eq!(observer.next().await.unwrap(), None);
-        let leading = a.campaign("lead", "one", Patience::Endless).await.unwrap();
+        let leading = a.campaign("lead", "one", Wait::Forever).await.unwrap();
         let leader = observer.next().await.unwrap().unwrap();
         assert_eq!((&*leader.name, leader.value.as_deref()), ("a", Some("one")));
 
@@ -212,7 +212,7 @@ fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
             |one| matches!(one.action, Action::InsertIfAbsent { .. }),
             Fate::Unavailable { applied: true },
         );
-        let tried = a.acquire("jobs", Patience::NoneButAnswer(Duration::from_millis(90))).await;
+        let tried = a.acquire("jobs", Wait::NoAnsweredWithin(Duration::from_millis(90))).await;
         assert!(model.nothing_is_chosen());
         assert!(matches!(tried, Err(Error::Unreachable { .. })), "{tried:?}");
         world.sleep(secs(10)).await;

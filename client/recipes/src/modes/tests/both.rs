@@ -1,7 +1,7 @@
 //! One lock in both stores.
 
 use super::*;
-use crate::locker::Patience;
+use crate::locker::Wait;
 use crate::model::Odds;
 use crate::statement::{Action, Ident, Statement, Value};
 use crate::{Error, LostReason};
@@ -231,7 +231,7 @@ fn without_a_native_store_there_is_one_mode_and_outside_of_the_scope_no_lock() {
         assert!(refused.to_string().contains("needs a native client"), "{refused}");
         let refused = locker.lock("jobs").await.unwrap_err();
         assert!(refused.to_string().contains("is not in the scope \"orders/\""), "{refused}");
-        let held = locker.acquire("orders/7", Patience::None).await.unwrap();
+        let held = locker.acquire("orders/7", Wait::No).await.unwrap();
         assert_eq!(held.token(), None);
     });
 }

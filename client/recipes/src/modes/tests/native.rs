@@ -10,8 +10,8 @@ use holdfast_runtime::{Clock, Instant, Rng, Runtime, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::secs;
-use crate::locker::{Held, Patience, RemoteGuard, RemoteLocker};
-use crate::modes::either;
+use crate::locker::{Held, RemoteGuard, RemoteLocker, Wait};
+use crate::modes::failover_acquire;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 use holdfast_guard::Safety;
 use holdfast_guard::Span;
@@ -160,7 +160,7 @@ impl NativeLike {
     }
 }
 
-impl either::NativeStore for NativeLike {
+impl failover_acquire::NativeStore for NativeLike {
     fn serves(&self, _lock_id: &str) -> bool {
         !self.store.state.lock().unwrap().down
     }
@@ -171,15 +171,11 @@ impl either::NativeStore for NativeLike {
 }
 
 impl RemoteLocker for NativeLike {
-    fn acquire<'a>(
-        &'a self,
-        lock_id: &'a str,
-        patience: Patience,
-    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+    fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
         Box::pin(async move {
             let runtime = self.process.runtime();
-            let limit = patience.limit(secs(10)).unwrap_or(secs(1_000_000));
-            let wait = self.wait(lock_id, patience.waits());
+            let limit = wait.limit(secs(10)).unwrap_or(secs(1_000_000));
+            let wait = self.wait(lock_id, wait.waits());
             let Ok(Some(hold)) = runtime.timeout(limit, wait).await else {
                 let names = vec![lock_id.to_owned()];
                 return Err(Error::NotGranted { names, holders: Vec::new(), waited: None });

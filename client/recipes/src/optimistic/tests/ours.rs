@@ -18,11 +18,11 @@ fn meet_in_all(plans: impl Iterator<Item = Vec<Before>>) -> [usize; 4] {
             let runtime = machine.process("ours").runtime();
             let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), runtime.clone());
             let tokens = on(&cassandra, "ours", TTL, SKEW);
-            let attempted = tokens.spot("foo").attempt().await;
+            let attempted = tokens.attempt("foo").advance().await;
             let theirs = meeting.other.lock().await.finish(&model).await;
             let is_safe =
-                |started| runtime.clock.now() < tokens.cells.keeping.terms.safe_until(started);
-            let ours = matches!(attempted, Ok(Attempt::Had { started }) if is_safe(started));
+                |started| runtime.clock.now() < tokens.cells.config.timing.safe_until(started);
+            let ours = matches!(attempted, Ok(Reached::Hold { started }) if is_safe(started));
             let at = match (ours, theirs) {
                 (true, true) => 0,
                 (true, false) => 1,
@@ -65,9 +65,9 @@ fn one_row_that_is_somebody_elses_is_no_lock() {
         let plan = [Before::default(), Before { stall: TTL + SKEW, steps: 2, lost: false }];
         let meeting = Meeting::new(&machine, &model, SeedWorker::new(&machine, "old"), &plan);
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
-        let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
-        let attempted = spot.attempt().await.unwrap();
-        let Attempt::TryAgain { owner, .. } = attempted else { panic!("{attempted:?}") };
+        let mut attempt = on(&cassandra, "ours", TTL, SKEW).attempt("foo");
+        let attempted = attempt.advance().await.unwrap();
+        let Reached::TryAgain { owner, .. } = attempted else { panic!("{attempted:?}") };
         assert_eq!(owner.as_deref(), Some("old"));
     });
 }
@@ -82,8 +82,8 @@ fn a_hold_counts_from_before_its_row_was_written() {
         let runtime = machine.process("ours").runtime();
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), runtime.clone());
         let began = runtime.clock.now();
-        let attempted = on(&cassandra, "ours", TTL, SKEW).spot("foo").attempt().await;
-        assert_eq!(attempted, Ok(Attempt::Had { started: began }));
+        let attempted = on(&cassandra, "ours", TTL, SKEW).attempt("foo").advance().await;
+        assert_eq!(attempted, Ok(Reached::Hold { started: began }));
     });
 }
 
@@ -96,12 +96,12 @@ fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_on
         let before = a.cells.sent();
         let held = a.lock("foo").await.unwrap();
         assert_eq!((held.owner(), a.cells.sent() - before), ("a", 2));
-        let mut waiter = b.spot("foo");
+        let mut waiter = b.attempt("foo");
         let mut asked = Vec::new();
         for _ in 0..3 {
             let before = b.cells.sent();
-            let attempted = waiter.attempt().await.unwrap();
-            assert!(matches!(attempted, Attempt::TryAgain { .. }), "{attempted:?}");
+            let attempted = waiter.advance().await.unwrap();
+            assert!(matches!(attempted, Reached::TryAgain { .. }), "{attempted:?}");
             asked.push(b.cells.sent() - before);
         }
         assert_eq!(asked, [3, 1, 1], "a write, a look, the delete; after that a look");
@@ -109,7 +109,7 @@ fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_on
         let before = a.cells.sent();
         held.release().await.unwrap();
         assert_eq!(a.cells.sent() - before, 1);
-        assert!(matches!(waiter.attempt().await, Ok(Attempt::Had { .. })));
+        assert!(matches!(waiter.advance().await, Ok(Reached::Hold { .. })));
     });
 }
 
@@ -139,12 +139,12 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
         let plan = [Before::default(), Before { lost: true, ..Before::default() }];
         let meeting = Meeting::new(&machine, &model, SeedWorker::new(&machine, "old"), &plan);
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
-        let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
-        spot.look_first = true;
+        let mut attempt = on(&cassandra, "ours", TTL, SKEW).attempt("foo");
+        attempt.look_first = true;
         // A look, and a write whose answer is lost.
-        assert!(spot.attempt().await.is_err());
+        assert!(attempt.advance().await.is_err());
         model.execute(TOKENS.put("other", 1_000, 1)).await.unwrap();
-        assert!(matches!(spot.attempt().await, Ok(Attempt::TryAgain { .. })));
+        assert!(matches!(attempt.advance().await, Ok(Reached::TryAgain { .. })));
         assert_eq!(TOKENS.names(&model).await, ["other"]);
     });
 }
@@ -158,8 +158,8 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
         let runtime = machine.world().runtime();
         machine.run(async {
-            let patience = Duration::from_millis(seed * 40);
-            drop(runtime.timeout(patience, tokens.lock("foo")).await);
+            let wait = Duration::from_millis(seed * 40);
+            drop(runtime.timeout(wait, tokens.lock("foo")).await);
             runtime.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             runtime.sleep(secs(20)).await;

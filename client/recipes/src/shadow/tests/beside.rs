@@ -19,12 +19,12 @@ fn meet(plan: &[Before], other: fn(SeedThread) -> SeedThread) -> (bool, Verdict)
         let runtime = machine.process("ours").runtime();
         let shadow =
             on(&Cassandra::on(Arc::new(Met(meeting.clone())), runtime.clone()), "ours", TTL, SKEW);
-        let mut spot = shadow.spot("foo");
-        let attempted = spot.attempt().await;
+        let mut attempt = shadow.attempt("foo");
+        let attempted = attempt.advance().await;
         let theirs = meeting.other.lock().await.finish(&model).await;
         let is_safe =
-            |started| runtime.clock.now() < shadow.cells.keeping.terms.safe_until(started);
-        let ours = matches!(attempted, Ok(Attempt::Had { started }) if is_safe(started));
+            |started| runtime.clock.now() < shadow.cells.config.timing.safe_until(started);
+        let ours = matches!(attempted, Ok(Reached::Hold { started }) if is_safe(started));
         (ours, theirs)
     })
 }
@@ -86,8 +86,8 @@ fn one_cell_that_is_somebody_elses_is_no_lock() {
         plan[2] = Before { stall: TTL + SKEW, steps: 2, lost: false };
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
-        let attempted = on(&cassandra, "ours", TTL, SKEW).spot("foo").attempt().await;
-        let Ok(Attempt::TryAgain { owner, .. }) = attempted else { panic!("{attempted:?}") };
+        let attempted = on(&cassandra, "ours", TTL, SKEW).attempt("foo").advance().await;
+        let Ok(Reached::TryAgain { owner, .. }) = attempted else { panic!("{attempted:?}") };
         assert_eq!(owner.as_deref(), Some("old"));
     });
 }
@@ -128,8 +128,8 @@ fn a_violation_that_is_known_an_old_client_whose_cell_is_hidden_by_clocks_goes_i
         let meeting = Meeting::new(&machine, &model, old.ahead(0).again(), &plan);
         let cassandra =
             Cassandra::on(Arc::new(Met(meeting.clone())), machine.process("ours").runtime());
-        let mut spot = on(&cassandra, "ours", TTL, SKEW).spot("foo");
-        assert!(matches!(spot.attempt().await, Ok(Attempt::Had { .. })));
+        let mut attempt = on(&cassandra, "ours", TTL, SKEW).attempt("foo");
+        assert!(matches!(attempt.advance().await, Ok(Reached::Hold { .. })));
         assert_eq!(meeting.other.lock().await.finish(&model).await, Verdict::Success);
     });
 }

@@ -40,12 +40,12 @@ fn a_free_lock_takes_five_statements_and_two_to_give_back_and_a_look_at_one_that
 fn who_has_it_and_who_tries_are_told_apart_and_waited_for_as_in_listing_4() {
     let (machine, model) = world(2);
     let shadow = usual(&model, &machine.process("ours"));
-    let mut spot = shadow.spot("foo");
+    let mut attempt = shadow.attempt("foo");
     machine.run(async {
         model.execute(MAIN.put("holder", 1_000, 1)).await.unwrap();
         let mut longest = Duration::ZERO;
         for _ in 0..40 {
-            let Ok(Attempt::TryAgain { owner, after }) = spot.attempt().await else { panic!() };
+            let Ok(Reached::TryAgain { owner, after }) = attempt.advance().await else { panic!() };
             assert_eq!(owner.as_deref(), Some("holder"));
             longest = longest.max(after);
         }
@@ -54,18 +54,18 @@ fn who_has_it_and_who_tries_are_told_apart_and_waited_for_as_in_listing_4() {
         model.execute(MAIN.erase("holder", 2)).await.unwrap();
         model.execute(SHADOW.put("other", 1_000, 3)).await.unwrap();
         let mut shares = 0.0_f64;
-        for attempt in 1..=40 {
-            let Ok(Attempt::TryAgain { owner, after }) = spot.attempt().await else { panic!() };
+        for try_number in 1..=40 {
+            let Ok(Reached::TryAgain { owner, after }) = attempt.advance().await else { panic!() };
             assert_eq!(owner.as_deref(), Some("other"));
-            let share = after.as_secs_f64() / (CONCURRENT_PAUSE_STEP * attempt).as_secs_f64();
-            assert!(share <= 1.0, "attempt {attempt}: {after:?}");
+            let share = after.as_secs_f64() / (CONCURRENT_PAUSE_STEP * try_number).as_secs_f64();
+            assert!(share <= 1.0, "try {try_number}: {after:?}");
             shares = shares.max(share);
         }
         assert!(shares > 0.75, "{shares}");
         assert_eq!(SHADOW.names(&model).await, ["other"], "it leaves nothing behind");
 
         model.execute(SHADOW.erase("other", 4)).await.unwrap();
-        assert!(matches!(spot.attempt().await, Ok(Attempt::Had { .. })));
+        assert!(matches!(attempt.advance().await, Ok(Reached::Hold { .. })));
     });
 }
 
@@ -80,13 +80,13 @@ fn a_step_that_is_repeated_by_one_attempt_finds_its_own_cell_and_is_in() {
         let meeting = Meeting::new(&machine, &model, old, &plan);
         let process = machine.process("ours");
         let cassandra = Cassandra::on(Arc::new(Met(meeting.clone())), process.runtime());
-        let mut spot = on(&cassandra, "ours", secs(180), secs(60)).spot("foo");
-        assert!(spot.attempt().await.is_err());
-        assert_eq!(MAIN.names(&model).await, [spot.cells.owner.as_str()]);
-        assert!(matches!(spot.attempt().await, Ok(Attempt::Had { .. })));
+        let mut attempt = on(&cassandra, "ours", secs(180), secs(60)).attempt("foo");
+        assert!(attempt.advance().await.is_err());
+        assert_eq!(MAIN.names(&model).await, [attempt.cells.owner.as_str()]);
+        assert!(matches!(attempt.advance().await, Ok(Reached::Hold { .. })));
         // Another attempt of the same process is another thread.
-        let mut other = on(&cassandra, "ours", secs(180), secs(60)).spot("foo");
-        assert!(matches!(other.attempt().await, Ok(Attempt::TryAgain { .. })));
+        let mut other = on(&cassandra, "ours", secs(180), secs(60)).attempt("foo");
+        assert!(matches!(other.advance().await, Ok(Reached::TryAgain { .. })));
     });
 }
 
@@ -100,16 +100,16 @@ fn what_an_attempt_left_is_taken_back_as_soon_as_somebody_else_is_seen() {
         plan[2].lost = true;
         let meeting = Meeting::new(&machine, &model, SeedThread::new(&machine, "old"), &plan);
         let cassandra = Cassandra::on(Arc::new(Met(meeting)), machine.process("ours").runtime());
-        let mut spot = on(&cassandra, "ours", secs(180), secs(60)).spot("foo");
-        assert!(spot.attempt().await.is_err());
-        assert_eq!(SHADOW.names(&model).await, [spot.cells.owner.as_str()]);
+        let mut attempt = on(&cassandra, "ours", secs(180), secs(60)).attempt("foo");
+        assert!(attempt.advance().await.is_err());
+        assert_eq!(SHADOW.names(&model).await, [attempt.cells.owner.as_str()]);
         model.execute(MAIN.put("holder", 1_000, 1)).await.unwrap();
-        assert!(matches!(spot.attempt().await, Ok(Attempt::TryAgain { .. })));
+        assert!(matches!(attempt.advance().await, Ok(Reached::TryAgain { .. })));
         assert_eq!(SHADOW.names(&model).await, [""; 0]);
     });
 }
 
-/// The answer to the second delete is lost, and the keeper task deletes once more: that is a release
+/// The answer to the second delete is lost, and the lock task deletes once more: that is a release
 /// like any other.
 #[test]
 fn a_release_whose_answer_is_lost_half_way_is_a_release() {
@@ -135,8 +135,8 @@ fn a_cell_whose_name_is_no_text_is_somebody_elses() {
     let action = Action::Put { cells: Vec::new(), ttl_s: 100, at_us: 1 };
     machine.run(async {
         model.execute(Statement::new(Ident::new("lock_shadow"), key, action)).await.unwrap();
-        let attempted = shadow.spot("foo").attempt().await;
-        let Ok(Attempt::TryAgain { owner, .. }) = attempted else { panic!("{attempted:?}") };
+        let attempted = shadow.attempt("foo").advance().await;
+        let Ok(Reached::TryAgain { owner, .. }) = attempted else { panic!("{attempted:?}") };
         assert_eq!(owner.as_deref(), Some("somebody without a name"));
     });
 }
@@ -166,8 +166,8 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
         model.set_odds(Odds { late: 400, request_lost: 100, ..Odds::default() });
         let runtime = machine.world().runtime();
         machine.run(async {
-            let patience = Duration::from_millis(seed * 40);
-            drop(runtime.timeout(patience, shadow.lock("foo")).await);
+            let wait = Duration::from_millis(seed * 40);
+            drop(runtime.timeout(wait, shadow.lock("foo")).await);
             runtime.sleep(secs(10)).await;
             model.set_odds(Odds::default());
             runtime.sleep(secs(20)).await;

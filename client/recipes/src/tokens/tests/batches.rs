@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::Error;
-use crate::locker::Patience;
+use crate::locker::Wait;
 use crate::model::Odds;
 
 fn two(seed: u64) -> (Machine, Model, [Process; 2], [Tokens; 2]) {
@@ -32,7 +32,7 @@ fn a_batch_gets_what_is_free_at_once_and_comes_back_for_the_rest() {
         bunch.release().await.unwrap();
 
         assert_eq!(batch.left().collect::<Vec<_>>(), ["2"]);
-        let none = batch.next_with(Patience::None).await.unwrap_err();
+        let none = batch.next_with(Wait::No).await.unwrap_err();
         assert_eq!(none.to_string(), "2 is not granted: held by a");
         let releasing = async {
             world.sleep(secs(30)).await;

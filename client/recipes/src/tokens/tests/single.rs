@@ -1,8 +1,8 @@
 //! One lock, one holder, one waiter.
 
 use super::*;
-use crate::keeper::{Attempt, Recipe as _};
-use crate::locker::Patience;
+use crate::lock_task::{Attempt as _, Reached};
+use crate::locker::Wait;
 use crate::model::Odds;
 use crate::{Error, LostReason};
 
@@ -189,7 +189,7 @@ fn a_session_that_is_removed_under_its_holder_is_lost_at_its_next_beat() {
     });
 }
 
-/// The caller gives up while its insert is under way: the keeper task sees it applied, and undoes
+/// The caller gives up while its insert is under way: the lock task sees it applied, and undoes
 /// it.
 #[test]
 fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
@@ -198,8 +198,8 @@ fn an_acquire_dropped_with_its_statements_on_the_way_leaves_nothing() {
         model.set_odds(Odds { answer_lost: 300, ..Odds::default() });
         let world = machine.world().runtime();
         machine.run(async {
-            let patience = Duration::from_millis(seed % 150);
-            drop(world.timeout(patience, a.lock("jobs")).await);
+            let wait = Duration::from_millis(seed % 150);
+            drop(world.timeout(wait, a.lock("jobs")).await);
             world.sleep(secs(20)).await;
             model.set_odds(Odds::default());
             world.sleep(secs(5)).await;
@@ -221,7 +221,7 @@ fn a_waiter_whose_session_was_ended_goes_on_as_another_one() {
         machine.run(async {
             let held = other.lock("jobs").await.unwrap();
             let waiting = async {
-                let guard = waiter.acquire("jobs", Patience::Endless).await.unwrap();
+                let guard = waiter.acquire("jobs", Wait::Forever).await.unwrap();
                 (guard, world.clock.now())
             };
             let script = async {
@@ -258,10 +258,10 @@ fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
     let world = machine.world().runtime();
     machine.run(async {
         let mut rows = a.rows(vec!["jobs".into()]);
-        let first = rows.attempt().await.unwrap();
+        let first = rows.advance().await.unwrap();
         world.sleep(secs(20)).await;
-        assert_eq!(rows.attempt().await.unwrap(), first, "20 s old, and not due before 39");
-        assert!(matches!(first, Attempt::Had { .. }));
+        assert_eq!(rows.advance().await.unwrap(), first, "20 s old, and not due before 39");
+        assert!(matches!(first, Reached::Hold { .. }));
     });
 }
 

@@ -145,7 +145,7 @@ fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
         let (ours, id, a, _) = seed_world(&machine, &model).await;
         assert!(a.all_steps(&id, NO_TTL).await, "and it dies");
         machine.world().runtime().sleep(Duration::from_hours(1_000)).await;
-        assert!(ours.next(Patience::AtMost(secs(120))).await.unwrap().is_none());
+        assert!(ours.next(Wait::AtMost(secs(120))).await.unwrap().is_none());
         assert!(!ours.is_empty().await.unwrap());
     });
 }
@@ -334,7 +334,7 @@ fn a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again() {
             let is_ghost =
                 heir.list(1).await.unwrap().is_empty() && !heir.is_empty().await.unwrap();
             ghosts += usize::from(is_ghost);
-            if let Some(item) = heir.next(Patience::AtMost(secs(60))).await.unwrap() {
+            if let Some(item) = heir.next(Wait::AtMost(secs(60))).await.unwrap() {
                 assert_eq!((item.payload(), item.attempt()), ("job", 2));
                 again += 1;
                 item.done().await.unwrap();
@@ -370,7 +370,7 @@ fn clocks_that_differ_by_minutes_change_nothing_but_the_order() {
             item.done().await.unwrap();
             machine.world().runtime().sleep(secs(60)).await;
             for one in [&behind, &ahead, &enqueues] {
-                assert!(one.next(Patience::AtMost(secs(40))).await.unwrap().is_none());
+                assert!(one.next(Wait::AtMost(secs(40))).await.unwrap().is_none());
             }
             assert_eq!(numbers(&enqueues).await, []);
         }
@@ -412,9 +412,9 @@ fn rows_that_say_too_little_or_too_much_stop_nobody() {
         let id = ours.enqueue("job").await.unwrap();
         let item = next(&ours).await;
         assert_eq!((item.id(), item.payload()), (&id, "job"));
-        let standing: Vec<_> =
-            ours.list(9).await.unwrap().into_iter().map(|listed| listed.standing).collect();
-        let by = |worker: &str| Standing::Taken { by: worker.into() };
-        assert_eq!(standing, [by("stranger"), by("stranger"), by("stranger"), by("ours")]);
+        let status: Vec<_> =
+            ours.list(9).await.unwrap().into_iter().map(|listed| listed.status).collect();
+        let by = |worker: &str| ItemStatus::Taken { by: worker.into() };
+        assert_eq!(status, [by("stranger"), by("stranger"), by("stranger"), by("ours")]);
     });
 }

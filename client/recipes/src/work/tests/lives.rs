@@ -86,11 +86,11 @@ impl Judge {
             {
                 self.enqueued.lock().unwrap().insert(id);
             }
-            let patience = match below(&process, 3) {
-                0 => Patience::None,
-                _ => Patience::AtMost(Duration::from_millis(below(&process, 10_000))),
+            let wait = match below(&process, 3) {
+                0 => Wait::No,
+                _ => Wait::AtMost(Duration::from_millis(below(&process, 10_000))),
             };
-            if let Ok(Some(item)) = queue.next(patience).await {
+            if let Ok(Some(item)) = queue.next(wait).await {
                 self.work_on(&process, item, seed).await;
             }
             process.runtime().sleep(Duration::from_millis(below(&process, 4_000))).await;
@@ -117,7 +117,7 @@ fn live(seed: u64) -> (Counts, usize) {
         let until = newcomer.runtime().clock.now() + secs(1_200);
         let is_left = || !judge.worked.lock().unwrap().is_superset(&enqueued);
         while is_left() && newcomer.runtime().clock.now() < until {
-            if let Some(item) = last.next(Patience::AtMost(secs(60))).await.unwrap() {
+            if let Some(item) = last.next(Wait::AtMost(secs(60))).await.unwrap() {
                 judge.work_on(&newcomer, item, seed).await;
             }
         }

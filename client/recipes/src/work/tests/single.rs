@@ -20,7 +20,7 @@ fn one_worker_has_the_items_in_their_order_and_each_once() {
             assert!(item.is_safe());
             item.done().await.unwrap();
         }
-        assert!(works.next(Patience::None).await.unwrap().is_none());
+        assert!(works.next(Wait::No).await.unwrap().is_none());
         assert!(works.is_empty().await.unwrap());
     });
 }
@@ -36,7 +36,7 @@ fn what_is_dropped_or_given_back_comes_again_as_the_next_attempt() {
         let item = next(&queue).await;
         assert_eq!((item.id(), item.attempt()), (&id, 3));
         let by = "worker".into();
-        assert_eq!(queue.list(1).await.unwrap()[0].standing, Standing::Taken { by });
+        assert_eq!(queue.list(1).await.unwrap()[0].status, ItemStatus::Taken { by });
     });
 }
 
@@ -47,7 +47,7 @@ fn an_item_is_kept_for_longer_than_a_ttl_and_others_have_none() {
     machine.run(async {
         a.enqueue("job").await.unwrap();
         let item = next(&a).await;
-        assert!(b.next(Patience::AtMost(TTL * 4)).await.unwrap().is_none());
+        assert!(b.next(Wait::AtMost(TTL * 4)).await.unwrap().is_none());
         assert!(item.is_safe());
         item.done().await.unwrap();
     });
@@ -163,7 +163,7 @@ fn who_finds_nothing_looks_less_and_less_often() {
     let queue = queue(&model, &machine.process("worker"));
     machine.run(async {
         let before = model.arrived();
-        assert!(queue.next(Patience::AtMost(secs(600))).await.unwrap().is_none());
+        assert!(queue.next(Wait::AtMost(secs(600))).await.unwrap().is_none());
         let asked = model.arrived() - before;
         // One read of a queue without hours, each 1 to 2 s.
         assert!((300..700).contains(&asked), "{asked}");
@@ -193,7 +193,7 @@ fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
             runtime.sleep(Duration::from_millis(stops_after_ms)).await;
             process.pause();
             runtime.sleep(Duration::from_hours(15)).await;
-            let early = works.next(Patience::AtMost(secs(90))).await.unwrap();
+            let early = works.next(Wait::AtMost(secs(90))).await.unwrap();
             if early.is_none() {
                 assert_eq!(works.rows.hours(0).await.unwrap(), [0; 0]);
                 found += 1;
@@ -237,8 +237,8 @@ fn tables_that_do_not_answer_are_an_error_and_no_empty_queue() {
     machine.run(async {
         queue.enqueue("job").await.unwrap();
         model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
-        for patience in [Patience::None, Patience::AtMost(secs(30))] {
-            let asked = queue.next(patience).await;
+        for wait in [Wait::No, Wait::AtMost(secs(30))] {
+            let asked = queue.next(wait).await;
             assert!(matches!(asked, Err(Error::Unreachable { .. })), "{asked:?}");
         }
         assert!(matches!(queue.list(1).await, Err(Error::Unreachable { .. })));
@@ -262,7 +262,7 @@ fn of_many_who_want_one_item_one_has_it() {
             let wanting = workers.iter().map(async |worker| {
                 let delay = Rng::next_u64(&machine.world()) % 300;
                 runtime.sleep(Duration::from_millis(delay)).await;
-                worker.next(Patience::AtMost(secs(8))).await.unwrap()
+                worker.next(Wait::AtMost(secs(8))).await.unwrap()
             });
             let had = futures_util::future::join_all(wanting).await;
             let had: Vec<_> = had.into_iter().flatten().collect();
@@ -280,8 +280,7 @@ fn an_item_that_is_being_removed_is_had_by_nobody() {
         machine.run(async {
             a.enqueue("job").await.unwrap();
             let item = next(&a).await;
-            let (removed, had) =
-                futures_util::join!(item.done(), b.next(Patience::AtMost(secs(20))));
+            let (removed, had) = futures_util::join!(item.done(), b.next(Wait::AtMost(secs(20))));
             removed.unwrap();
             assert!(had.unwrap().is_none(), "seed {seed}");
         });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast::Error;
 use holdfast_cli::place::failure;
-use holdfast_recipes::{Patience, WorkItem, WorkQueue};
+use holdfast_recipes::{Wait, WorkItem, WorkQueue};
 use holdfast_runtime::{Runtime, select};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::{Place, RunArgs, open};
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::lock::keeper::{GOODBYE_LIMIT, watch_over};
-use crate::lock::{Ended, Event, Held, Told, run_under};
+use crate::lock::store_thread::{GOODBYE_LIMIT, watch_over};
+use crate::lock::{ChildInput, Ended, Event, Held, run_under};
 use crate::show;
 
 /// The pause between two checks of a queue whose last items other workers have.
@@ -85,8 +85,8 @@ impl Worker {
             runtime.sleep(FAILED_PAUSE.saturating_mul(factor).min(FAILED_PAUSE_MAX)).await;
         }
         loop {
-            let patience = if self.until_empty { Patience::None } else { Patience::Endless };
-            if let Some(item) = self.queue.next(patience).await.map_err(failure)? {
+            let wait = if self.until_empty { Wait::No } else { Wait::Forever };
+            if let Some(item) = self.queue.next(wait).await.map_err(failure)? {
                 return Ok(Some(item));
             }
             if self.queue.is_empty().await.map_err(failure)? {
@@ -140,7 +140,8 @@ impl Worker {
             ("HOLDFAST_ITEM", Some(item.id().to_string())),
             ("HOLDFAST_ATTEMPT", Some(item.attempt().to_string())),
         ];
-        let told = Told { variables, input: Some(item.payload().to_owned()), ended: Some(ended) };
+        let told =
+            ChildInput { variables, input: Some(item.payload().to_owned()), ended: Some(ended) };
         Held { states: item.states(), what: format!("item {}", item.id()), told, ttl: item.ttl() }
     }
 

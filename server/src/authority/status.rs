@@ -6,12 +6,12 @@ use holdfast_core::ScopeState;
 use holdfast_keyspace::authority::AuthorityRow;
 use holdfast_runtime::Instant;
 
-use super::keeper::Keeper;
+use super::machine::AuthorityMachine;
 use super::step::{Tally, Trouble};
 
 /// The status of a scope at its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct AuthorityStatus {
     /// The row as the leader knows it; `None` while it is unknown.
     pub row: Option<AuthorityRow>,
     /// What is left of the leader's authority, if that is of the scope's epoch.
@@ -26,19 +26,19 @@ pub struct Standing {
     pub trouble: Option<&'static str>,
 }
 
-impl Standing {
-    pub(super) fn of(keeper: &Keeper, now: Instant, core: Option<ScopeState>) -> Self {
+impl AuthorityStatus {
+    pub(super) fn of(machine: &AuthorityMachine, now: Instant, core: Option<ScopeState>) -> Self {
         let right =
-            keeper.authority().filter(|right| core.is_some_and(|core| core.epoch == right.epoch));
+            machine.authority().filter(|right| core.is_some_and(|core| core.epoch == right.epoch));
         let left = right.map(|right| right.until.saturating_since(now));
-        let Tally { switches, refused } = keeper.tally();
+        let Tally { switches, refused } = machine.tally();
         Self {
-            row: keeper.row(),
+            row: machine.row(),
             authority: left.filter(|left| !left.is_zero()),
-            beat_age: keeper.bumped_at().map(|at| now.saturating_since(at)),
+            beat_age: machine.bumped_at().map(|at| now.saturating_since(at)),
             switches,
             refused_switches: refused,
-            trouble: keeper.trouble().map(|trouble| match trouble {
+            trouble: machine.trouble().map(|trouble| match trouble {
                 Trouble::EpochsEnd => "its epochs are used up: it stays where it is",
                 Trouble::RowGone => "its row in the table authority is gone; put it back as it was",
                 Trouble::RowOdd => {

@@ -22,12 +22,12 @@ const TTL_MAX: Duration = Duration::from_hours(20 * 365 * 24);
 
 /// TTL and skew, and what follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct RowTiming {
     ttl: Duration,
     max_skew: Duration,
 }
 
-impl Terms {
+impl RowTiming {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`] for a TTL that is no whole number of seconds, lies outside the bounds, or
@@ -94,19 +94,22 @@ mod tests {
 
     #[test]
     fn a_hold_is_safe_for_the_ttl_less_skew_grain_drift_and_margin() {
-        let terms = Terms::new(secs(180), secs(60)).expect("as short as it may be");
+        let timing = RowTiming::new(secs(180), secs(60)).expect("as short as it may be");
 
-        let safe = terms.safe_until(Instant::from_origin(secs(1_000)));
+        let safe = timing.safe_until(Instant::from_origin(secs(1_000)));
         let late_by = safe.since_origin() + Duration::from_millis(1_800 + 20);
         assert_eq!(late_by, secs(1_000 + 180 - 60 - 1));
     }
 
     #[test]
     fn a_ttl_that_cannot_be_kept_is_refused() {
-        assert!(Terms::new(secs(179), secs(60)).is_err(), "below three times the skew");
-        assert!(Terms::new(secs(2), secs(0)).is_err(), "nothing would be left");
-        assert!(Terms::new(Duration::from_millis(10_500), secs(1)).is_err(), "no whole seconds");
-        assert!(Terms::new(secs(700_000_000), secs(1)).is_err(), "the server takes no more");
-        assert!(Terms::new(secs(3), secs(1)).is_ok());
+        assert!(RowTiming::new(secs(179), secs(60)).is_err(), "below three times the skew");
+        assert!(RowTiming::new(secs(2), secs(0)).is_err(), "nothing would be left");
+        assert!(
+            RowTiming::new(Duration::from_millis(10_500), secs(1)).is_err(),
+            "no whole seconds"
+        );
+        assert!(RowTiming::new(secs(700_000_000), secs(1)).is_err(), "the server takes no more");
+        assert!(RowTiming::new(secs(3), secs(1)).is_ok());
     }
 }

@@ -1,8 +1,8 @@
-//! The keeper task: one task for each requested lock, which owns what the recipe writes from the
+//! The lock task: one task for each requested lock, which owns what the recipe writes from the
 //! first statement to the last.
 //!
 //! ```text
-//!   caller            keeper task                            tables
+//!   caller            lock task                            tables
 //!   acquire ────────► attempt, pause, attempt, …  ─────────►
 //!   guard   ◄──────── held                         ◄─────────
 //!   is_safe()         renew, every third of what is certain ►
@@ -29,9 +29,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::alarms::Alarms;
 use super::database::Fault;
-use super::locker::{Held, Patience, RemoteGuard};
+use super::locker::{Held, RemoteGuard, Wait};
 use super::owner::thread_id;
-use super::terms::Terms;
+use super::row_timing::RowTiming;
 use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result};
 use holdfast_guard::Backoff;
 use holdfast_guard::Span;
@@ -42,15 +42,15 @@ const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long a caller waits for a release; the task goes on after that.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What one algorithm does for one lock and one owner. The keeper task calls one of these methods
+/// What one algorithm does for one lock and one owner. The lock task calls one of these methods
 /// at a time and always runs it to completion.
-pub(crate) trait Recipe: Send + 'static {
-    /// Goes as far towards the lock as it can without waiting. The keeper task calls it again after
+pub(crate) trait Attempt: Send + 'static {
+    /// Goes as far towards the lock as it can without waiting. The lock task calls it again after
     /// a pause; whatever an earlier call wrote is still in the tables then.
-    fn attempt(&mut self) -> impl Future<Output = Result<Attempt, Fault>> + Send;
+    fn advance(&mut self) -> impl Future<Output = Result<Reached, Fault>> + Send;
     /// Extends the hold.
     fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
-    /// Bounds `safety`, that of the guard about to be handed out, by whatever else the recipe knows. The keeper task
+    /// Bounds `safety`, that of the guard about to be handed out, by whatever else the recipe knows. The lock task
     /// hands out nothing that is not safe after this.
     fn begins(&mut self, _safety: &Arc<Safety>) {}
     /// How long the hold lasts when the store receives nothing from its holder: the TTL, unless
@@ -63,14 +63,14 @@ pub(crate) trait Recipe: Send + 'static {
         None
     }
     /// Takes back everything that this attempt wrote, or may have written, to the tables.
-    fn leave(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
+    fn give_back(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
 }
 
 /// How far an attempt got.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum Reached {
     /// The attempt holds the lock, by writes of which the first was sent at `started`.
-    Had { started: Instant },
+    Hold { started: Instant },
     /// Another owner holds the lock; `again`, if known, bounds the pause until the next attempt.
     HeldBy { owner: Option<String>, again: Option<Duration> },
     /// Another owner holds or tries for the lock, and the recipe chooses the pause itself.
@@ -99,12 +99,12 @@ pub(crate) enum Left {
 
 /// What all locks of one locker share.
 #[derive(Clone)]
-pub(crate) struct Keeping {
+pub(crate) struct LockTaskConfig {
     pub(crate) runtime: Runtime,
-    pub(crate) terms: Terms,
+    pub(crate) timing: RowTiming,
     pub(crate) alarms: Arc<Alarms>,
-    /// The number of keeper tasks.
-    pub(crate) keepers: watch::Sender<usize>,
+    /// How many of its tasks run.
+    pub(crate) tasks: watch::Sender<usize>,
     /// How long a call that does not wait may take to get an answer.
     pub(crate) answer_limit: Duration,
     /// Where the database is, for errors.
@@ -123,7 +123,7 @@ enum Progress {
     Failed(String),
 }
 
-impl Keeping {
+impl LockTaskConfig {
     /// Acquires the lock for `service` by `recipe`. `renew_now` triggers an immediate renewal.
     ///
     /// Dropping the future takes everything back.
@@ -131,12 +131,12 @@ impl Keeping {
     /// # Errors
     ///
     /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
-    pub(crate) async fn acquire<R: Recipe>(
+    pub(crate) async fn acquire<A: Attempt>(
         &self,
         lock_id: &str,
         service: &str,
-        patience: Patience,
-        recipe: R,
+        wait: Wait,
+        recipe: A,
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
         let began = self.runtime.clock.now();
@@ -147,41 +147,35 @@ impl Keeping {
         let (ended, end) = oneshot::channel();
         let progress = watch::Sender::new(Progress::default());
         let seen = progress.subscribe();
-        let keeper = Keeper {
-            _counted: Counted::new(&self.keepers),
-            keeping: self.clone(),
+        let task = LockTask {
+            _counted: Counted::new(&self.tasks),
+            config: self.clone(),
             recipe,
-            waits: patience.waits(),
+            waits: wait.waits(),
             stop,
             progress,
             renew_now,
         };
-        self.runtime.spawn("holdfast-keeper", keeper.keep(answer, ended)).detach();
-        let limit = patience.limit(self.answer_limit).map(|limit| began + limit);
+        self.runtime.spawn("holdfast-lock", task.keep(answer, ended)).detach();
+        let limit = wait.limit(self.answer_limit).map(|limit| began + limit);
         let granted = select! {
             granted = answered => granted.unwrap_or(Err(Error::Closed)),
             () = passing(limit, &*self.runtime.clock) => {
-                Err(self.given_up(lock_id, began, patience, &seen.borrow()))
+                Err(self.given_up(lock_id, began, wait, &seen.borrow()))
             }
         };
-        let granted = granted.map_err(|error| self.named(error, lock_id, began, patience))?;
+        let granted = granted.map_err(|error| self.named(error, lock_id, began, wait))?;
         let Granted { safety, token, lasts } = granted;
-        let hold = Hold { safety, token, lasts, keeping: self.clone(), _stopper: stopper };
+        let hold = Hold { safety, token, lasts, config: self.clone(), _stopper: stopper };
         Ok(RemoteGuard::new(lock_id, service, Box::new(RowHold { hold, end })))
     }
 
     /// The error for a caller whose limit passed without a grant.
-    fn given_up(
-        &self,
-        lock_id: &str,
-        began: Instant,
-        patience: Patience,
-        progress: &Progress,
-    ) -> Error {
+    fn given_up(&self, lock_id: &str, began: Instant, wait: Wait, progress: &Progress) -> Error {
         let waited = self.runtime.clock.now().saturating_since(began);
         let last = match progress {
             Progress::HeldBy(owner) => {
-                let waited = patience.waits().then_some(waited);
+                let waited = wait.waits().then_some(waited);
                 return not_granted(lock_id, owner.as_deref(), waited);
             }
             Progress::Failed(fault) => fault.clone(),
@@ -190,11 +184,11 @@ impl Keeping {
         Error::Unreachable { endpoints: self.endpoints.to_vec(), waited, last }
     }
 
-    /// Adds the name and the waiting time, which the keeper task does not know.
-    fn named(&self, error: Error, lock_id: &str, began: Instant, patience: Patience) -> Error {
+    /// Adds the name and the waiting time, which the lock task does not know.
+    fn named(&self, error: Error, lock_id: &str, began: Instant, wait: Wait) -> Error {
         let Error::NotGranted { holders, .. } = error else { return error };
         let waited = self.runtime.clock.now().saturating_since(began);
-        let waited = patience.waits().then_some(waited);
+        let waited = wait.waits().then_some(waited);
         Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
     }
 }
@@ -218,29 +212,29 @@ fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> 
 pub(super) struct Counted(watch::Sender<usize>);
 
 impl Counted {
-    pub(super) fn new(keepers: &watch::Sender<usize>) -> Self {
-        keepers.send_modify(|keepers| *keepers += 1);
-        Self(keepers.clone())
+    pub(super) fn new(tasks: &watch::Sender<usize>) -> Self {
+        tasks.send_modify(|tasks| *tasks += 1);
+        Self(tasks.clone())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.send_modify(|keepers| *keepers -= 1);
+        self.0.send_modify(|tasks| *tasks -= 1);
     }
 }
 
-struct Keeper<R> {
+struct LockTask<A> {
     _counted: Counted,
-    keeping: Keeping,
-    recipe: R,
+    config: LockTaskConfig,
+    recipe: A,
     waits: bool,
     stop: CancellationToken,
     progress: watch::Sender<Progress>,
     renew_now: Arc<Notify>,
 }
 
-impl<R: Recipe> Keeper<R> {
+impl<A: Attempt> LockTask<A> {
     async fn keep(
         mut self,
         answer: oneshot::Sender<Result<Granted>>,
@@ -248,9 +242,9 @@ impl<R: Recipe> Keeper<R> {
     ) {
         match self.acquire().await {
             Ok(Some((safety, started))) => {
-                let alarm = self.keeping.alarms.watch(safety.clone());
+                let alarm = self.config.alarms.watch(safety.clone());
                 let token = self.recipe.token();
-                let lasts = self.recipe.lasts(self.keeping.terms.ttl());
+                let lasts = self.recipe.lasts(self.config.timing.ttl());
                 if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
                     self.hold(&safety, started).await;
                 }
@@ -262,36 +256,36 @@ impl<R: Recipe> Keeper<R> {
                 let _ = answer.send(Err(error));
             }
         }
-        let left = self.leave().await;
+        let left = self.give_back().await;
         // The receiver is gone if the guard was dropped.
         let _ = ended.send(left);
     }
 
     /// Attempts until it holds the lock; `None` if the caller has given up.
     async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>> {
-        let rng = self.keeping.runtime.rng.clone();
+        let rng = self.config.runtime.rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
         let mut usual = || pauses.next(&*rng);
         while !self.stop.is_cancelled() {
-            let attempted = self.recipe.attempt().await;
+            let attempted = self.recipe.advance().await;
             let pause = match attempted {
-                Ok(Attempt::Had { started }) => {
+                Ok(Reached::Hold { started }) => {
                     if let Some(safety) = self.safe_from(started) {
                         return Ok(Some((safety, started)));
                     }
                     usual()
                 }
-                Ok(Attempt::HeldBy { owner, .. } | Attempt::TryAgain { owner, .. })
+                Ok(Reached::HeldBy { owner, .. } | Reached::TryAgain { owner, .. })
                     if !self.waits =>
                 {
                     return Err(not_granted("", owner.as_deref(), None));
                 }
-                Ok(Attempt::HeldBy { owner, again }) => {
+                Ok(Reached::HeldBy { owner, again }) => {
                     self.progress.send_replace(Progress::HeldBy(owner));
                     // The remaining time of the row bounds the sleep; it decides nothing.
                     again.into_iter().fold(usual(), Duration::min)
                 }
-                Ok(Attempt::TryAgain { owner, after }) => {
+                Ok(Reached::TryAgain { owner, after }) => {
                     self.progress.send_replace(Progress::HeldBy(owner));
                     after
                 }
@@ -303,7 +297,7 @@ impl<R: Recipe> Keeper<R> {
             };
             select! {
                 () = self.stop.cancelled() => {}
-                () = self.keeping.runtime.sleep(pause) => {}
+                () = self.config.runtime.sleep(pause) => {}
             }
         }
         Ok(None)
@@ -311,8 +305,8 @@ impl<R: Recipe> Keeper<R> {
 
     /// `None` if the answer took so long that nothing is certain any more.
     fn safe_from(&mut self, started: Instant) -> Option<Arc<Safety>> {
-        let clock = self.keeping.runtime.clock.clone();
-        let span = Span::new(self.keeping.terms.safe_until(started));
+        let clock = self.config.runtime.clock.clone();
+        let span = Span::new(self.config.timing.safe_until(started));
         let safety = Safety::within(span).map(Arc::new)?;
         self.recipe.begins(&safety);
         safety.publish(false);
@@ -321,9 +315,9 @@ impl<R: Recipe> Keeper<R> {
 
     /// Renews until the guard is gone or the lock is lost.
     async fn hold(&mut self, safety: &Safety, mut started: Instant) {
-        let clock = self.keeping.runtime.clock.clone();
+        let clock = self.config.runtime.clock.clone();
         let mut retries = Backoff::new(POLL_MAX);
-        let mut due = self.keeping.terms.renew_at(started);
+        let mut due = self.config.timing.renew_at(started);
         while safety.is_safe(&*clock) {
             select! {
                 () = self.stop.cancelled() => return,
@@ -335,22 +329,22 @@ impl<R: Recipe> Keeper<R> {
                 // The task woke too late. Not every recipe's renewal checks that there is a hold left to renew.
                 break;
             }
-            let worry_at = self.keeping.terms.jeopardy_from(started);
+            let worry_at = self.config.timing.jeopardy_from(started);
             let asked = clock.now();
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
                 Renewal::Applied(sent) => {
                     started = started.max(sent);
-                    safety.extend(self.keeping.terms.safe_until(started), &*clock);
+                    safety.extend(self.config.timing.safe_until(started), &*clock);
                     safety.publish(false);
                     retries.reset();
-                    due = self.keeping.terms.renew_at(started);
+                    due = self.config.timing.renew_at(started);
                 }
                 Renewal::Gone => return safety.end(GuardState::Lost(LostReason::Revoked)),
                 Renewal::Unknown => {
                     if mutant!(RecipeUnknownRenewalCounts) {
-                        safety.extend(self.keeping.terms.safe_until(asked), &*clock);
+                        safety.extend(self.config.timing.safe_until(asked), &*clock);
                     }
-                    due = clock.now() + retries.next(&*self.keeping.runtime.rng);
+                    due = clock.now() + retries.next(&*self.config.runtime.rng);
                 }
             }
         }
@@ -358,12 +352,12 @@ impl<R: Recipe> Keeper<R> {
     }
 
     /// Takes back what the recipe wrote; retries for as long as it can still be there.
-    async fn leave(&mut self) -> Result<Left, Fault> {
-        let runtime = self.keeping.runtime.clone();
-        let until = runtime.clock.now() + self.keeping.terms.ttl();
+    async fn give_back(&mut self) -> Result<Left, Fault> {
+        let runtime = self.config.runtime.clone();
+        let until = runtime.clock.now() + self.config.timing.ttl();
         let mut retries = Backoff::new(POLL_MAX);
         loop {
-            match self.recipe.leave().await {
+            match self.recipe.give_back().await {
                 Err(Fault::Unknown(_) | Fault::NotDone(_)) if runtime.clock.now() < until => {
                     runtime.sleep(retries.next(&*runtime.rng)).await;
                 }
@@ -374,8 +368,8 @@ impl<R: Recipe> Keeper<R> {
 }
 
 /// Renews, and reports jeopardy to the holder if that takes too long.
-async fn renewed<R: Recipe>(
-    recipe: &mut R,
+async fn renewed<A: Attempt>(
+    recipe: &mut A,
     safety: &Safety,
     worry_at: Instant,
     clock: &dyn Clock,
@@ -392,19 +386,19 @@ fn refused(message: String) -> Error {
     Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }
 
-/// What the keeper task hands to the caller.
+/// What the lock task hands to the caller.
 struct Granted {
     safety: Arc<Safety>,
     token: Option<FencingToken>,
     lasts: Duration,
 }
 
-/// Dropping it makes the hold unsafe and lets the keeper task take it back.
+/// Dropping it makes the hold unsafe and lets the lock task take it back.
 struct Hold {
     safety: Arc<Safety>,
     token: Option<FencingToken>,
     lasts: Duration,
-    keeping: Keeping,
+    config: LockTaskConfig,
     _stopper: DropGuard,
 }
 
@@ -426,7 +420,7 @@ impl Held for RowHold {
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.hold.keeping.runtime.clock
+        &*self.hold.config.runtime.clock
     }
 
     fn token(&self) -> Option<FencingToken> {
@@ -440,7 +434,7 @@ impl Held for RowHold {
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let Self { hold, end } = *self;
-            let (safety, runtime) = (hold.safety.clone(), hold.keeping.runtime.clone());
+            let (safety, runtime) = (hold.safety.clone(), hold.config.runtime.clone());
             if !safety.is_safe(&*runtime.clock) {
                 // The deadline has passed, and no alarm has reported it yet.
                 safety.end(GuardState::Lost(LostReason::DeadlinePassed));

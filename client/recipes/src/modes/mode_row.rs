@@ -8,11 +8,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::scope::{OwnRow, Rows, Seen, column};
-use super::state::{Shared, Standing, State};
+use super::state::{CertainRow, Shared, State};
 use super::{LockerMode, Stage};
 use crate::alarms::Alarm;
 use crate::database::{Conditional, Fault};
-use crate::keeper::{Counted, Keeping};
+use crate::lock_task::{Counted, LockTaskConfig};
 use crate::statement::{Action, Cells, Value};
 use crate::{Error, GuardState, LostReason};
 use holdfast_guard::Backoff;
@@ -23,12 +23,12 @@ use holdfast_guard::Span;
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// See the module.
-pub(super) struct Seat {
+pub(super) struct ModeRow {
     rows: Rows,
     process: String,
     /// What the process locks by in Cassandra, as the table has it.
     recipe: String,
-    keeping: Keeping,
+    config: LockTaskConfig,
     shared: Shared,
     /// The last user of the locker is gone, and nothing is held.
     over: CancellationToken,
@@ -42,22 +42,22 @@ pub(super) struct Seat {
     _counted: Counted,
 }
 
-impl Seat {
+impl ModeRow {
     /// A task for a process that has no row yet; it ends with `over`.
     pub(super) fn new(
         rows: Rows,
         (process, recipe): (String, String),
-        keeping: Keeping,
+        config: LockTaskConfig,
         shared: Shared,
         over: CancellationToken,
     ) -> Self {
-        let counted = Counted::new(&keeping.keepers);
+        let counted = Counted::new(&config.tasks);
         let (known, written, alarm) = (None, None, None);
         Self {
             rows,
             process,
             recipe,
-            keeping,
+            config,
             shared,
             over,
             known,
@@ -69,7 +69,7 @@ impl Seat {
     }
 
     pub(super) async fn keep(mut self) {
-        let runtime = self.keeping.runtime.clone();
+        let runtime = self.config.runtime.clone();
         let mut seen = self.shared.seen();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while !self.over.is_cancelled() {
@@ -82,7 +82,7 @@ impl Seat {
             let until = match self.written {
                 Some(written) if settled => {
                     pauses.reset();
-                    self.keeping.terms.renew_at(written)
+                    self.config.timing.renew_at(written)
                 }
                 _ => runtime.clock.now() + pauses.next(&*runtime.rng),
             };
@@ -92,7 +92,7 @@ impl Seat {
                 () = self.something_to_do(&mut seen), if settled => {}
             }
         }
-        self.leave().await;
+        self.give_back().await;
     }
 
     /// Records a fault for the error messages of callers; a refusal also fails the pending request.
@@ -170,7 +170,7 @@ impl Seat {
 
     /// Whether the row has been certain ever since the process entered.
     fn stands(&self) -> bool {
-        let clock = &*self.keeping.runtime.clock;
+        let clock = &*self.config.runtime.clock;
         self.shared.get(|state| state.row.as_ref().is_some_and(|row| row.safety.is_safe(clock)))
     }
 
@@ -245,7 +245,7 @@ impl Seat {
             (column("mode"), Some(Value::from(mode.written()))),
             (column("seq"), Some(Value::from(seq))),
         ];
-        let action = Action::UpdateIf { cells, ttl_s: Some(self.keeping.terms.ttl_s()), only_if };
+        let action = Action::UpdateIf { cells, ttl_s: Some(self.config.timing.ttl_s()), only_if };
         let statement = self.rows.row(&self.process, action);
         let (sent, answer) = self.rows.cassandra.tables().conditional(statement).await;
         match answer {
@@ -266,23 +266,23 @@ impl Seat {
             return;
         }
         self.lose(LostReason::DeadlinePassed);
-        let span = Span::new(self.keeping.terms.safe_until(sent));
-        let alive = span.is_alive(&*self.keeping.runtime.clock);
+        let span = Span::new(self.config.timing.safe_until(sent));
+        let alive = span.is_alive(&*self.config.runtime.clock);
         let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
             // The answer took too long.
             self.known = None;
             return;
         };
-        self.alarm = Some(self.keeping.alarms.watch(safety.clone()));
+        self.alarm = Some(self.config.alarms.watch(safety.clone()));
         self.note_row(row, sent, safety);
     }
 
     /// Extends a row that is still certain; `None` if it is not.
     fn extend(&mut self, row: OwnRow, sent: Instant) -> Option<()> {
-        let clock = &*self.keeping.runtime.clock;
+        let clock = &*self.config.runtime.clock;
         let safety = self.shared.get(|state| state.row.clone())?.safety;
         let extended =
-            safety.is_safe(clock) && safety.extend(self.keeping.terms.safe_until(sent), clock);
+            safety.is_safe(clock) && safety.extend(self.config.timing.safe_until(sent), clock);
         safety.publish(false);
         extended.then(|| self.note_row(row, sent, safety))
     }
@@ -290,7 +290,7 @@ impl Seat {
     fn note_row(&mut self, row: OwnRow, sent: Instant, safety: Arc<Safety>) {
         (self.known, self.written) = (Some(row), Some(sent));
         self.shared.change(|state| {
-            state.row = Some(Standing { mode: row.mode, safety });
+            state.row = Some(CertainRow { mode: row.mode, safety });
             state.changing = None;
             state.refused = None;
             if state.wanted == row.mode {
@@ -301,7 +301,7 @@ impl Seat {
 
     /// A row whose deadline has passed covers nothing any more.
     fn note_if_over(&mut self) {
-        let clock = self.keeping.runtime.clock.clone();
+        let clock = self.config.runtime.clock.clone();
         let over = self
             .shared
             .get(|state| state.row.as_ref().is_some_and(|row| !row.safety.is_safe(&*clock)));
@@ -353,7 +353,7 @@ impl Seat {
     }
 
     /// Deletes the row. Without an answer the row ends with its TTL.
-    async fn leave(&mut self) {
+    async fn give_back(&mut self) {
         self.lose(LostReason::Revoked);
         for _ in 0..3 {
             let Ok(seen) = self.rows.own(&self.process).await else { continue };

@@ -13,7 +13,7 @@
 //! - Every rise of the core's epoch comes one wait after the row was seen native above it.
 //! - A write of the row, other than a bump, has an epoch above the row's and the core's, and the W and V
 //!   that it found. Which W and V a bump writes is in `changing.rs`.
-//! - Nothing of a keeper outlives the tenure.
+//! - Nothing of a machine outlives the tenure.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
 use super::changing::Changing;
+use super::settings::FallbackSettings;
 use super::step::{CoreStep, Right, RowStep, Tally, Trouble};
-use super::terms::Terms;
 
 /// Consecutive bumps without an answer as applied after which the leader yields.
 const FAILED_BUMPS: u8 = 2;
@@ -50,8 +50,8 @@ enum Known {
 
 /// Keeps one scope in one tenure.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    terms: Terms,
+pub(super) struct AuthorityMachine {
+    terms: FallbackSettings,
     changing: Changing,
     /// From this moment on every client knows of the scope.
     told_at: Instant,
@@ -78,9 +78,9 @@ pub(super) struct Keeper {
     tally: Tally,
 }
 
-impl Keeper {
+impl AuthorityMachine {
     /// Begins a tenure. Every client knows of the scope from `told_at` on.
-    pub(super) fn new(terms: Terms, told_at: Instant, first_beat: i64) -> Self {
+    pub(super) fn new(terms: FallbackSettings, told_at: Instant, first_beat: i64) -> Self {
         Self {
             terms,
             changing: Changing::new(terms.durations),
@@ -341,7 +341,7 @@ impl Keeper {
 
     /// A write was not applied, or its outcome is unknown: it never counts in favour of this leader
     /// (`UnknownBumpFails`, `UnknownReturnFails`). A read after it shows the row, and gives nothing
-    /// (`ReadSettlesNoBump`, `ReadGivesNoAuthority`): [`Keeper::read`] knows of no bump.
+    /// (`ReadSettlesNoBump`, `ReadGivesNoAuthority`): [`AuthorityMachine::read`] knows of no bump.
     pub(super) fn not_written(
         &mut self,
         from: Option<AuthorityRow>,

@@ -14,7 +14,7 @@ use holdfast_guard::Safety;
 use holdfast_guard::Span;
 
 /// See the module.
-pub(super) struct Joint {
+pub(super) struct CompoundGuard {
     safety: Arc<Safety>,
     standing: Arc<Safety>,
     runtime: Runtime,
@@ -23,7 +23,7 @@ pub(super) struct Joint {
     _alarm: Alarm,
 }
 
-impl Joint {
+impl CompoundGuard {
     /// `None` if one of the parts is not safe: then all of them are given back.
     pub(super) fn new(
         parts: Vec<RemoteGuard>,
@@ -37,19 +37,19 @@ impl Joint {
         let until = together(&states).ok()?.0;
         let safety = Arc::new(Safety::within(Span::new(until))?);
         let alarm = alarms.watch(safety.clone());
-        let joint = Self {
+        let guard = Self {
             safety: safety.clone(),
             standing,
             runtime: runtime.clone(),
             parts,
             _alarm: alarm,
         };
-        if !joint.is_safe() {
+        if !guard.is_safe() {
             return None;
         }
         let clock = runtime.clock.clone();
-        runtime.spawn("holdfast-joint", follow(safety, clock, states, used)).detach();
-        Some(joint)
+        runtime.spawn("holdfast-compound-guard", follow(safety, clock, states, used)).detach();
+        Some(guard)
     }
 
     /// Checks the parts directly, so that a lost part ends the guard here before its notification
@@ -114,7 +114,7 @@ async fn follow(
     drop(used);
 }
 
-impl Held for Joint {
+impl Held for CompoundGuard {
     fn safety(&self) -> &Safety {
         &self.safety
     }
@@ -153,7 +153,7 @@ impl Held for Joint {
     }
 }
 
-impl Drop for Joint {
+impl Drop for CompoundGuard {
     fn drop(&mut self) {
         self.safety.end(GuardState::Released);
     }

@@ -11,7 +11,7 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Rng, Runtime, select};
 use tokio::sync::{Notify, watch};
 
-use super::course::{Course, Leave};
+use super::row_view::{Permit, RowView};
 use crate::database::Fault;
 use crate::{FencingToken, GuardState, LostReason};
 use holdfast_guard::Backoff;
@@ -19,7 +19,7 @@ use holdfast_guard::Safety;
 
 /// Cheap to clone; all clones share their state.
 #[derive(Clone)]
-pub(super) struct Lookout(Arc<Inner>);
+pub(super) struct AuthorityWatcher(Arc<Inner>);
 
 struct Inner {
     authority: Authority,
@@ -31,7 +31,7 @@ struct Inner {
 }
 
 struct State {
-    course: Course,
+    view: RowView,
     /// The number of callers that wait for a lock; the scope is taken over only for them.
     acquiring: usize,
     /// The holds that the row covers.
@@ -53,18 +53,18 @@ struct Held {
 }
 
 /// A caller waits for a lock as long as this exists.
-pub(super) struct Acquiring(Lookout);
+pub(super) struct Acquiring(AuthorityWatcher);
 
 /// Reads extend a hold as long as this exists.
 pub(super) struct Holding {
-    lookout: Lookout,
+    watcher: AuthorityWatcher,
     id: u64,
 }
 
-impl Lookout {
+impl AuthorityWatcher {
     pub(super) fn new(authority: Authority, runtime: Runtime) -> Self {
         let state = State {
-            course: Course::new(),
+            view: RowView::new(),
             acquiring: 0,
             holds: BTreeMap::new(),
             last_hold: 0,
@@ -82,18 +82,18 @@ impl Lookout {
 
     /// The cluster whose leaders keep the row, by the last read.
     pub(super) fn cluster(&self) -> Option<String> {
-        let row = self.lock().course.row();
+        let row = self.lock().view.row();
         row.and_then(|row| row.cluster).map(|cluster| cluster.to_string())
     }
 
     /// How long one read covers a hold.
     pub(super) fn hold_lasts(&self) -> Duration {
-        self.lock().course.pace().hold()
+        self.lock().view.pace().hold()
     }
 
     /// How often the task reads the row.
     fn read_every(&self) -> Duration {
-        self.lock().course.pace().read_every()
+        self.lock().view.pace().read_every()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -106,7 +106,7 @@ impl Lookout {
         let mut state = self.lock();
         state.acquiring += 1;
         if state.runs {
-            let is_known = self.leave_of(&state).is_ok();
+            let is_known = self.permit_of(&state).is_ok();
             drop(state);
             if !is_known {
                 // Only holds existed so far, and the task reads no more often than they need.
@@ -115,22 +115,22 @@ impl Lookout {
         } else {
             state.runs = true;
             drop(state);
-            self.0.runtime.spawn("holdfast-lookout", self.clone().keep()).detach();
+            self.0.runtime.spawn("holdfast-watcher", self.clone().keep()).detach();
         }
         Acquiring(self.clone())
     }
 
     /// Permission to request a lock now, or the reason why there is none.
-    pub(super) fn leave(&self) -> Result<Leave, String> {
-        self.leave_of(&self.lock())
+    pub(super) fn permit(&self) -> Result<Permit, String> {
+        self.permit_of(&self.lock())
     }
 
-    fn leave_of(&self, state: &State) -> Result<Leave, String> {
+    fn permit_of(&self, state: &State) -> Result<Permit, String> {
         let now = self.0.runtime.clock.now();
-        let Some(leave) = state.course.leave() else { return Err(self.reason(state, now)) };
+        let Some(permit) = state.view.permit() else { return Err(self.reason(state, now)) };
         // What is left of it has to last until the next read.
-        if now + state.course.pace().read_every() < leave.until {
-            Ok(leave)
+        if now + state.view.pace().read_every() < permit.until {
+            Ok(permit)
         } else {
             Err(format!("the row of scope {:?} was read too long ago", self.scope()))
         }
@@ -138,15 +138,15 @@ impl Lookout {
 
     /// Why no lock can be requested in Cassandra now, for error messages.
     pub(super) fn why_not(&self) -> String {
-        self.leave().err().unwrap_or_else(|| "no answer to the lease".to_owned())
+        self.permit().err().unwrap_or_else(|| "no answer to the lease".to_owned())
     }
 
     fn reason(&self, state: &State, now: Instant) -> String {
         let scope = self.scope();
-        let Some(row) = state.course.row() else {
+        let Some(row) = state.view.row() else {
             return format!("scope {scope:?}: {}", state.trouble);
         };
-        let left = state.course.take_over_at().map(|at| at.saturating_since(now).as_secs());
+        let left = state.view.take_over_at().map(|at| at.saturating_since(now).as_secs());
         match (row.mode, left) {
             (Mode::Native | Mode::Draining, Some(left)) => format!(
                 "scope {scope:?} is {row}; it is taken over if that does not change for {left} s more"
@@ -162,22 +162,27 @@ impl Lookout {
     /// Waits until requests are permitted.
     pub(super) async fn served(&self) {
         let mut news = self.0.news.subscribe();
-        while self.leave().is_err() {
+        while self.permit().is_err() {
             // The sender is our own.
             let _ = news.changed().await;
         }
     }
 
     /// Registers a hold under `token` and that permission: bounds its safety, which later reads extend.
-    pub(super) fn holds(&self, token: FencingToken, leave: Leave, safety: Arc<Safety>) -> Holding {
-        safety.cover(Some(leave.until), &*self.0.runtime.clock);
+    pub(super) fn holds(
+        &self,
+        token: FencingToken,
+        permit: Permit,
+        safety: Arc<Safety>,
+    ) -> Holding {
+        safety.cover(Some(permit.until), &*self.0.runtime.clock);
         let mut state = self.lock();
         state.last_hold += 1;
         let id = state.last_hold;
         let next = if mutant!(ReadBeforeHoldCounts) { 0 } else { state.reading + 1 };
         let epoch = u16::try_from(token.epoch()).unwrap_or(u16::MAX);
         state.holds.insert(id, Held { epoch, first_read: next, safety });
-        Holding { lookout: self.clone(), id }
+        Holding { watcher: self.clone(), id }
     }
 
     /// Whether the hold is still safe: the attempt may have taken long.
@@ -225,7 +230,7 @@ impl Lookout {
         let mut state = self.lock();
         if state.acquiring == 0 && state.holds.is_empty() {
             // A later caller trusts only what is read after it came.
-            state.course.forget();
+            state.view.forget();
             state.runs = false;
             return None;
         }
@@ -248,14 +253,14 @@ impl Lookout {
     /// Extends the holds that existed when the read began, or ends them.
     fn looked(&self, number: u64, look: &Look) {
         let mut state = self.lock();
-        let State { course, holds, trouble, .. } = &mut *state;
-        course.looked(look);
+        let State { view, holds, trouble, .. } = &mut *state;
+        view.looked(look);
         if look.row.is_none() {
             "it has no row in the table authority, and so no fallback".clone_into(trouble);
         }
         let clock = &*self.0.runtime.clock;
         for held in holds.values() {
-            match course.covers(held.epoch) {
+            match view.covers(held.epoch) {
                 Some(until) if held.first_read <= number => {
                     held.safety.cover(Some(until), clock);
                     held.safety.publish(false);
@@ -272,8 +277,8 @@ impl Lookout {
         let (change, due) = {
             let state = self.lock();
             let wanted = state.acquiring > 0;
-            let due = state.course.take_over_at().filter(|_| wanted);
-            (state.course.take_over(now).filter(|_| wanted), due)
+            let due = state.view.take_over_at().filter(|_| wanted);
+            (state.view.take_over(now).filter(|_| wanted), due)
         };
         let Some((from, to)) = change else {
             let next = now + self.until_next_read();
@@ -292,9 +297,9 @@ impl Lookout {
     /// Whatever the outcome, the process has to read the row before anything follows from it.
     fn settle(&self, to: AuthorityRow, began: Instant, changed: &Result<Change, Fault>) {
         let mut state = self.lock();
-        state.course.forget();
+        state.view.forget();
         if changed.is_err() && mutant!(UnknownTakeOverCounts) {
-            state.course.looked(&Look { began, ended: began, row: Some(to) });
+            state.view.looked(&Look { began, ended: began, row: Some(to) });
         }
         "the row was changed, and not read since".clone_into(&mut state.trouble);
     }
@@ -315,6 +320,6 @@ impl Drop for Acquiring {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        self.lookout.lock().holds.remove(&self.id);
+        self.watcher.lock().holds.remove(&self.id);
     }
 }

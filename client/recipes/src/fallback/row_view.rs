@@ -10,7 +10,7 @@ use holdfast_runtime::Instant;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct RowView {
     /// Of the last row that was read, also after `forget`: it determines how often to read.
     pace: Option<Durations>,
     seen: Option<Seen>,
@@ -30,14 +30,14 @@ struct Seen {
 
 /// Permission to request a lock in Cassandra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leave {
+pub(super) struct Permit {
     /// The epoch of the token to be drawn.
     pub(super) epoch: u16,
     /// Until when a hold under it is safe.
     pub(super) until: Instant,
 }
 
-impl Course {
+impl RowView {
     pub(super) fn new() -> Self {
         Self { pace: None, seen: None }
     }
@@ -71,14 +71,14 @@ impl Course {
     }
 
     /// Permission to request new locks. It does not check the age of the read; the hold does.
-    pub(super) fn leave(&self) -> Option<Leave> {
+    pub(super) fn permit(&self) -> Option<Permit> {
         let Seen { row, durations, began, .. } = self.seen?;
         let enters = match row.mode {
             Mode::Cassandra => true,
             Mode::Draining => mutant!(EntryWhileDraining),
             Mode::Preparing | Mode::Native | Mode::Retired => false,
         };
-        enters.then(|| Leave { epoch: row.epoch, until: began + durations.hold() })
+        enters.then(|| Permit { epoch: row.epoch, until: began + durations.hold() })
     }
 
     /// Until when the last read covers a hold under a token of `epoch`; `None`: the hold is over.
@@ -144,30 +144,30 @@ mod tests {
     }
 
     /// After these reads, each a second long.
-    fn after(reads: &[(u64, AuthorityRow)]) -> Course {
-        let mut course = Course::new();
+    fn after(reads: &[(u64, AuthorityRow)]) -> RowView {
+        let mut view = RowView::new();
         for (began, row) in reads {
-            course.looked(&Look { began: at(*began), ended: at(began + 1), row: Some(*row) });
+            view.looked(&Look { began: at(*began), ended: at(began + 1), row: Some(*row) });
         }
-        course
+        view
     }
 
     #[test]
     fn w_counts_from_the_end_of_the_first_read_since_which_the_row_stood_still() {
         let native = row(Mode::Native, 3, 7);
-        let course = after(&[(10, native), (15, native), (20, native)]);
+        let view = after(&[(10, native), (15, native), (20, native)]);
 
-        assert_eq!(course.take_over_at(), Some(at(11 + 30)));
-        assert_eq!(course.take_over(at(40)), None);
+        assert_eq!(view.take_over_at(), Some(at(11 + 30)));
+        assert_eq!(view.take_over(at(40)), None);
         let to = row(Mode::Cassandra, 4, 0);
-        assert_eq!(course.take_over(at(41)), Some((native, to)));
+        assert_eq!(view.take_over(at(41)), Some((native, to)));
     }
 
     #[test]
     fn a_beat_an_epoch_or_another_mode_begins_w_anew() {
         for next in [row(Mode::Native, 3, 8), row(Mode::Native, 4, 7), row(Mode::Draining, 3, 7)] {
-            let course = after(&[(10, row(Mode::Native, 3, 7)), (15, next)]);
-            assert_eq!(course.take_over_at(), Some(at(16 + 30)), "{next}");
+            let view = after(&[(10, row(Mode::Native, 3, 7)), (15, next)]);
+            assert_eq!(view.take_over_at(), Some(at(16 + 30)), "{next}");
         }
     }
 
@@ -178,18 +178,18 @@ mod tests {
         }
         let last = row(Mode::Native, EPOCH_MAX, 0);
         assert_eq!(after(&[(10, last)]).take_over(at(10_000)), None);
-        let mut course = after(&[(10, row(Mode::Native, 3, 7))]);
-        course.looked(&Look { began: at(20), ended: at(21), row: None });
-        assert_eq!(course.take_over_at(), None, "a scope without a row has no fallback");
+        let mut view = after(&[(10, row(Mode::Native, 3, 7))]);
+        view.looked(&Look { began: at(20), ended: at(21), row: None });
+        assert_eq!(view.take_over_at(), None, "a scope without a row has no fallback");
     }
 
     #[test]
     fn locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read() {
-        let leave = after(&[(10, row(Mode::Cassandra, 4, 0))]).leave();
+        let permit = after(&[(10, row(Mode::Cassandra, 4, 0))]).permit();
         let until = at(10) + Duration::from_millis(13_500);
-        assert_eq!(leave, Some(Leave { epoch: 4, until }));
+        assert_eq!(permit, Some(Permit { epoch: 4, until }));
         for mode in [Mode::Preparing, Mode::Native, Mode::Draining, Mode::Retired] {
-            assert_eq!(after(&[(10, row(mode, 4, 0))]).leave(), None, "{mode}");
+            assert_eq!(after(&[(10, row(mode, 4, 0))]).permit(), None, "{mode}");
         }
     }
 
@@ -207,39 +207,39 @@ mod tests {
     fn w_and_v_are_those_of_the_row_that_was_read_last() {
         let native = row(Mode::Native, 3, 7);
         let longer = lasting(60, 20, row(Mode::Native, 3, 8));
-        let course = after(&[(10, native), (15, longer), (30, longer)]);
-        assert_eq!(course.take_over_at(), Some(at(16 + 60)));
-        let (_, to) = course.take_over(at(76)).unwrap();
+        let view = after(&[(10, native), (15, longer), (30, longer)]);
+        assert_eq!(view.take_over_at(), Some(at(16 + 60)));
+        let (_, to) = view.take_over(at(76)).unwrap();
         assert_eq!(to, lasting(60, 20, row(Mode::Cassandra, 4, 0)), "it keeps them");
 
         let shorter = lasting(4, 2, row(Mode::Cassandra, 6, 0));
-        let course = after(&[(10, native), (20, shorter)]);
+        let view = after(&[(10, native), (20, shorter)]);
         let until = at(20) + Duration::from_millis(1_800);
-        assert_eq!(course.leave(), Some(Leave { epoch: 6, until }));
-        assert_eq!(course.covers(6), Some(until));
+        assert_eq!(view.permit(), Some(Permit { epoch: 6, until }));
+        assert_eq!(view.covers(6), Some(until));
     }
 
     /// No process of this project does that while a hold is safe: the row's values count, as for leaders.
     #[test]
     fn a_read_that_shows_a_shorter_v_gives_less() {
         let serves = row(Mode::Cassandra, 4, 0);
-        let course = after(&[(10, serves), (11, lasting(30, 1, serves))]);
-        assert_eq!(course.covers(4), Some(at(11) + Duration::from_millis(900)));
+        let view = after(&[(10, serves), (11, lasting(30, 1, serves))]);
+        assert_eq!(view.covers(4), Some(at(11) + Duration::from_millis(900)));
     }
 
     #[test]
     fn other_durations_under_the_same_beat_begin_w_anew() {
         let native = row(Mode::Native, 3, 7);
-        let course = after(&[(10, native), (15, lasting(40, 15, native))]);
-        assert_eq!(course.take_over_at(), Some(at(16 + 40)));
+        let view = after(&[(10, native), (15, lasting(40, 15, native))]);
+        assert_eq!(view.take_over_at(), Some(at(16 + 40)));
     }
 
     #[test]
     fn after_a_change_of_the_row_nothing_is_known_until_it_is_read() {
-        let mut course = after(&[(10, row(Mode::Cassandra, 4, 0))]);
-        course.forget();
+        let mut view = after(&[(10, row(Mode::Cassandra, 4, 0))]);
+        view.forget();
 
-        assert_eq!((course.leave(), course.covers(4), course.take_over_at()), (None, None, None));
+        assert_eq!((view.permit(), view.covers(4), view.take_over_at()), (None, None, None));
     }
 
     #[test]

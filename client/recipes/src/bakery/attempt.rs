@@ -10,8 +10,8 @@ use super::BakeryForm;
 use super::cells::Cells;
 use super::line::Turn;
 use crate::database::Fault;
-use crate::keeper::{Attempt, Left, Recipe, Renewal};
-use crate::terms::Terms;
+use crate::lock_task::{Attempt, Left, Reached, Renewal};
+use crate::row_timing::RowTiming;
 
 /// A waiter with at most this many before it looks often: the holder, and the next waiter.
 const NEAR: usize = 2;
@@ -23,9 +23,9 @@ const TRY_LOOKS: u32 = 8;
 const TRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// One attempt.
-pub(super) struct BakerySpot {
+pub(super) struct BakeryAttempt {
     cells: Cells,
-    terms: Terms,
+    timing: RowTiming,
     /// Whether it stays in line behind others.
     waits: bool,
     ticket: Option<Ticket>,
@@ -48,11 +48,11 @@ struct Ticket {
 /// The clients that were choosing at a first look and at every look since.
 type Choosers = BTreeSet<String>;
 
-impl BakerySpot {
-    pub(super) fn new(cells: Cells, terms: Terms, waits: bool) -> Self {
+impl BakeryAttempt {
+    pub(super) fn new(cells: Cells, timing: RowTiming, waits: bool) -> Self {
         Self {
             cells,
-            terms,
+            timing,
             waits,
             ticket: None,
             first: None,
@@ -66,7 +66,7 @@ impl BakerySpot {
     }
 
     /// The steps before a number is drawn; `Some` if drawing has to wait.
-    async fn before_drawing(&mut self) -> Result<Option<Attempt>, Fault> {
+    async fn before_drawing(&mut self) -> Result<Option<Reached>, Fault> {
         if !self.waits {
             // In no article: a number behind others gains nothing.
             let line = self.cells.line().await?;
@@ -98,7 +98,7 @@ impl BakerySpot {
         let sent = self.cells.put_number(number).await?;
         // Without the flag another client may have looked in between, drawn a higher number, and
         // taken the lock.
-        if self.now() >= self.terms.safe_until(raised) {
+        if self.now() >= self.timing.safe_until(raised) {
             return Err(Fault::NotDone(
                 "drawing a number took longer than the flag is certain to stand".into(),
             ));
@@ -114,7 +114,7 @@ impl BakerySpot {
     async fn write_again(&mut self) -> Result<Option<Instant>, Fault> {
         let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
-        if self.now() >= self.terms.safe_until(sent) {
+        if self.now() >= self.timing.safe_until(sent) {
             self.ticket = None;
             return Ok(None);
         }
@@ -125,7 +125,7 @@ impl BakerySpot {
 
     /// A waiter renews its number as a holder does.
     async fn keep_in_line(&mut self) -> Result<(), Fault> {
-        let is_due = |ticket: &Ticket| self.now() >= self.terms.renew_at(ticket.sent);
+        let is_due = |ticket: &Ticket| self.now() >= self.timing.renew_at(ticket.sent);
         if self.ticket.as_ref().is_some_and(is_due) {
             self.write_again().await?;
         }
@@ -181,16 +181,16 @@ impl BakerySpot {
 
     /// Wiki, lines 7 and 13 to 16, in the order of PHP's steps 6 to 9: it reads the numbers after
     /// all clients that were choosing have one.
-    async fn take_turn(&mut self) -> Result<Attempt, Fault> {
+    async fn take_turn(&mut self) -> Result<Reached, Fault> {
         let line = self.cells.line().await?;
         let Some(Ticket { number, sent, .. }) = self.ticket else {
-            return Ok(Attempt::HeldBy { owner: None, again: None });
+            return Ok(Reached::HeldBy { owner: None, again: None });
         };
         match line.turn_of(self.cells.owner.as_str(), number) {
-            Turn::Ours => Ok(Attempt::Had { started: sent }),
+            Turn::Ours => Ok(Reached::Hold { started: sent }),
             Turn::NotThere => {
                 self.ticket = None;
-                Ok(Attempt::HeldBy { owner: None, again: None })
+                Ok(Reached::HeldBy { owner: None, again: None })
             }
             Turn::Tied { with } => {
                 // A higher number comes after the other client's by any rule.
@@ -205,11 +205,11 @@ impl BakerySpot {
     }
 
     /// Waits for another client, and looks again before its number is due for a renewal, at the latest.
-    fn behind(&self, owner: &str, pause_max: Duration) -> Attempt {
+    fn behind(&self, owner: &str, pause_max: Duration) -> Reached {
         let due = |ticket: &Ticket| {
-            self.terms.renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
+            self.timing.renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
         };
-        Attempt::HeldBy { owner: Some(owner.to_owned()), again: self.ticket.as_ref().map(due) }
+        Reached::HeldBy { owner: Some(owner.to_owned()), again: self.ticket.as_ref().map(due) }
     }
 }
 
@@ -222,12 +222,12 @@ enum Phase {
     InLine,
 }
 
-fn held_by(owner: &str) -> Attempt {
-    Attempt::HeldBy { owner: Some(owner.to_owned()), again: None }
+fn held_by(owner: &str) -> Reached {
+    Reached::HeldBy { owner: Some(owner.to_owned()), again: None }
 }
 
-impl Recipe for BakerySpot {
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+impl Attempt for BakeryAttempt {
+    async fn advance(&mut self) -> Result<Reached, Fault> {
         self.keep_in_line().await?;
         if self.ticket.is_none() {
             if let Some(not_yet) = self.before_drawing().await? {
@@ -253,7 +253,7 @@ impl Recipe for BakerySpot {
 
     /// Wiki, line 19; PHP, step 10: deletes the number first, because the next in line looks at
     /// that.
-    async fn leave(&mut self) -> Result<Left, Fault> {
+    async fn give_back(&mut self) -> Result<Left, Fault> {
         if !self.has_written {
             return Ok(Left::NotHad);
         }

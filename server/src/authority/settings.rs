@@ -6,7 +6,7 @@ use holdfast_keyspace::authority::Durations;
 
 /// How a leader keeps its scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct FallbackSettings {
     /// W, V, and the durations derived from them.
     pub durations: Durations,
     /// How long holders in Cassandra may go on once no client enters: at most half of W, so that no
@@ -19,7 +19,7 @@ pub struct Terms {
     pub switch_every: Duration,
 }
 
-impl Default for Terms {
+impl Default for FallbackSettings {
     fn default() -> Self {
         Self {
             durations: Durations::default(),

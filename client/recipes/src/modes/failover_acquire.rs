@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_runtime::{Runtime, select};
 
 use crate::fallback::Fallback;
-use crate::locker::{Patience, RemoteGuard, RemoteLocker};
+use crate::locker::{RemoteGuard, RemoteLocker, Wait};
 use holdfast::Client;
 
 use crate::{Error, Result};
@@ -42,23 +42,23 @@ impl NativeStore for Client {
 }
 
 /// Both stores, for one acquire.
-pub(super) struct Either<'a> {
+pub(super) struct FailoverAcquire<'a> {
     pub(super) native: &'a dyn NativeStore,
     pub(super) fallback: &'a Fallback,
     pub(super) runtime: &'a Runtime,
 }
 
-impl Either<'_> {
+impl FailoverAcquire<'_> {
     /// Acquires the lock from the store that grants first: at most one of them may grant it. The native request keeps
     /// its place in the queue all the while; Cassandra receives requests only while the native store does not serve the
     /// name. A grant of the other store is given back.
     pub(super) async fn acquire(
         &self,
         lock_id: &str,
-        patience: impl Fn() -> Patience,
+        wait: impl Fn() -> Wait,
     ) -> Result<RemoteGuard> {
-        let in_cassandra = self.in_cassandra(lock_id, &patience);
-        let natively = self.natively(lock_id, &patience);
+        let in_cassandra = self.in_cassandra(lock_id, &wait);
+        let natively = self.natively(lock_id, &wait);
         select! {
             guard = natively => guard,
             guard = in_cassandra => guard,
@@ -67,41 +67,33 @@ impl Either<'_> {
 
     /// Retries after a lost session while the caller waits: it wants the lock, not a place in the queue. A retryable
     /// error of a store that does not serve the name is not final either.
-    async fn natively(
-        &self,
-        lock_id: &str,
-        patience: &impl Fn() -> Patience,
-    ) -> Result<RemoteGuard> {
+    async fn natively(&self, lock_id: &str, wait: &impl Fn() -> Wait) -> Result<RemoteGuard> {
         loop {
-            let error = match self.native.acquire(lock_id, patience()).await {
+            let error = match self.native.acquire(lock_id, wait()).await {
                 Ok(guard) => return Ok(guard),
                 Err(error) => error,
             };
-            let lost = matches!(error, Error::SessionLost { .. }) && patience().waits();
+            let lost = matches!(error, Error::SessionLost { .. }) && wait().waits();
             let is_last_word = !lost && (self.native.serves(lock_id) || !error.may_retry());
-            if is_last_word || patience().is_over() {
+            if is_last_word || wait().is_over() {
                 return Err(error);
             }
             self.runtime.sleep(LOOK_EVERY).await;
         }
     }
 
-    async fn in_cassandra(
-        &self,
-        lock_id: &str,
-        patience: &impl Fn() -> Patience,
-    ) -> Result<RemoteGuard> {
+    async fn in_cassandra(&self, lock_id: &str, wait: &impl Fn() -> Wait) -> Result<RemoteGuard> {
         loop {
             self.native_is(false, lock_id).await;
             select! {
-                guard = self.fallback.acquire(lock_id, patience()) => return guard,
+                guard = self.fallback.acquire(lock_id, wait()) => return guard,
                 () = self.native_is(true, lock_id) => {}
             }
         }
     }
 
     /// Completes once the native store has served the name (or has not) without interruption for
-    /// [`Fallback::patience`].
+    /// [`Fallback::wait`].
     async fn native_is(&self, serving: bool, lock_id: &str) {
         let mut since = None;
         loop {
@@ -110,7 +102,7 @@ impl Either<'_> {
             let began = *since.get_or_insert(now);
             if !is_so {
                 since = None;
-            } else if now.saturating_since(began) >= Fallback::patience() {
+            } else if now.saturating_since(began) >= Fallback::wait() {
                 return;
             }
             self.runtime.sleep(LOOK_EVERY).await;
