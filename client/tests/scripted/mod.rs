@@ -280,12 +280,18 @@ impl Server {
         }
     }
 
-    /// The next frame, which is a release: its token, and its names in order.
-    pub async fn release_of_names(&mut self) -> (u64, Vec<String>) {
+    /// The next frame, which is a release.
+    pub async fn release_frame(&mut self) -> v1::Release {
         match self.hear().await {
-            client_frame::Body::Release(release) => (release.token, texts(&release.names)),
+            client_frame::Body::Release(release) => release,
             other => panic!("not Release: {other:?}"),
         }
+    }
+
+    /// The next frame, which is a release: its token, and its names in order.
+    pub async fn release_of_names(&mut self) -> (u64, Vec<String>) {
+        let release = self.release_frame().await;
+        (release.token, texts(&release.names))
     }
 
     pub async fn set_value(&mut self) -> v1::SetValue {

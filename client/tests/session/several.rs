@@ -264,6 +264,28 @@ async fn the_whole_given_back_over_a_part_is_sent_again_alone_and_answers_both()
     assert_eq!(whole.await, Ok(()));
 }
 
+/// DESIGN §4, values: the part was given back in time, and only the values of the rest are suspect.
+#[tokio::test(start_paused = true)]
+async fn a_part_given_back_in_time_is_given_back_before_the_rest_that_is_lost() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding_three(&mut net).await;
+    let mut part = Box::pin(guard.release_names(["a"]));
+    assert!((&mut part).now_or_never().is_none());
+    server.release().await;
+    net.runtime.sleep(SAFE).await;
+    assert!(!guard.is_safe());
+    drop(server);
+
+    let mut server = net.accept_resume(vec![state_granted_names(1, 41, &NAMES)], 2).await;
+
+    let first = server.release_frame().await;
+    assert_eq!((texts(&first.names), first.lost), (vec!["a".into()], false));
+    let second = server.release_frame().await;
+    assert_eq!((texts(&second.names), second.lost), (vec![], true));
+    server.say(released_names(2, 41, &["a"])).await;
+    assert_eq!(part.await, Ok(()));
+}
+
 /// I23, I14: a set without one of its names is no set.
 #[tokio::test(start_paused = true)]
 async fn a_name_missing_from_the_state_loses_the_whole_guard_and_gives_back_the_rest() {

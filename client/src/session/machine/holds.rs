@@ -115,14 +115,19 @@ impl Machine {
         self.queue(Intent::ReleaseNames(key, part));
     }
 
-    /// The frame for a part, unless the whole hold is being released meanwhile.
+    /// The frame for a part. The release of the whole hold stands for it as well, unless that says that the hold was lost: the
+    /// part was given back before, and its values are sound (DESIGN §4).
     pub(super) fn release_of_names(&mut self, key: Key, part: Key) -> Option<Body> {
         let request = self.requests.get_mut(key)?;
-        let Phase::Held(hold) = &request.phase else { return None };
+        let token = match &request.phase {
+            Phase::Held(hold) => hold.token.get(),
+            Phase::GivingBack(giving) if giving.is_lost => giving.token.get(),
+            _ => return None,
+        };
         let part = request.parts.iter_mut().find(|one| one.key == part)?;
         part.sent += 1;
         let names = part.names.iter().map(|name| Bytes::copy_from_slice(name.as_bytes())).collect();
-        Some(Body::Release(v1::Release { token: hold.token.get(), names, lost: false }))
+        Some(Body::Release(v1::Release { token, names, lost: false }))
     }
 
     pub(super) fn released(&mut self, released: &v1::Released) -> Option<StreamEnd> {
@@ -147,18 +152,24 @@ impl Machine {
         self.settle_refused(key)
     }
 
-    /// Compares the names of a hold with a State. A part that is being released is sent again if
-    /// the State still shows it as held; a name that is missing there is lost, and the hold with
-    /// it.
+    /// Compares the names of a hold with a State: a name that is missing there is lost, and the hold with it. What is
+    /// being released is sent again.
     pub(super) fn synchronise_hold(&mut self, key: Key, names: &[Bytes]) {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
-        let is_there = |name: &str| names.iter().any(|there| there == name.as_bytes());
-        if hold.held().any(|lock| !is_there(&lock.name)) {
-            return self.revoke(key);
+        let is_whole = hold.held().all(|lock| is_among(&lock.name, names));
+        // Before the release of a hold that is lost.
+        self.synchronise_parts(key, names);
+        if !is_whole {
+            self.revoke(key);
         }
+    }
+
+    /// A part that is being released is sent again if the State still shows it as held.
+    pub(super) fn synchronise_parts(&mut self, key: Key, names: &[Bytes]) {
+        let Some(request) = self.requests.get_mut(key) else { return };
         for mut part in std::mem::take(&mut request.parts) {
-            part.names.retain(|name| is_there(name));
+            part.names.retain(|name| is_among(name, names));
             if part.names.is_empty() {
                 tell(part.done, Ok(()));
             } else {
@@ -243,6 +254,10 @@ impl Machine {
             hold.note_contended(&contended.name);
         }
     }
+}
+
+fn is_among(name: &str, names: &[Bytes]) -> bool {
+    names.iter().any(|there| there == name.as_bytes())
 }
 
 fn locks(items: Vec<Item>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {

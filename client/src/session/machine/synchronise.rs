@@ -103,7 +103,11 @@ impl Machine {
             Some(State::Granted(granted)) if matches!(phase, Some(Phase::Held(_))) => {
                 self.synchronise_hold(key, &granted.names);
             }
-            Some(State::Granted(granted)) => self.granted(granted, index),
+            Some(State::Granted(granted)) => {
+                // Before the release of the whole.
+                self.synchronise_parts(key, &granted.names);
+                self.granted(granted, index);
+            }
             Some(State::Denied(denied)) => {
                 self.denied(id, index, denied.refusal.unwrap_or_default());
             }
