@@ -289,6 +289,8 @@ mutants! {
         "a recipe counts a row's whole TTL as safe, whatever the clocks of the nodes say";
     RecipeUnknownRenewalCounts, "recipe-unknown-renewal-counts", "DESIGN §9, I24",
         "a renewal without an answer moves the safe deadline on";
+    LateRemovalCounts, "late-removal-counts", "work, removal",
+        "an item counts as removed although its lease was over before the answer, and another worker may have taken it";
     ModeRowLeavesGuards, "mode-row-leaves-guards", "modes 1, I24",
         "a process' row changes its mode while guards are left that it then does not cover";
     ModeActsAhead, "mode-acts-ahead", "modes 1, I24",

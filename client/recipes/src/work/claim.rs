@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime};
 
 use super::id::ItemId;
@@ -28,6 +29,8 @@ pub(super) struct Claim {
     max_attempts: Option<u32>,
     /// Valid once `has_number` is set.
     number: i64,
+    /// Until then the number is certainly there, and no other worker has the item.
+    lasts_until: Instant,
     /// Which of its rows may be in the tables.
     chooses: bool,
     has_number: bool,
@@ -45,6 +48,8 @@ pub(super) struct Told {
     pub(super) attempt: u32,
     /// The work is done: the release has to remove the item.
     pub(super) is_done: bool,
+    /// The removal was answered while no other worker could have the item.
+    pub(super) is_removed: bool,
 }
 
 impl Shared {
@@ -62,6 +67,7 @@ impl Claim {
         max_attempts: Option<u32>,
         shared: Arc<Shared>,
     ) -> Self {
+        let lasts_until = runtime.clock.now();
         Self {
             rows,
             id,
@@ -70,6 +76,7 @@ impl Claim {
             timing,
             max_attempts,
             number: 0,
+            lasts_until,
             chooses: false,
             has_number: false,
             shared,
@@ -89,6 +96,7 @@ impl Claim {
         self.has_number = true;
         let (started, put) = self.rows.put_number(&self.id, &self.owner, number, ttl_s).await;
         put?;
+        self.lasts_until = self.timing.safe_until(started);
         // Every worker that chose meanwhile must have seen this one's choosing. If that row may have ended before the
         // number was there, no worker had to wait for it.
         if self.runtime.clock.now() >= self.timing.safe_until(choosing_from) {
@@ -144,7 +152,7 @@ impl Claim {
             return Ok(None);
         }
         self.rows.put_attempt(&self.id, &self.owner).await?;
-        Ok(Some(Told { payload, attempt: before.saturating_add(1), is_done: false }))
+        Ok(Some(Told { payload, attempt: before.saturating_add(1), ..Told::default() }))
     }
 }
 
@@ -203,17 +211,24 @@ impl Attempt for Claim {
         let ttl_s = self.timing.ttl_s();
         let put = self.rows.put_number(&self.id, &self.owner, self.number, ttl_s).await;
         match put {
-            (started, Ok(())) => Renewal::Applied(started),
+            (started, Ok(())) => {
+                self.lasts_until = self.timing.safe_until(started);
+                Renewal::Applied(started)
+            }
             (_, Err(_)) => Renewal::Unknown,
         }
     }
 
     /// The three deletes of the article, in its order: a worker that dies after the first leaves an item that others
     /// recognize as done, and only the last one makes the item free.
+    ///
+    /// Once the number may have ended, another worker may have read the item before it was removed: then it does it again.
     async fn give_back(&mut self) -> Result<Left, Fault> {
         if self.shared.lock().is_done {
             self.rows.remove_details(&self.id).await?;
             self.rows.remove_marker(&self.id).await?;
+            let in_time = self.runtime.clock.now() < self.lasts_until || mutant!(LateRemovalCounts);
+            self.shared.lock().is_removed |= in_time;
         }
         let left = if self.has_number { Left::Released } else { Left::NotHad };
         if self.has_number {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_runtime::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::claim::Shared;
@@ -22,15 +23,21 @@ pub struct WorkItem {
     attempt: u32,
     guard: RemoteGuard,
     shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
 }
 
 impl WorkItem {
-    pub(super) fn new(id: ItemId, guard: RemoteGuard, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        id: ItemId,
+        guard: RemoteGuard,
+        shared: Arc<Shared>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let (payload, attempt) = {
             let mut told = shared.lock();
             (std::mem::take(&mut told.payload), told.attempt)
         };
-        Self { id, payload, attempt, guard, shared }
+        Self { id, payload, attempt, guard, shared, clock }
     }
 
     /// The item's id: the same in every attempt.
@@ -87,17 +94,20 @@ impl WorkItem {
     /// # Errors
     ///
     /// [`Error::Lost`]: the lease was over before, and nothing was removed; another worker does the item again.
-    /// [`Error::OutcomeUnknown`]: no answer in time. The removal goes on in the background until a TTL has passed; if it
-    /// fails until then, the item is done again.
+    /// [`Error::OutcomeUnknown`]: no answer before the lease was over. The removal goes on in the background until a TTL
+    /// has passed. The item is done again if that fails, or if another worker took it before.
     pub async fn done(self) -> Result<()> {
-        if self.guard.is_safe() {
-            self.shared.lock().is_done = true;
-        }
-        match self.guard.release().await {
-            Err(Error::OutcomeUnknown { waited, .. }) => {
-                Err(Error::OutcomeUnknown { what: "the removal of an item that is done", waited })
-            }
-            removed => removed,
+        let Self { guard, shared, clock, .. } = self;
+        let began = clock.now();
+        let is_safe = guard.is_safe();
+        shared.lock().is_done = is_safe;
+        match guard.release().await {
+            Ok(()) if shared.lock().is_removed => Ok(()),
+            Err(lost @ Error::Lost { .. }) if !is_safe => Err(lost),
+            _ => Err(Error::OutcomeUnknown {
+                what: "the removal of an item that is done",
+                waited: clock.now().saturating_since(began),
+            }),
         }
     }
 

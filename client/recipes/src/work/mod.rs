@@ -247,7 +247,10 @@ impl WorkQueue {
             .acquire(id.as_str(), self.signature.service(), Wait::No, claim, renew_now)
             .await;
         match claimed {
-            Ok(guard) => Ok(Some(WorkItem::new(id, guard, shared))),
+            Ok(guard) => {
+                let clock = self.config.runtime.clock.clone();
+                Ok(Some(WorkItem::new(id, guard, shared, clock)))
+            }
             Err(Error::NotGranted { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
-use crate::model::{Model, Odds};
+use crate::model::{Fate, Model, Odds};
 use crate::scene::{cassandra, world};
+use crate::statement::Action;
 use rows::NumberRow;
 
 const TTL: Duration = secs(30);
