@@ -31,7 +31,7 @@ demo *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast demo {{ arguments }}
 
-# Lives of whole clusters on virtual time: `just simulate SEED`, `just simulate --lives N`, see `just simulate --help`.
+# Simulated runs of whole clusters on virtual time: `just simulate SEED`, `just simulate --runs N`, see `just simulate --help`.
 simulate *arguments:
     cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-simulate
     ./target/simulate/holdfast-simulate {{ arguments }}
@@ -51,7 +51,7 @@ migrate-million *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-migrate --bins
     ./target/release/holdfast-migrate-million {{ arguments }}
 
-# Looks for each deliberate bug with the simulator, and says after how many lives it was found.
+# Looks for each deliberate bug with the simulator, and says after how many runs it was found.
 mutants *arguments:
     cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-mutants
     ./target/simulate/holdfast-mutants {{ arguments }}

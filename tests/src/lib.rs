@@ -2,7 +2,7 @@
 //!
 //! Clients of a run record what they asked, received and believed ([`history`]); one judge checks
 //! these records ([`check`]), whichever kind of run made them: real processes ([`cluster`],
-//! [`fault`], [`wire`], [`traffic`]) or a simulated run ([`life`]). `docs/invariants.md` says which
+//! [`fault`], [`wire`], [`traffic`]) or a simulated run ([`simulation`]). `docs/invariants.md` says which
 //! test guards which invariant (DESIGN §12).
 //!
 //! An error of the harness fails its test: the harness panics where a product would return an
@@ -25,8 +25,8 @@ pub mod fault;
 #[cfg(test)]
 mod fixtures;
 pub mod history;
+pub mod host_stall;
 pub mod legacy;
-pub mod life;
 pub mod moving;
 #[cfg(test)]
 mod names;
@@ -40,7 +40,7 @@ pub mod run;
 pub mod scribe;
 pub mod shim;
 pub mod sim;
-pub mod standstill;
+pub mod simulation;
 pub mod term;
 pub mod thesis;
 pub mod tokens;

@@ -10,10 +10,10 @@
     reason = "helpers of a test tell what they find, and fail it by a panic"
 )]
 
-#[path = "http2/life.rs"]
-mod life;
 #[path = "http2/node.rs"]
 mod node;
+#[path = "http2/run.rs"]
+mod run;
 #[path = "http2/stage.rs"]
 mod stage;
 #[path = "http2/unary.rs"]
@@ -27,8 +27,8 @@ use futures_util::future::try_join_all;
 use holdfast::{Error, LostReason, WatchEvent};
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_tests::history::Asked;
-use holdfast_tests::life::fresh_seed;
 use holdfast_tests::scribe::{Held, Scribe, Wish};
+use holdfast_tests::simulation::fresh_seed;
 use stage::{LONG, Pending, Settings, Stage, TTL, host_of_client, host_of_node};
 use unary::Session;
 
@@ -444,17 +444,17 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
 
 /// Seeds that every test run repeats.
 const KEPT: [u64; 2] = [1, 2];
-/// The number of runs from fresh seeds; `HOLDFAST_HTTP2_LIVES` overrides it.
+/// The number of runs from fresh seeds; `HOLDFAST_HTTP2_RUNS` overrides it.
 const FRESH: u64 = 4;
 
 fn fresh() -> u64 {
-    let asked = std::env::var("HOLDFAST_HTTP2_LIVES").ok();
-    asked.map_or(FRESH, |lives| lives.parse().expect("HOLDFAST_HTTP2_LIVES is a number"))
+    let asked = std::env::var("HOLDFAST_HTTP2_RUNS").ok();
+    asked.map_or(FRESH, |runs| runs.parse().expect("HOLDFAST_HTTP2_RUNS is a number"))
 }
 
 /// Clients at work while links are cut, held and mended, and hosts crash, stop and come back.
 #[test]
-fn lives_over_real_http2_break_no_invariant() {
+fn runs_over_real_http2_break_no_invariant() {
     let asked = std::env::var("HOLDFAST_HTTP2_SEED").ok();
     let seeds: Vec<u64> = match asked {
         Some(seed) => vec![seed.parse().expect("HOLDFAST_HTTP2_SEED is a seed")],
@@ -463,7 +463,7 @@ fn lives_over_real_http2_break_no_invariant() {
     let (mut grants, mut terms) = (0, 0);
     for seed in seeds {
         println!("repeat with HOLDFAST_HTTP2_SEED={seed}");
-        let outcome = life::live(seed);
+        let outcome = run::run(seed);
         println!("{outcome:?}");
         grants += outcome.tally.grants;
         terms += outcome.term - 1;

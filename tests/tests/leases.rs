@@ -17,9 +17,9 @@ use holdfast_runtime::{Instant, Runtime};
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::fault::{Line, Relay};
 use holdfast_tests::history::{Asked, Change, ClientId, Record, Recorder, What, read};
+use holdfast_tests::host_stall::{TooLate, retry_if_host_stalled};
 use holdfast_tests::program::Program;
 use holdfast_tests::run::judge;
-use holdfast_tests::standstill::{TooLate, given_time};
 use holdfast_tests::traffic::{Scribe, Wish};
 use holdfast_tests::wire::{Ticket, Wire, connect};
 use nix::sys::signal::Signal;
@@ -73,7 +73,7 @@ impl Holder {
 
 #[tokio::test]
 async fn a_client_that_dies_loses_its_lock_after_its_ttl_and_never_before() {
-    given_time(LATE_AT_MOST / 3, kill_a_holder).await;
+    retry_if_host_stalled(LATE_AT_MOST / 3, kill_a_holder).await;
 }
 
 async fn kill_a_holder() -> Result<(), TooLate> {
@@ -254,7 +254,7 @@ async fn resume(address: &str, ticket: &Ticket, recorder: &Recorder, id: u64) ->
 #[tokio::test]
 async fn a_deposed_leader_grants_nothing_renews_nothing_and_expires_nobody() {
     // The new leader leads to the end, and this test keeps a session of two seconds alive.
-    given_time(Duration::from_millis(500), wake_a_deposed_leader).await;
+    retry_if_host_stalled(Duration::from_millis(500), wake_a_deposed_leader).await;
 }
 
 async fn wake_a_deposed_leader() -> Result<(), TooLate> {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup, free_port};
+use holdfast_tests::host_stall::{TooLate, retry_if_host_stalled};
 use holdfast_tests::program::{Ended, Program};
-use holdfast_tests::standstill::{TooLate, given_time};
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -187,7 +187,7 @@ const HAS_ENDED: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; 
 async fn killed_in_time_after(lose: impl Fn(&mut Cluster), script: &str) {
     // A stalled host kills nothing in time.
     let scenario = async || hold_and_lose_the_store(&lose, script).await;
-    given_time(Duration::from_millis(100), scenario).await;
+    retry_if_host_stalled(Duration::from_millis(100), scenario).await;
 }
 
 async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> Result<(), TooLate> {

@@ -21,24 +21,24 @@ const TTL: Duration = Duration::from_secs(5);
 /// The log of a node on its disk.
 const LOG: &str = "/data/sled/db";
 
-/// Runs `life` in a world of three nodes that has a leader.
-fn in_a_world_of(settings: Settings, life: impl AsyncFnOnce(&World<'_>)) {
-    assert_eq!(wrong_in_a_world_of(settings, life), Vec::<String>::new());
+/// Runs `run` in a world of three nodes that has a leader.
+fn in_a_world_of(settings: Settings, run: impl AsyncFnOnce(&World<'_>)) {
+    assert_eq!(wrong_in_a_world_of(settings, run), Vec::<String>::new());
 }
 
 /// The violations in it.
-fn wrong_in_a_world_of(settings: Settings, life: impl AsyncFnOnce(&World<'_>)) -> Vec<String> {
+fn wrong_in_a_world_of(settings: Settings, run: impl AsyncFnOnce(&World<'_>)) -> Vec<String> {
     let machine = Machine::new(settings.seed);
     machine.run(async {
         let world = World::start(&machine, settings).await;
-        life(&world).await;
+        run(&world).await;
         world.observe();
         world.violations()
     })
 }
 
-fn in_a_world(seed: u64, life: impl AsyncFnOnce(&World<'_>)) {
-    in_a_world_of(Settings::new(seed, 3), life);
+fn in_a_world(seed: u64, run: impl AsyncFnOnce(&World<'_>)) {
+    in_a_world_of(Settings::new(seed, 3), run);
 }
 
 async fn seconds(world: &World<'_>, count: u64) {

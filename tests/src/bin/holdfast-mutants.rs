@@ -9,11 +9,11 @@ use clap::{Parser, ValueEnum as _};
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_runtime::Runtime;
-use holdfast_tests::life::{
-    Clocks, Many, Plan, Schedule, fresh_seed, live, live_many, quiet_panics,
+use holdfast_tests::simulation::{
+    Clocks, Many, Plan, Schedule, fresh_seed, quiet_panics, run, run_many,
 };
 
-/// Lives lives with one deliberate bug after another until the judge finds it.
+/// Makes simulated runs with one deliberate bug after another until the judge finds it.
 ///
 /// Exit codes: 0 every one was found; 1 at least one was not; 2 wrong arguments.
 #[derive(Debug, Parser)]
@@ -25,22 +25,22 @@ struct Arguments {
     /// How long each is looked for, minutes.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
-    /// The seed of the first life of each. Drawn and printed if not given.
+    /// The seed of the first run of each. Drawn and printed if not given.
     #[arg(long)]
     first_seed: Option<u64>,
-    /// Lives side by side [default: as many as there are cores].
+    /// Runs side by side [default: as many as there are cores].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Live only the lives that found them before: a file of lines `mutant HOW seed` (HOW: `first`, `two`,
+    /// Make only the runs that found them before: a file of lines `mutant HOW seed` (HOW: `first`, `two`,
     /// `three` or `all` streams, or a schedule), `mutant plan.json` for a plan beside it, or `mutant test
-    /// NAME` where a test shows what no run was found for. Each must be found by one of its lives; one
+    /// NAME` where a test shows what no run was found for. Each must be found by one of its runs; one
     /// without any line is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
     /// Begin no mutant after so many seconds of a replay. The one to begin with is drawn.
     #[arg(long, requires = "replay")]
     seconds: Option<u64>,
-    /// Live this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
+    /// Make this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
     #[arg(long, conflicts_with = "replay")]
     plan: Option<PathBuf>,
     /// Add the seeds that find them to this file.
@@ -51,7 +51,7 @@ struct Arguments {
 /// What came of looking for one.
 struct Looked {
     mutant: Mutant,
-    lives: u64,
+    runs: u64,
     took: Duration,
     found: Option<Found>,
 }
@@ -150,7 +150,7 @@ fn cores() -> usize {
 fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
     let many = Many {
         first_seed,
-        lives: None,
+        runs: None,
         within: Some(Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0)),
         at_least: 0,
         failures: 1,
@@ -160,11 +160,11 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         first_stream: false,
         large_tables: false,
     };
-    let outcome = live_many(&many, || arm(Some(mutant)), |_, _| ());
+    let outcome = run_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
     let found = found.map(|failed| (failed.seed, failed.violations.into_iter().next()));
     let found = found.map(|(seed, violation)| Found::Run(seed, violation.unwrap_or_default()));
-    Looked { mutant, lives: outcome.counts.lives, took: outcome.took, found }
+    Looked { mutant, runs: outcome.counts.runs, took: outcome.took, found }
 }
 
 fn read_plan(path: &Path) -> Result<Plan, Box<dyn std::error::Error>> {
@@ -173,9 +173,9 @@ fn read_plan(path: &Path) -> Result<Plan, Box<dyn std::error::Error>> {
 
 fn look_once(mutant: Mutant, plan: &Plan) -> Looked {
     arm(Some(mutant));
-    let violation = live(plan).violations.into_iter().next();
+    let violation = run(plan).violations.into_iter().next();
     let found = violation.map(|violation| Found::Run(plan.seed, violation));
-    let looked = Looked { mutant, lives: 1, took: Duration::ZERO, found };
+    let looked = Looked { mutant, runs: 1, took: Duration::ZERO, found };
     println!("{}", line(&looked));
     looked
 }
@@ -184,7 +184,7 @@ fn look_once(mutant: Mutant, plan: &Plan) -> Looked {
 fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
     let look = |mutant: Mutant| {
         arm(Some(mutant));
-        let mut looked = Looked { mutant, lives: 0, took: Duration::ZERO, found: None };
+        let mut looked = Looked { mutant, runs: 0, took: Duration::ZERO, found: None };
         for (_, one) in kept.iter().filter(|(of, _)| *of == mutant) {
             let plan = match one {
                 Kept::Run(plan) => plan,
@@ -193,8 +193,8 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
                     break;
                 }
             };
-            looked.lives += 1;
-            if let Some(violation) = live(plan).violations.into_iter().next() {
+            looked.runs += 1;
+            if let Some(violation) = run(plan).violations.into_iter().next() {
                 looked.found = Some(Found::Run(plan.seed, violation));
                 break;
             }
@@ -266,21 +266,21 @@ fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
 }
 
 fn line(looked: &Looked) -> String {
-    let Looked { mutant, lives, took, found } = looked;
+    let Looked { mutant, runs, took, found } = looked;
     let seconds = took.as_secs_f64();
     match found {
         Some(Found::Run(seed, violation)) => {
-            format!("{mutant}: found after {lives} lives, {seconds:.0} s, seed {seed}: {violation}")
+            format!("{mutant}: found after {runs} runs, {seconds:.0} s, seed {seed}: {violation}")
         }
         Some(Found::Test(name)) => format!("{mutant}: shown by the test {name}"),
-        None => format!("{mutant}: NOT FOUND in {lives} lives, {seconds:.0} s"),
+        None => format!("{mutant}: NOT FOUND in {runs} runs, {seconds:.0} s"),
     }
 }
 
 fn table(all: &[Looked]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
-    table.set_header(["mutant", "found after (lives)", "seed", "broke"]);
+    table.set_header(["mutant", "found after (runs)", "seed", "broke"]);
     for looked in all {
         let (seed, broke) = match &looked.found {
             Some(Found::Run(seed, violation)) => {
@@ -290,7 +290,7 @@ fn table(all: &[Looked]) -> Table {
             Some(Found::Test(name)) => ("test".to_owned(), name.clone()),
             None => ("-".to_owned(), "not found".to_owned()),
         };
-        table.add_row([looked.mutant.to_string(), looked.lives.to_string(), seed, broke]);
+        table.add_row([looked.mutant.to_string(), looked.runs.to_string(), seed, broke]);
     }
     table
 }

@@ -1,4 +1,4 @@
-//! Lives whole lives of a cluster on virtual time: `just simulate SEED`, `just simulate --lives N`.
+//! Makes simulated runs of a cluster on virtual time: `just simulate SEED`, `just simulate --runs N`.
 #![allow(clippy::print_stdout, reason = "it talks to people")]
 
 use std::path::PathBuf;
@@ -6,36 +6,36 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use holdfast_tests::life::{
-    self, Clocks, Counts, Ledger, LedgerError, Life, Many, Outcome, Plan, Schedule, live_many,
-    shrink,
+use holdfast_tests::simulation::{
+    self, Clocks, Counts, Many, Outcome, Plan, ResumeFile, ResumeFileError, Schedule, SimulatedRun,
+    run_many, shrink,
 };
 
-/// Lives whole lives of a cluster, each drawn from one seed, and judges them.
+/// Makes simulated runs of a cluster, each drawn from one seed, and judges them.
 ///
-/// The last line is `N lives, M violations`. With `RUST_LOG=debug` a life shows what the nodes and
+/// The last line is `N runs, M violations`. With `RUST_LOG=debug` a run shows what the nodes and
 /// clients log. Exit codes: 0 no violation; 1 violations, or a demand
 /// not met; 2 wrong arguments.
 #[derive(Debug, Parser)]
 #[command(name = "simulate", arg_required_else_help = true)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 struct Arguments {
-    /// One life, by its seed.
-    #[arg(conflicts_with_all = ["lives", "minutes"])]
+    /// One run, by its seed.
+    #[arg(conflicts_with_all = ["runs", "minutes"])]
     seed: Option<u64>,
-    /// So many lives.
+    /// So many runs.
     #[arg(long)]
-    lives: Option<u64>,
-    /// As many lives as fit into so many minutes; with --lives, whichever ends first.
+    runs: Option<u64>,
+    /// As many runs as fit into so many minutes; with --runs, whichever ends first.
     #[arg(long)]
     minutes: Option<f64>,
-    /// The seed of the first of many lives; the others follow. Drawn and printed if not given.
+    /// The seed of the first of many runs; the others follow. Drawn and printed if not given.
     #[arg(long)]
     first_seed: Option<u64>,
-    /// Lives side by side [default: as many as there are cores].
+    /// Runs side by side [default: as many as there are cores].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Stop after so many lives that failed.
+    /// Stop after so many runs that failed.
     #[arg(long, default_value_t = 10)]
     failures: u64,
     /// Let the clocks of clients be slower than DESIGN §5.4 allows: the judge must find violations.
@@ -45,40 +45,40 @@ struct Arguments {
     /// large tables.
     #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
     first_stream: bool,
-    /// Live no large table where one is drawn: such a run takes much longer than all others.
+    /// Make no large table where one is drawn: such a run takes much longer than all others.
     #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
     no_large_tables: bool,
-    /// Print of each of many lives how long it took, the size of its table, its limits and its faults.
+    /// Print of each of many runs how long it took, the size of its table, its limits and its faults.
     #[arg(long, conflicts_with = "seed")]
     times: bool,
-    /// Print every step that the life traces.
+    /// Print every step that the run traces.
     #[arg(long, requires = "seed")]
     trace: bool,
-    /// Write the life's history to this file, a line of JSON each.
+    /// Write the run's history to this file, a line of JSON each.
     #[arg(long, requires = "seed")]
     history: Option<PathBuf>,
-    /// Make a life that fails shorter, and print its plan.
+    /// Make a run that fails shorter, and print its plan.
     #[arg(long, requires = "seed")]
     shrink: bool,
-    /// Live this plan instead of the one that the seed draws: a file as --shrink prints it.
-    #[arg(long, conflicts_with_all = ["seed", "lives", "minutes"])]
+    /// Make this plan instead of the one that the seed draws: a file as --shrink prints it.
+    #[arg(long, conflicts_with_all = ["seed", "runs", "minutes"])]
     plan: Option<PathBuf>,
-    /// The life, or lives, of these seeds in which a schedule that once broke openraft happens over
+    /// The run, or runs, of these seeds in which a schedule that once broke openraft happens over
     /// and over.
     #[arg(long, conflicts_with_all = ["beyond", "demand", "resume", "plan"])]
     schedule: Option<Schedule>,
-    /// Fail if all lives together saw less than the figures of docs/reliability.md rest on.
+    /// Fail if all runs together saw less than the figures of docs/reliability.md rest on.
     #[arg(long)]
     demand: bool,
-    /// Count what is lived in this file, and go on where an earlier run of the same build stopped:
-    /// --lives is what all of them shall have lived together.
+    /// Count the runs in this file, and go on where an earlier run of the same build stopped:
+    /// --runs is how many runs all of them make together.
     #[arg(long, conflicts_with = "seed")]
     resume: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    life::quiet_panics();
+    simulation::quiet_panics();
     let filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing_subscriber::filter::LevelFilter::OFF.into())
         .from_env_lossy();
@@ -102,42 +102,42 @@ fn read_plan(path: &PathBuf) -> Result<Plan, Box<dyn std::error::Error>> {
 }
 
 fn one(plan: &Plan, arguments: &Arguments) -> ExitCode {
-    let life = life::live_traced(plan, arguments.trace);
-    for line in &life.trace {
+    let run = simulation::run_traced(plan, arguments.trace);
+    for line in &run.trace {
         println!("{line}");
     }
-    print!("{}", life.counts);
-    println!("digest {:016x}", life.digest);
-    for violation in &life.violations {
+    print!("{}", run.counts);
+    println!("digest {:016x}", run.digest);
+    for violation in &run.violations {
         println!("{violation}");
     }
     if let Some(path) = &arguments.history
-        && let Err(error) = holdfast_tests::history::save(&life.history, path)
+        && let Err(error) = holdfast_tests::history::save(&run.history, path)
     {
         println!("{error}");
     }
-    if arguments.shrink && !life.violations.is_empty() {
+    if arguments.shrink && !run.violations.is_empty() {
         print_shorter(plan);
     }
-    println!("1 lives, {} violations", life.violations.len());
-    exit(life.violations.is_empty())
+    println!("1 runs, {} violations", run.violations.len());
+    exit(run.violations.is_empty())
 }
 
 fn print_shorter(plan: &Plan) {
     const TRIES: usize = 400;
-    let shorter = shrink(plan.clone(), TRIES, |plan| !life::live(plan).violations.is_empty());
+    let shorter = shrink(plan.clone(), TRIES, |plan| !simulation::run(plan).violations.is_empty());
     match serde_json::to_string_pretty(&shorter) {
         Ok(text) => println!("{text}\nrepeat it with --plan FILE"),
         Err(error) => println!("the plan cannot be printed: {error}"),
     }
 }
 
-/// The lives that the command line asks for.
+/// The runs that the command line asks for.
 fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Many {
         first_seed,
-        lives: arguments.lives,
+        runs: arguments.runs,
         within: arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
         at_least: 0,
         failures: arguments.failures,
@@ -150,34 +150,35 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
 }
 
 fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
-    let ledger = arguments.resume.as_deref();
-    let ledger = ledger.map(|path| Ledger::open(path, arguments.first_seed, life::fresh_seed));
-    let ledger = match ledger.transpose() {
-        Ok(ledger) => ledger,
+    let resume_file = arguments.resume.as_deref();
+    let resume_file = resume_file
+        .map(|path| ResumeFile::open(path, arguments.first_seed, simulation::fresh_seed));
+    let resume_file = match resume_file.transpose() {
+        Ok(resume_file) => resume_file,
         Err(error) => return wrong(&error),
     };
-    let asked = || arguments.first_seed.unwrap_or_else(life::fresh_seed);
-    let first_seed = ledger.as_ref().map_or_else(asked, Ledger::first_seed);
+    let asked = || arguments.first_seed.unwrap_or_else(simulation::fresh_seed);
+    let first_seed = resume_file.as_ref().map_or_else(asked, ResumeFile::first_seed);
     let many = asked_for(arguments, clocks, first_seed);
     println!("first seed {first_seed}, {} side by side", many.jobs);
-    let outcome = match ledger {
-        None => live_many(
+    let outcome = match resume_file {
+        None => run_many(
             &many,
             || (),
-            |life, so_far| {
-                report(life, so_far);
+            |run, so_far| {
+                report(run, so_far);
                 if arguments.times {
-                    tell_time(life, &many.plan(life.seed));
+                    tell_time(run, &many.plan(run.seed));
                 }
             },
         ),
-        Some(ledger) => match ledger.live(&many, tell, say_so_far) {
+        Some(resume_file) => match resume_file.run(&many, tell, say_so_far) {
             Ok(outcome) => outcome,
             Err(error) => return wrong(&error),
         },
     };
     print!("{}", outcome.counts);
-    println!("lives an hour: {:.0}", per_hour(&outcome));
+    println!("runs an hour: {:.0}", per_hour(&outcome));
     let missing = if arguments.demand {
         outcome.counts.short_of(&Counts::of_the_long_run())
     } else {
@@ -189,38 +190,37 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     for failed in &outcome.failed {
         println!("seed {} failed; repeat: {}", failed.seed, many.repeat(failed.seed));
     }
-    println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
+    println!("{} runs, {} violations", outcome.counts.runs, outcome.violations());
     exit(outcome.failed.is_empty() && missing.is_empty())
 }
 
-fn wrong(error: &LedgerError) -> ExitCode {
+fn wrong(error: &ResumeFileError) -> ExitCode {
     println!("{error}");
     ExitCode::from(2)
 }
 
-fn report(life: &Life, so_far: &Outcome) {
+fn report(run: &SimulatedRun, so_far: &Outcome) {
     const EVERY: u64 = 100;
-    tell(life);
-    if so_far.counts.lives.is_multiple_of(EVERY) {
+    tell(run);
+    if so_far.counts.runs.is_multiple_of(EVERY) {
         say_so_far(so_far);
     }
 }
 
-fn tell(life: &Life) {
-    if !life.violations.is_empty() {
-        println!("seed {}:", life.seed);
-        for violation in life.violations.iter().take(5) {
+fn tell(run: &SimulatedRun) {
+    if !run.violations.is_empty() {
+        println!("seed {}:", run.seed);
+        for violation in run.violations.iter().take(5) {
             println!("  {violation}");
         }
     }
 }
 
-fn tell_time(life: &Life, plan: &Plan) {
+fn tell_time(run: &SimulatedRun, plan: &Plan) {
     let limits: Vec<&str> = plan.limits.keys().map(String::as_str).collect();
     let faults: Vec<String> =
         plan.strikes.iter().map(|strike| strike.fault.kind().to_string()).collect();
-    let (seconds, seed, table, nodes) =
-        (life.took.as_secs_f64(), life.seed, plan.table, plan.nodes);
+    let (seconds, seed, table, nodes) = (run.took.as_secs_f64(), run.seed, plan.table, plan.nodes);
     let (limits, faults) = (limits.join(","), faults.join(","));
     println!(
         "{seconds:.3} s, seed {seed}, table {table}, nodes {nodes}, limits {limits}; {faults}"
@@ -228,13 +228,13 @@ fn tell_time(life: &Life, plan: &Plan) {
 }
 
 fn say_so_far(outcome: &Outcome) {
-    println!("{} lives, {} violations so far", outcome.counts.lives, outcome.violations());
+    println!("{} runs, {} violations so far", outcome.counts.runs, outcome.violations());
 }
 
 fn per_hour(outcome: &Outcome) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "it is printed for people")]
-    let lives = outcome.counts.lives as f64;
-    lives * 3_600.0 / outcome.took.as_secs_f64().max(0.001)
+    let runs = outcome.counts.runs as f64;
+    runs * 3_600.0 / outcome.took.as_secs_f64().max(0.001)
 }
 
 fn exit(clean: bool) -> ExitCode {

@@ -47,7 +47,7 @@ struct Seen {
 
 /// The log of one process.
 struct Node {
-    life: u64,
+    process: u64,
     log: Arc<LogStore>,
     replica: Weak<Replica>,
     /// Since when a purge is due, and up to where the log was purged then.
@@ -64,17 +64,17 @@ impl Logs {
 
     /// Looks at a node whose process runs. `is_well`: neither the process nor its disk is held up. A leader that no quorum answers learns
     /// nothing of what is under way to the members, and its log hardly grows.
-    pub(super) fn look(&self, id: u64, life: u64, parts: &Parts, is_well: bool) {
+    pub(super) fn look(&self, id: u64, process: u64, parts: &Parts, is_well: bool) {
         let mut seen = self.lock();
         let anew = || Node {
-            life,
+            process,
             log: Arc::clone(&parts.log),
             replica: Arc::downgrade(&parts.replica),
             due: None,
             grown: BTreeMap::new(),
         };
         let node = seen.nodes.entry(id).or_insert_with(anew);
-        if node.life != life {
+        if node.process != process {
             *node = anew();
         }
         node.grow();

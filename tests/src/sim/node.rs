@@ -17,12 +17,12 @@ use tokio::sync::{Notify, watch};
 
 use super::clients::endpoint_of;
 use super::disk::{Mount, VirtualDisk};
+use super::durability_probe::DurabilityProbe;
 use super::link::Host;
 use super::logs::Logs;
 use super::network::Network;
 use super::observer::Observer;
 use super::peers::NodeNetwork;
-use super::pledges::Pledges;
 use super::port::Port;
 use super::tap::Tapped;
 use super::tree::FileTree;
@@ -61,13 +61,13 @@ pub enum Crash {
 }
 
 /// One process of a node.
-pub(super) struct Life {
+pub(super) struct NodeProcess {
     pub(super) process: Process,
     pub(super) number: u64,
     host: Host,
     disk: VirtualDisk,
     network: Network,
-    pledges: Arc<Pledges>,
+    pledges: Arc<DurabilityProbe>,
     parts: Mutex<Option<Parts>>,
     started: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
@@ -91,7 +91,7 @@ pub(super) struct Start {
     /// How it keeps scopes with fallback, if it does.
     pub(super) fallback: Option<(FallbackSettings, Arc<dyn Database>)>,
     pub(super) observer: Arc<Observer>,
-    pub(super) pledges: Arc<Pledges>,
+    pub(super) pledges: Arc<DurabilityProbe>,
     pub(super) logs: Arc<Logs>,
     pub(super) number: u64,
 }
@@ -101,13 +101,13 @@ pub fn member(id: u64) -> Member {
     Member { node_id: id, advertise: endpoint_of(id), peer_advertise: format!("node-{id}:7421") }
 }
 
-impl Life {
+impl NodeProcess {
     /// Starts a process. Whether the start succeeds shows later.
     pub(super) fn begin(process: &Process, start: Start) -> Arc<Self> {
         let host = Host::Node(start.config.node_id);
         start.network.set_silent(host, false);
         let mount = start.disk.mount();
-        let life = Arc::new(Self {
+        let node_process = Arc::new(Self {
             process: process.clone(),
             number: start.number,
             host,
@@ -119,11 +119,11 @@ impl Life {
             ended: watch::Sender::new(None),
             stop: Notify::new(),
         });
-        let living = Arc::clone(&life).live(start, mount, process.runtime());
+        let living = Arc::clone(&node_process).live(start, mount, process.runtime());
         process.runtime().spawn("main", living).detach();
-        let (network, ending) = (life.network.clone(), Arc::clone(&life));
+        let (network, ending) = (node_process.network.clone(), Arc::clone(&node_process));
         network.spawn("the system", async move { ending.clean_up().await });
-        life
+        node_process
     }
 
     /// Waits until it serves, or has ended.
@@ -254,11 +254,11 @@ impl Life {
     ) -> Result<Store, String> {
         let mut new_store_id = [0; 16];
         runtime.rng.fill(&mut new_store_id);
-        let life = Arc::downgrade(self);
+        let node_process = Arc::downgrade(self);
         let on_fault = Arc::new(move |fault: holdfast_server::storage::Fault| {
-            if let Some(life) = life.upgrade() {
-                life.disk.unmount();
-                life.end(Ended::Storage(fault.to_string()));
+            if let Some(node_process) = node_process.upgrade() {
+                node_process.disk.unmount();
+                node_process.end(Ended::Storage(fault.to_string()));
             }
         });
         let tree = mount.clone();

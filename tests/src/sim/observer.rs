@@ -141,16 +141,16 @@ impl Observer {
         self.lock().restored
     }
 
-    /// Looks at process `life` of node `id`.
-    pub(super) fn look(&self, id: u64, life: u64, parts: &Parts) {
+    /// Looks at process `process` of node `id`.
+    pub(super) fn look(&self, id: u64, process: u64, parts: &Parts) {
         let mut seen = self.lock();
         let (term, tenure) = (parts.replica.status().term, parts.replica.role().borrow().tenure());
         if let Some(tenure) = tenure {
-            seen.led(tenure.get(), id, life);
+            seen.led(tenure.get(), id, process);
         }
-        seen.in_term(term, id, life);
+        seen.in_term(term, id, process);
         if let Some(vote) = parts.log.vote() {
-            seen.voted(vote, id, life);
+            seen.voted(vote, id, process);
         }
         seen.purged(id, parts);
     }
@@ -178,18 +178,18 @@ impl Seen {
     }
 
     /// A tenure is one term led by one process from start to end.
-    fn led(&mut self, term: u64, id: u64, life: u64) {
-        let first = *self.leaders.entry(term).or_insert((id, life));
-        if first != (id, life) {
+    fn led(&mut self, term: u64, id: u64, process: u64) {
+        let first = *self.leaders.entry(term).or_insert((id, process));
+        if first != (id, process) {
             self.wrong(format!(
-                "I20: term {term} is led by node {id} (life {life}), and by node {} (life {})",
+                "I20: term {term} is led by node {id} (process {process}), and by node {} (process {})",
                 first.0, first.1
             ));
         }
     }
 
-    fn in_term(&mut self, term: u64, id: u64, life: u64) {
-        let highest = self.terms.entry((id, life)).or_insert(term);
+    fn in_term(&mut self, term: u64, id: u64, process: u64) {
+        let highest = self.terms.entry((id, process)).or_insert(term);
         if *highest > term {
             let before = *highest;
             self.wrong(format!("I20: node {id} went back from term {before} to {term}"));
@@ -198,8 +198,8 @@ impl Seen {
         }
     }
 
-    fn voted(&mut self, vote: StoredVote, id: u64, life: u64) {
-        let before = self.votes.insert((id, life), vote);
+    fn voted(&mut self, vote: StoredVote, id: u64, process: u64) {
+        let before = self.votes.insert((id, process), vote);
         if let Some(before) = before.filter(|before| !vote.covers(before)) {
             self.wrong(format!("I20: node {id} went back from vote {before:?} to {vote:?}"));
         }

@@ -11,9 +11,9 @@ use holdfast_server::session::Hub;
 use tokio::sync::oneshot;
 
 use super::connection::Frame;
+use super::durability_probe::DurabilityProbe;
 use super::link::{Host, Part};
 use super::network::{Fate, Network};
-use super::pledges::Pledges;
 use super::trace::digest_of;
 
 /// What a process serves. Cheap to clone.
@@ -25,7 +25,7 @@ pub(super) struct Port {
     pub(super) hub: Arc<Hub>,
     pub(super) calls: LockCalls,
     /// Records the pledges of its node.
-    pub(super) pledges: Arc<Pledges>,
+    pub(super) pledges: Arc<DurabilityProbe>,
 }
 
 /// A call under way.

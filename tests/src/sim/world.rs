@@ -17,13 +17,13 @@ use tokio::sync::oneshot;
 
 use super::clients::{Calls, ClientNetwork, endpoint_of, label_of};
 use super::disk::VirtualDisk;
+use super::durability_probe::DurabilityProbe;
 use super::keyspace::Keyspace;
 use super::link::Host;
 use super::logs::Logs;
 use super::network::Network;
-use super::node::{Crash, Ended, Life, Parts, Start, member};
+use super::node::{Crash, Ended, NodeProcess, Parts, Start, member};
 use super::observer::{Expiry, Observer};
-use super::pledges::Pledges;
 use super::rights::{Right, Rights};
 use super::trace::Trace;
 
@@ -69,7 +69,7 @@ pub struct World<'m> {
     clients: Mutex<BTreeMap<u64, Process>>,
     observer: Arc<Observer>,
     rights: Rights,
-    pledges: Arc<Pledges>,
+    pledges: Arc<DurabilityProbe>,
     logs: Arc<Logs>,
     last_id: AtomicU64,
     /// The number of processes that were killed while they wrote a snapshot.
@@ -79,8 +79,8 @@ pub struct World<'m> {
 struct Node {
     config: ReplicaConfig,
     disk: VirtualDisk,
-    life: Option<Arc<Life>>,
-    lives: u64,
+    node_process: Option<Arc<NodeProcess>>,
+    starts: u64,
     rate: i32,
     /// The node was removed for ever.
     gone: bool,
@@ -125,7 +125,7 @@ impl<'m> World<'m> {
             clients: Mutex::default(),
             observer: Arc::new(Observer::new(machine.world().runtime().clock)),
             rights: Rights::new(machine.world().runtime().clock),
-            pledges: Arc::new(Pledges::new(machine.world().runtime())),
+            pledges: Arc::new(DurabilityProbe::new(machine.world().runtime())),
             logs,
             last_id: AtomicU64::new(ids.len() as u64),
             torn_snapshots: AtomicU64::new(0),
@@ -151,7 +151,7 @@ impl<'m> World<'m> {
         let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
         let disk = self.empty_disk(id);
         self.pledges.stands_on(id, disk.clone());
-        let node = Node { config, disk, life: None, lives: 0, rate: 0, gone: false };
+        let node = Node { config, disk, node_process: None, starts: 0, rate: 0, gone: false };
         self.locked().insert(id, node);
     }
 
@@ -194,12 +194,12 @@ impl<'m> World<'m> {
 
     /// Whether a node's process exists.
     pub fn is_running(&self, id: u64) -> bool {
-        self.life(id).is_some_and(|life| life.ended().is_none())
+        self.node_process(id).is_some_and(|node_process| node_process.ended().is_none())
     }
 
     /// Why a node's last process ended; `None` if it runs or never did.
     pub fn ended(&self, id: u64) -> Option<Ended> {
-        self.life(id)?.ended()
+        self.node_process(id)?.ended()
     }
 
     /// A node's disk.
@@ -219,8 +219,8 @@ impl<'m> World<'m> {
     /// Why it ended before.
     pub async fn start_node(&self, id: u64) -> Result<(), Ended> {
         self.begin_node(id);
-        let life = self.life(id).expect("it was just begun");
-        life.until_started().await
+        let node_process = self.node_process(id).expect("it was just begun");
+        node_process.until_started().await
     }
 
     /// Starts a process on a node's disk. An existing one is killed first.
@@ -228,36 +228,42 @@ impl<'m> World<'m> {
         self.crash(id, Crash::Process);
         let mut nodes = self.locked();
         let node = nodes.get_mut(&id).expect("there is such a node");
-        node.lives += 1;
-        let process = self.machine.process(&format!("node {id}, life {}", node.lives));
+        node.starts += 1;
+        let process = self.machine.process(&format!("node {id}, start {}", node.starts));
         process.set_rate(node.rate);
         let start = Start {
             config: node.config.clone(),
             sessions: self.settings.sessions.clone(),
             disk: node.disk.clone(),
             network: self.network.clone(),
-            fallback: self.fallback_of(id, node.lives),
+            fallback: self.fallback_of(id, node.starts),
             observer: Arc::clone(&self.observer),
             pledges: Arc::clone(&self.pledges),
             logs: Arc::clone(&self.logs),
-            number: node.lives,
+            number: node.starts,
         };
-        node.life = Some(Life::begin(&process, start));
+        node.node_process = Some(NodeProcess::begin(&process, start));
     }
 
     /// How a process of a node keeps its scopes, and the tables as that node reaches them.
-    fn fallback_of(&self, id: u64, life: u64) -> Option<(FallbackSettings, Arc<dyn Database>)> {
+    fn fallback_of(
+        &self,
+        id: u64,
+        node_process: u64,
+    ) -> Option<(FallbackSettings, Arc<dyn Database>)> {
         let choices = &self.settings.fallback;
-        let chosen = usize::try_from(id + life).unwrap_or(0) % choices.len().max(1);
+        let chosen = usize::try_from(id + node_process).unwrap_or(0) % choices.len().max(1);
         choices.get(chosen).map(|terms| (*terms, self.keyspace.reached_by(Host::Node(id))))
     }
 
     /// Ends a node's process at once. Does nothing if there is none.
     pub fn crash(&self, id: u64, crash: Crash) {
-        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
+        if let Some(node_process) =
+            self.node_process(id).filter(|node_process| node_process.ended().is_none())
+        {
             let torn = self.disk(id).has_unfinished_snapshot();
             self.torn_snapshots.fetch_add(u64::from(torn), Ordering::Relaxed);
-            life.crash(crash);
+            node_process.crash(crash);
         }
     }
 
@@ -275,15 +281,17 @@ impl<'m> World<'m> {
 
     /// Asks a node to stop and waits until it has.
     pub async fn stop(&self, id: u64) {
-        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
-            life.stop().await;
+        if let Some(node_process) =
+            self.node_process(id).filter(|node_process| node_process.ended().is_none())
+        {
+            node_process.stop().await;
         }
     }
 
     /// A node does nothing until it is resumed; its clock runs on.
     pub fn pause(&self, id: u64) {
-        if let Some(life) = self.life(id) {
-            life.process.pause();
+        if let Some(node_process) = self.node_process(id) {
+            node_process.process.pause();
             self.network.set_silent(Host::Node(id), true);
         }
     }
@@ -300,8 +308,10 @@ impl<'m> World<'m> {
 
     /// A paused node continues.
     pub fn resume(&self, id: u64) {
-        if let Some(life) = self.life(id).filter(|life| life.ended().is_none()) {
-            life.process.resume();
+        if let Some(node_process) =
+            self.node_process(id).filter(|node_process| node_process.ended().is_none())
+        {
+            node_process.process.resume();
             self.network.set_silent(Host::Node(id), false);
         }
     }
@@ -312,15 +322,15 @@ impl<'m> World<'m> {
         let mut nodes = self.locked();
         let node = nodes.get_mut(&id).expect("there is such a node");
         node.rate = faster_by;
-        if let Some(life) = &node.life {
-            life.process.set_rate(faster_by);
+        if let Some(node_process) = &node.node_process {
+            node_process.process.set_rate(faster_by);
         }
     }
 
     /// A node's wall clock is ahead of the true one by this much, milliseconds.
     pub fn set_wall_skew(&self, id: u64, milliseconds: i64) {
-        if let Some(life) = self.life(id) {
-            life.process.set_wall_skew(milliseconds);
+        if let Some(node_process) = self.node_process(id) {
+            node_process.process.set_wall_skew(milliseconds);
         }
     }
 
@@ -361,8 +371,8 @@ impl<'m> World<'m> {
         F: Future<Output = T> + Send + 'static,
     {
         let leader = self.leader()?;
-        let (life, replica) = (self.life(leader)?, self.replica(leader)?);
-        in_task_of(&life.process, "operator", ask(replica)).await
+        let (node_process, replica) = (self.node_process(leader)?, self.replica(leader)?);
+        in_task_of(&node_process.process, "operator", ask(replica)).await
     }
 
     /// The node that considers itself the leader; of several, the one with the latest term.
@@ -388,10 +398,10 @@ impl<'m> World<'m> {
     /// Looks at every node, and keeps what is wrong ([`violations`](Self::violations)).
     pub fn observe(&self) {
         for id in self.running() {
-            if let (Some(life), Some(parts)) = (self.life(id), self.parts(id)) {
-                self.observer.look(id, life.number, &parts);
+            if let (Some(node_process), Some(parts)) = (self.node_process(id), self.parts(id)) {
+                self.observer.look(id, node_process.number, &parts);
                 let is_well = !self.is_paused(id) && self.disk(id).is_well();
-                self.logs.look(id, life.number, &parts, is_well);
+                self.logs.look(id, node_process.number, &parts, is_well);
             }
         }
     }
@@ -539,12 +549,12 @@ impl<'m> World<'m> {
         in_task_of(&self.client_process(number), "client", work).await
     }
 
-    fn life(&self, id: u64) -> Option<Arc<Life>> {
-        self.locked().get(&id)?.life.clone()
+    fn node_process(&self, id: u64) -> Option<Arc<NodeProcess>> {
+        self.locked().get(&id)?.node_process.clone()
     }
 
     fn parts(&self, id: u64) -> Option<Parts> {
-        self.life(id).filter(|life| life.ended().is_none())?.parts()
+        self.node_process(id).filter(|node_process| node_process.ended().is_none())?.parts()
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<u64, Node>> {

@@ -32,7 +32,7 @@ const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct Node {
     config: ReplicaConfig,
     seed: u64,
-    lives: AtomicU64,
+    starts: AtomicU64,
     store: Mutex<Arc<MemoryStore>>,
     replica: Mutex<Option<Arc<Replica>>>,
     stop: Notify,
@@ -51,7 +51,7 @@ impl Node {
         Self {
             config,
             seed,
-            lives: AtomicU64::default(),
+            starts: AtomicU64::default(),
             store,
             replica: Mutex::default(),
             stop: Notify::new(),
@@ -77,8 +77,8 @@ impl Node {
     /// A process from its start to its end; it continues with what the last process's log had made
     /// durable.
     pub(super) async fn live(self: Arc<Self>) -> turmoil::Result {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
-        let runtime = simulated::runtime(self.seed.wrapping_add(life << 32), WALL_MS);
+        let node_process = self.starts.fetch_add(1, Ordering::Relaxed);
+        let runtime = simulated::runtime(self.seed.wrapping_add(node_process << 32), WALL_MS);
         let store = self.next_store();
         let network = Arc::new(GrpcNetwork::over(wire::lazily));
         let replica = Replica::start(self.config.clone(), store, network, runtime.clone()).await?;

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::crew::{Change, ask, until_made};
 use super::fault::{Fault, Shape, Who};
+use super::membership_faults::{Change, ask, until_made};
 use super::plan::{Clocks, Plan, Strike};
 use super::scope_plan::ScopesPlan;
 use super::stage::{ROGUE, Stage, lock};
@@ -33,7 +33,7 @@ pub enum Schedule {
     UnevenAcks,
     /// A change of members that only a deposed leader has is covered by a snapshot.
     StaleMembers,
-    /// A node of an earlier life of the cluster comes up among the present ones.
+    /// A node of an earlier cluster comes up among the present ones.
     OtherLife,
     /// Scopes change their store, under leaders with different settings that come and go.
     Switches,
@@ -137,7 +137,7 @@ impl<'a> Stage<'a> {
     pub(super) async fn prepare_schedule(&self) -> Option<World<'a>> {
         (self.plan.schedule == Some(Schedule::OtherLife)).then_some(())?;
         let earlier = self.world.beside(super::stage::settings_of_one(self.plan));
-        self.live_earlier(&earlier).await;
+        self.run_earlier(&earlier).await;
         Some(earlier)
     }
 
@@ -336,17 +336,17 @@ impl<'a> Stage<'a> {
 
     /// A cluster of one node, with the other two nodes as its learners: it has a snapshot and a log
     /// that begins behind it. Then all of it stops.
-    async fn live_earlier(&self, earlier: &World<'a>) {
+    async fn run_earlier(&self, earlier: &World<'a>) {
         let number = 3_000_000;
         if earlier.start_node(1).await.is_err() || earlier.until_led(PASSED_WITHIN).await.is_none()
         {
-            return self.wrong("the earlier life has no leader".to_owned());
+            return self.wrong("the earlier cluster has no leader".to_owned());
         }
         for _ in 0..2 {
             let id = earlier.new_node();
             earlier.begin_node(id);
             if !until_made(earlier, Change::Add(id)).await {
-                self.wrong(format!("the earlier life does not add node {id}"));
+                self.wrong(format!("the earlier cluster does not add node {id}"));
             }
         }
         let builder = earlier.client_builder(number);
@@ -358,7 +358,7 @@ impl<'a> Stage<'a> {
             client.close().await.ok()
         };
         if !matches!(earlier.as_client(number, work).await, Some(Some(()))) {
-            self.wrong("the earlier life serves nobody".to_owned());
+            self.wrong("the earlier cluster serves nobody".to_owned());
         }
         for id in earlier.nodes() {
             earlier.crash(id, Crash::Process);

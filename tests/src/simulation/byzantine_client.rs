@@ -45,7 +45,7 @@ const VALUE_MAX: usize = 4_096;
 const GUESSES: u64 = 12;
 
 /// Everything a rogue needs.
-pub(super) struct Rogue {
+pub(super) struct ByzantineClient {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) endpoints: Vec<String>,
     pub(super) runtime: Runtime,
@@ -79,7 +79,7 @@ struct Known {
 
 type Line = Pipe<ClientFrames, ServerFrames>;
 
-impl Rogue {
+impl ByzantineClient {
     /// Runs one session after another until it has to stop.
     pub(super) async fn work(mut self) {
         while !*self.stopped.borrow() {

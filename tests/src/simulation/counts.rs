@@ -12,9 +12,9 @@ use super::limits::{self, ONE_RUN_IN};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Simulated runs.
-    pub lives: u64,
+    pub runs: u64,
     /// True time after the first leader, milliseconds.
-    pub lived_ms: u64,
+    pub simulated_ms: u64,
     /// Times that another node began to lead, or the same in another term.
     pub leaders: u64,
     /// Requests granted.
@@ -99,8 +99,8 @@ impl Counts {
     /// The least counts behind the figures of `docs/reliability.md`.
     pub fn of_the_long_run() -> Self {
         Self {
-            lives: 20_000,
-            lived_ms: 300 * 3_600_000,
+            runs: 20_000,
+            simulated_ms: 300 * 3_600_000,
             leaders: 40_000,
             expiries: 40_000,
             lost_writes: 20_000,
@@ -126,8 +126,8 @@ impl Counts {
 
     /// Adds the counts of another run, or of others.
     pub fn add(&mut self, other: &Self) {
-        self.lives += other.lives;
-        self.lived_ms += other.lived_ms;
+        self.runs += other.runs;
+        self.simulated_ms += other.simulated_ms;
         self.leaders += other.leaders;
         self.grants += other.grants;
         self.waits += other.waits;
@@ -194,8 +194,8 @@ impl Counts {
 
     fn rows(&self) -> [(&'static str, u64); 31] {
         [
-            ("lives", self.lives),
-            ("simulated seconds", self.lived_ms / 1_000),
+            ("runs", self.runs),
+            ("simulated seconds", self.simulated_ms / 1_000),
             ("changes of leader", self.leaders),
             ("grants", self.grants),
             ("waits", self.waits),

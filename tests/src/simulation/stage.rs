@@ -15,6 +15,7 @@ use holdfast_server::consensus::Consensus as _;
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
 
+use super::byzantine_client::ByzantineClient;
 use super::caller::Board;
 use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
@@ -22,7 +23,6 @@ use super::limits::{self, Sizes};
 use super::looks::Looks;
 use super::mover::Moving;
 use super::plan::{Air, ClientPlan, LARGE, LARGE_SNAPSHOT_EVERY, Plan};
-use super::rogue::Rogue;
 use super::schedule::Schedule;
 use super::scope_plan::ScopesPlan;
 use super::table::{self, Hoarders};
@@ -60,7 +60,7 @@ const HANDED_OVER_WITHIN: Duration = Duration::from_secs(40);
 const WATCHERS_LEARN_WITHIN: Duration = Duration::from_secs(7);
 
 /// What a run leaves to its judge.
-pub(super) struct Lived {
+pub(super) struct RunRecord {
     pub(super) counts: Counts,
     pub(super) violations: Vec<String>,
     pub(super) digest: u64,
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
             world,
             resources: Resources::new(recorder.clone()),
             recorder,
-            counts: Mutex::new(Counts { lives: 1, ..Counts::default() }),
+            counts: Mutex::new(Counts { runs: 1, ..Counts::default() }),
             draw: Mutex::new(Draw::new(plan.seed ^ 0x5741_4745)),
             actors: Mutex::default(),
             wrong: Arc::default(),
@@ -136,7 +136,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Makes the whole run.
-    pub(super) fn live(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Lived {
+    pub(super) fn run(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> RunRecord {
         let stage = Self::set(machine, plan, trace);
         if plan.schedule.is_some_and(Schedule::is_of_scopes) {
             // In most of these runs a process takes a while to think.
@@ -212,8 +212,8 @@ impl<'a> Stage<'a> {
         let acts: Vec<LocalBoxFuture<'_, ()>> =
             strikes.chain([end, schedule, scopes, moves]).collect();
         self.watched(join_all(acts)).await;
-        let lived = self.runtime.clock.now().saturating_since(begun);
-        self.counts().lived_ms = u64::try_from(lived.as_millis()).unwrap_or(0);
+        let ran = self.runtime.clock.now().saturating_since(begun);
+        self.counts().simulated_ms = u64::try_from(ran.as_millis()).unwrap_or(0);
     }
 
     /// Looks at every node again and again while a future runs.
@@ -286,7 +286,7 @@ impl<'a> Stage<'a> {
     fn begin_rogue(&self) {
         let process = self.world.client_process(ROGUE);
         let (transport, endpoints) = self.world.line_of(ROGUE);
-        let rogue = Rogue {
+        let rogue = ByzantineClient {
             transport,
             endpoints,
             runtime: process.runtime(),
@@ -429,7 +429,7 @@ impl<'a> Stage<'a> {
 
     pub(super) fn living_clients(&self) -> Vec<u64> {
         let actors = lock(&self.actors);
-        actors.iter().filter(|(_, actor)| actor.lives()).map(|(number, _)| *number).collect()
+        actors.iter().filter(|(_, actor)| actor.is_alive()).map(|(number, _)| *number).collect()
     }
 
     /// Every call of every client ends (I32), and every client closes its session.
@@ -438,7 +438,7 @@ impl<'a> Stage<'a> {
         let within = Duration::from_millis(longest) + Duration::from_mins(1);
         let unfinished = || {
             let actors = lock(&self.actors);
-            let left = actors.iter().filter(|(_, actor)| actor.lives() && !actor.is_done());
+            let left = actors.iter().filter(|(_, actor)| actor.is_alive() && !actor.is_done());
             left.map(|(number, _)| *number).collect::<Vec<u64>>()
         };
         let all = async {
@@ -570,7 +570,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Judges the history, and collects every violation that was found.
-    fn judge(self, machine: &Machine) -> Lived {
+    fn judge(self, machine: &Machine) -> RunRecord {
         let expiries = self.world.expiries();
         // An acknowledgement stands before what its client concludes from it at that instant.
         let rights = self.world.rights().iter().map(given).collect();
@@ -602,7 +602,7 @@ impl<'a> Stage<'a> {
         counts.limits = ours.map(|name| (name.to_owned(), 1)).collect();
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
-        Lived { counts, violations, digest, trace, history }
+        RunRecord { counts, violations, digest, trace, history }
     }
 
     pub(super) fn wrong(&self, what: String) {

@@ -25,7 +25,7 @@ use super::tree::FileTree;
 const APPENDS_LOOKED_AT_EVERY: Duration = Duration::from_secs(4);
 
 /// The pledges of every member so far.
-pub(super) struct Pledges {
+pub(super) struct DurabilityProbe {
     runtime: Runtime,
     said: Mutex<Said>,
 }
@@ -47,7 +47,7 @@ struct Member {
     looked: Option<Instant>,
 }
 
-impl Pledges {
+impl DurabilityProbe {
     /// `runtime` is the world's.
     pub(super) fn new(runtime: Runtime) -> Self {
         Self { runtime, said: Mutex::default() }

@@ -14,13 +14,13 @@ use super::{
     AGAIN, ANSWERED_WITHIN, Caller, Holding, Session, Wish, is_of_one_copy, may_be_asked_again,
 };
 use crate::history::{Asked, Became, Brought, What};
-use crate::life::stage::lock;
+use crate::simulation::stage::lock;
 
 /// How often one import is sent; after that its outcome is unknown.
 const TRIES: u64 = 20;
 
 /// Locks and owners that were imported, or nearly, for the claimers.
-pub(in crate::life) type Board = Arc<Mutex<VecDeque<(String, String)>>>;
+pub(in crate::simulation) type Board = Arc<Mutex<VecDeque<(String, String)>>>;
 
 /// The rows of one owner.
 struct Group {
@@ -32,7 +32,7 @@ struct Group {
 impl Caller {
     /// Imports one lock after the other, each with a holder and two waiters, until it has to stop.
     /// Some are imported twice; of some the waiter comes first, and must be refused.
-    pub(in crate::life) async fn import(mut self, board: Board) {
+    pub(in crate::simulation) async fn import(mut self, board: Board) {
         let mut before: Option<Vec<Group>> = None;
         for lock_number in 0_u64.. {
             if *self.stopped.borrow() {
@@ -117,7 +117,7 @@ impl Caller {
 
     /// Claims what is on the board, in some order, holds it and releases it, until it has to stop.
     /// Some of it is claimed again.
-    pub(in crate::life) async fn claim_all(mut self, board: Board) {
+    pub(in crate::simulation) async fn claim_all(mut self, board: Board) {
         while let Some(session) = self.next_session().await {
             while session.is_safe() && !*self.stopped.borrow() {
                 match self.claim_one(&session, &board).await {

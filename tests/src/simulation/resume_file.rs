@@ -9,27 +9,27 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::Life;
+use super::SimulatedRun;
 use super::counts::Counts;
-use super::many::{Failed, Many, Outcome, live_many};
+use super::many::{Failed, Many, Outcome, run_many};
 
 /// The number of runs between two writes of the file.
 const CHUNK: u64 = 100;
 
 /// Why a long run cannot continue an earlier one. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
+pub enum ResumeFileError {
     /// Runs of two builds, or from two first seeds, are not added up: the figure would stand for
     /// neither.
     #[error(
-        "{} counts lives of another build, or from another first seed; name another file to begin anew",
+        "{} counts runs of another build, or from another first seed; name another file to begin anew",
         path.display()
     )]
     OfAnother {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no ledger.
+    /// The file is no resume_file.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -49,7 +49,7 @@ pub enum LedgerError {
 
 /// The counts so far, as they are in the file.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct ResumeFile {
     #[serde(skip)]
     path: PathBuf,
     /// SHA-256 of the program: a figure belongs to one build.
@@ -60,19 +60,19 @@ pub struct Ledger {
     took: Duration,
 }
 
-impl Ledger {
-    /// The ledger at `path`, or a new one that begins with `first_seed()`; `asked` is the first
+impl ResumeFile {
+    /// The resume_file at `path`, or a new one that begins with `first_seed()`; `asked` is the first
     /// seed that the caller asked for.
     ///
     /// # Errors
     ///
-    /// [`LedgerError`].
+    /// [`ResumeFileError`].
     pub fn open(
         path: &Path,
         asked: Option<u64>,
         first_seed: impl FnOnce() -> u64,
-    ) -> Result<Self, LedgerError> {
-        let io = |source| LedgerError::Io { path: path.to_path_buf(), source };
+    ) -> Result<Self, ResumeFileError> {
+        let io = |source| ResumeFileError::Io { path: path.to_path_buf(), source };
         let program = hex::encode(Sha256::digest(fs::read("/proc/self/exe").map_err(io)?));
         Self::of_program(path, program, asked, first_seed)
     }
@@ -82,7 +82,7 @@ impl Ledger {
         program: String,
         asked: Option<u64>,
         first_seed: impl FnOnce() -> u64,
-    ) -> Result<Self, LedgerError> {
+    ) -> Result<Self, ResumeFileError> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -91,12 +91,12 @@ impl Ledger {
                 let path = path.to_path_buf();
                 return Ok(Self { path, program, first_seed, counts, failed, took });
             }
-            Err(source) => return Err(LedgerError::Io { path: path.to_path_buf(), source }),
+            Err(source) => return Err(ResumeFileError::Io { path: path.to_path_buf(), source }),
         };
         let found: Self = serde_json::from_str(&text)
-            .map_err(|source| LedgerError::Unreadable { path: path.to_path_buf(), source })?;
+            .map_err(|source| ResumeFileError::Unreadable { path: path.to_path_buf(), source })?;
         if found.program != program || asked.is_some_and(|asked| asked != found.first_seed) {
-            return Err(LedgerError::OfAnother { path: path.to_path_buf() });
+            return Err(ResumeFileError::OfAnother { path: path.to_path_buf() });
         }
         Ok(Self { path: path.to_path_buf(), ..found })
     }
@@ -106,34 +106,34 @@ impl Ledger {
         self.first_seed
     }
 
-    /// Continues until `many.lives` runs have been made in all, or until `many` ends it earlier;
+    /// Continues until `many.runs` runs have been made in all, or until `many` ends it earlier;
     /// the file is written after each hundred. `many.first_seed` does not count. `tell` sees each
     /// run, `so_far` the sums after each hundred.
     ///
     /// # Errors
     ///
     /// The file could not be written: the runs since the last write are not in it.
-    pub fn live(
+    pub fn run(
         mut self,
         many: &Many,
-        tell: impl Fn(&Life) + Sync,
+        tell: impl Fn(&SimulatedRun) + Sync,
         so_far: impl Fn(&Outcome),
-    ) -> Result<Outcome, LedgerError> {
+    ) -> Result<Outcome, ResumeFileError> {
         let mut left = many.within;
         loop {
-            let lives = many.lives.unwrap_or(u64::MAX).saturating_sub(self.counts.lives);
+            let runs = many.runs.unwrap_or(u64::MAX).saturating_sub(self.counts.runs);
             let failures = many.failures.saturating_sub(self.failed.len() as u64);
-            if lives == 0 || failures == 0 || left.is_some_and(|left| left.is_zero()) {
+            if runs == 0 || failures == 0 || left.is_some_and(|left| left.is_zero()) {
                 return Ok(self.outcome());
             }
             let chunk = Many {
-                first_seed: self.first_seed.wrapping_add(self.counts.lives),
-                lives: Some(lives.min(CHUNK)),
+                first_seed: self.first_seed.wrapping_add(self.counts.runs),
+                runs: Some(runs.min(CHUNK)),
                 within: left,
                 failures,
                 ..many.clone()
             };
-            let outcome = live_many(&chunk, || (), |life, _| tell(life));
+            let outcome = run_many(&chunk, || (), |run, _| tell(run));
             left = left.map(|left| left.saturating_sub(outcome.took));
             self.take(outcome);
             self.save()?;
@@ -153,13 +153,13 @@ impl Ledger {
     }
 
     /// Writes the file whole: a run that is killed meanwhile leaves it as it was.
-    fn save(&self) -> Result<(), LedgerError> {
+    fn save(&self) -> Result<(), ResumeFileError> {
         let new = self.path.with_extension("new");
         let text = serde_json::to_string_pretty(self)
-            .map_err(|source| LedgerError::Unreadable { path: self.path.clone(), source })?;
+            .map_err(|source| ResumeFileError::Unreadable { path: self.path.clone(), source })?;
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, &self.path))
-            .map_err(|source| LedgerError::Io { path: self.path.clone(), source })
+            .map_err(|source| ResumeFileError::Io { path: self.path.clone(), source })
     }
 }
 
@@ -167,8 +167,8 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn lived(lives: u64) -> Outcome {
-        let counts = Counts { lives, grants: 7, ..Counts::default() };
+    fn ran(runs: u64) -> Outcome {
+        let counts = Counts { runs, grants: 7, ..Counts::default() };
         let failed = vec![Failed { seed: 3, violations: vec!["I6: too long".to_owned()] }];
         Outcome { counts, failed, took: Duration::from_secs(2) }
     }
@@ -176,20 +176,21 @@ mod tests {
     #[test]
     fn a_ledger_goes_on_where_it_stopped_with_the_same_build_and_seed_only() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lives.json");
-        let open = |program: &str, asked| Ledger::of_program(&path, program.into(), asked, || 40);
-        let mut ledger = open("one", None).unwrap();
-        ledger.take(lived(100));
-        ledger.save().unwrap();
+        let path = folder.path().join("runs.json");
+        let open =
+            |program: &str, asked| ResumeFile::of_program(&path, program.into(), asked, || 40);
+        let mut resume_file = open("one", None).unwrap();
+        resume_file.take(ran(100));
+        resume_file.save().unwrap();
 
         let again = open("one", Some(40)).unwrap();
-        assert_eq!((again.first_seed, again.counts.lives, again.counts.grants), (40, 100, 7));
+        assert_eq!((again.first_seed, again.counts.runs, again.counts.grants), (40, 100, 7));
         assert_eq!(again.outcome().violations(), 1);
         assert_eq!(again.took, Duration::from_secs(2));
         for other in [open("another", None), open("one", Some(41))] {
-            assert!(matches!(other, Err(LedgerError::OfAnother { .. })), "{other:?}");
+            assert!(matches!(other, Err(ResumeFileError::OfAnother { .. })), "{other:?}");
         }
         fs::write(&path, "{").unwrap();
-        assert!(matches!(open("one", None), Err(LedgerError::Unreadable { .. })));
+        assert!(matches!(open("one", None), Err(ResumeFileError::Unreadable { .. })));
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_lives_are_tried_than_allowed() {
+    fn no_more_runs_are_tried_than_allowed() {
         let mut tried = 0;
         shrink(Plan::draw(1, Clocks::Within), 7, |_| {
             tried += 1;

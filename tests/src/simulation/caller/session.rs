@@ -8,15 +8,15 @@ use holdfast_runtime::{Instant, Runtime, Task, TransportError};
 use tonic::{Code, Status};
 
 use super::{AGAIN, ANSWERED_WITHIN};
-use crate::life::stage::lock;
 use crate::sim::Calls;
+use crate::simulation::stage::lock;
 
 /// How often the client tries to close the session; after that its lease runs out.
 const CLOSE_TRIES: u64 = 3;
 
 /// The connection to the leader. Cheap to clone; all clones use the same address.
 #[derive(Clone)]
-pub(in crate::life) struct Line {
+pub(in crate::simulation) struct Line {
     calls: Calls,
     endpoints: Arc<[String]>,
     /// The address of the next call: one of the endpoints, or of a leader that joined later.
@@ -25,7 +25,10 @@ pub(in crate::life) struct Line {
 }
 
 impl Line {
-    pub(in crate::life) fn new((calls, endpoints): (Calls, Vec<String>), runtime: Runtime) -> Self {
+    pub(in crate::simulation) fn new(
+        (calls, endpoints): (Calls, Vec<String>),
+        runtime: Runtime,
+    ) -> Self {
         let at = endpoints.first().cloned().unwrap_or_default();
         Self { calls, endpoints: endpoints.into(), at: Arc::new(Mutex::new(at)), runtime }
     }

@@ -45,7 +45,7 @@ enum Mend {
 }
 
 /// Makes the run of this seed, and judges it.
-pub(super) fn live(seed: u64) -> Outcome {
+pub(super) fn run(seed: u64) -> Outcome {
     let mut draw = Draw::new(seed);
     let mut stage = Stage::set(&settings(&mut draw, seed));
     let plan = Plan {

@@ -3,29 +3,29 @@
 //! A run is drawn as a [`Plan`], made on a simulated machine, healed at its end, and judged by the
 //! one judge of all runs ([`crate::check`]) and by probes on the state of every node.
 
+mod byzantine_client;
 mod caller;
 mod client;
 mod counts;
-mod crew;
 mod fault;
+mod inject;
 mod lasting;
-mod ledger;
 mod limits;
 mod locker_client;
 mod looks;
 mod many;
+mod membership_faults;
 mod move_plan;
 mod move_stage;
 mod mover;
 mod plan;
-mod rogue;
+mod resume_file;
 mod schedule;
 mod scope_client;
 mod scope_plan;
 mod scope_stage;
 mod shrink;
 mod stage;
-mod strike;
 mod table;
 mod work;
 
@@ -40,10 +40,10 @@ use holdfast_runtime::simulated::Machine;
 
 pub use counts::Counts;
 pub use fault::{CutOff, Damage, Fault, Kind, Shape, Way, Who};
-pub use ledger::{Ledger, LedgerError};
-pub use many::{Failed, Many, Outcome, live_many};
+pub use many::{Failed, Many, Outcome, run_many};
 pub use move_plan::{MoverPlan, MovesPlan};
 pub use plan::{Air, ClientPlan, Clocks, DiskPace, Knobs, Plan, Strike};
+pub use resume_file::{ResumeFile, ResumeFileError};
 pub use schedule::Schedule;
 pub use scope_plan::{ScopeClientPlan, ScopesPlan};
 pub use shrink::shrink;
@@ -55,7 +55,7 @@ use stage::Stage;
 
 /// A finished run.
 #[derive(Clone, Debug, Default)]
-pub struct Life {
+pub struct SimulatedRun {
     /// Its seed.
     pub seed: u64,
     /// What it counted.
@@ -73,33 +73,33 @@ pub struct Life {
 }
 
 /// Runs a plan.
-pub fn live(plan: &Plan) -> Life {
-    live_traced(plan, false)
+pub fn run(plan: &Plan) -> SimulatedRun {
+    run_traced(plan, false)
 }
 
 /// Runs a plan, and keeps the trace if asked to. A panic in the run is a violation (I28).
-pub fn live_traced(plan: &Plan, keep: bool) -> Life {
+pub fn run_traced(plan: &Plan, keep: bool) -> SimulatedRun {
     quiet_panics();
-    let lived = panic::catch_unwind(AssertUnwindSafe(|| {
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         let machine = Machine::new(plan.seed);
         let trace = if keep { Trace::kept() } else { Trace::default() };
-        Stage::live(&machine, plan, trace)
+        Stage::run(&machine, plan, trace)
     }));
-    match lived {
-        Ok(lived) => Life {
+    match ran {
+        Ok(ran) => SimulatedRun {
             seed: plan.seed,
-            counts: lived.counts,
-            violations: lived.violations,
-            digest: lived.digest,
-            trace: lived.trace,
-            history: lived.history,
+            counts: ran.counts,
+            violations: ran.violations,
+            digest: ran.digest,
+            trace: ran.trace,
+            history: ran.history,
             took: Duration::ZERO,
         },
-        Err(payload) => Life {
+        Err(payload) => SimulatedRun {
             seed: plan.seed,
-            counts: Counts { lives: 1, ..Counts::default() },
+            counts: Counts { runs: 1, ..Counts::default() },
             violations: vec![format!("I28: panic: {}", last_panic(payload.as_ref()))],
-            ..Life::default()
+            ..SimulatedRun::default()
         },
     }
 }

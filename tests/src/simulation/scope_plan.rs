@@ -22,6 +22,11 @@ const SWITCHES_STREAM: u64 = 0x5357_4954_4348;
 /// Faults of such a run.
 const SWITCHES_STRIKES: u64 = 22;
 const MOVES_STRIKES: u64 = 16;
+/// The longest hold of a client of such a run that holds most of the time, milliseconds.
+const HOLDS_MOST_MS: u64 = 30_000;
+/// So many clients of such a run have sessions of this TTL, milliseconds: they outlive a scope's way to Cassandra and back.
+const LONG_SESSIONS: usize = 2;
+const LONG_TTL_MS: u64 = 16_000;
 /// Of so many runs one has scopes.
 pub(super) const SCOPES_ONE_IN: u64 = 3;
 /// W and V in seconds, as nodes of a run may have them.
@@ -94,6 +99,13 @@ impl ScopesPlan {
             // Longer than W, so that the scope's authority ends first.
             client.ttl_ms = 4_000 + draw.below(12_000);
         }
+        // One holds most of the time, and gives a late answer time to come. The others wait for it, and watch the row meanwhile.
+        if let Some(client) = plan.clients.first_mut() {
+            client.hold_ms = HOLDS_MOST_MS;
+        }
+        for client in plan.clients.iter_mut().take(LONG_SESSIONS) {
+            client.ttl_ms = LONG_TTL_MS;
+        }
         let strikes =
             (0..SWITCHES_STRIKES).flat_map(|_| plan.switches_strikes(&mut draw, length_ms));
         let strikes = strikes.collect();
@@ -112,10 +124,10 @@ impl ScopesPlan {
     }
 
     /// A fault that makes another node lead, or one of [`Kind::OF_SCOPES`]; or a leader that Cassandra does not answer beside another
-    /// fault that matters most then: answers of the store are late at a client, or outcomes in Cassandra are unknown when the leader is
-    /// answered again.
+    /// fault that matters most then: answers of the store are late at a client, outcomes in Cassandra are unknown when the leader is
+    /// answered again, or a client hears nothing until the scope comes back.
     fn switches_strikes(&self, draw: &mut Draw, length_ms: u64) -> Vec<Strike> {
-        let fault = match draw.below(18) {
+        let fault = match draw.below(20) {
             0..=1 => Fault::Transfer,
             2..=3 => Fault::Partition(Shape::LeaderAlone),
             4 => Fault::Partition(Shape::LeaderWithClients),
@@ -123,22 +135,31 @@ impl ScopesPlan {
             7 => Fault::Kill(Who::Leader),
             8 => Fault::Rates,
             9..=10 => {
-                let client = FIRST_CLIENT + draw.below(self.places());
                 return self.beside_an_unanswered_leader(draw, length_ms, |draw, away| {
                     let at_ms = away.at_ms + draw.below(away.lasts_ms / 2);
-                    let lasts_ms = 1_500 + draw.below(5_000);
-                    Strike { at_ms, lasts_ms, fault: Fault::HoldBack(Way::ToClient(client)) }
+                    let lasts_ms = 1_000 + draw.below(3_000);
+                    let fault = Fault::HoldBack(Way::ToClient(FIRST_CLIENT));
+                    Strike { at_ms, lasts_ms, fault }
                 });
             }
             11..=12 => {
                 return self.beside_an_unanswered_leader(draw, length_ms, |draw, away| {
-                    let (answer_lost, request_lost) = (draw.below(300), draw.below(500));
+                    let (answer_lost, request_lost) = (draw.below(300), draw.below(700));
                     let (late, unavailable) = (draw.below(150), 0);
                     let fault =
                         Fault::TablesUnsure { answer_lost, request_lost, late, unavailable };
-                    let lasts_ms = 3_000 + draw.below(6_000);
-                    let end_ms = away.at_ms + away.lasts_ms + draw.below(4_000);
-                    Strike { at_ms: end_ms.saturating_sub(lasts_ms), lasts_ms, fault }
+                    let (lasts_ms, end_ms) =
+                        (2_000 + draw.below(5_000), away.at_ms + away.lasts_ms);
+                    let at_ms = (end_ms + 1_000).saturating_sub(draw.below(lasts_ms));
+                    Strike { at_ms, lasts_ms, fault }
+                });
+            }
+            13..=14 => {
+                return self.beside_an_unanswered_leader(draw, length_ms, |draw, away| {
+                    let at_ms = away.at_ms.saturating_sub(draw.below(2_000));
+                    let lasts_ms = away.lasts_ms + 3_000 + draw.below(5_000);
+                    let client = FIRST_CLIENT + draw.below(LONG_SESSIONS as u64);
+                    Strike { at_ms, lasts_ms, fault: Fault::Silence(client) }
                 });
             }
             _ => return vec![self.strike(draw, any_of_scopes, length_ms)],
@@ -154,7 +175,10 @@ impl ScopesPlan {
         length_ms: u64,
         other: impl FnOnce(&mut Draw, &Strike) -> Strike,
     ) -> Vec<Strike> {
-        let lasts_ms = self.longest_w_ms() + draw.below(4_000);
+        // Of one of the settings: the leader comes back as others take its scopes over, or soon after.
+        let setting = usize::try_from(draw.below(self.settings.len() as u64)).unwrap_or(0);
+        let w_ms = self.settings.get(setting).map_or(0, |(w, _)| 1_000 * w);
+        let lasts_ms = w_ms + draw.below(4_000);
         let at_ms = draw.below(length_ms - lasts_ms);
         let away = Strike { at_ms, lasts_ms, fault: Fault::TablesAway(CutOff::Leader) };
         vec![other(draw, &away), away]

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use holdfast_tests::life::{
-    Clocks, Life, Many, Outcome, Plan, Schedule, fresh_seed, live, live_many, live_traced,
+use holdfast_tests::simulation::{
+    Clocks, Many, Outcome, Plan, Schedule, SimulatedRun, fresh_seed, run, run_many, run_traced,
 };
 
 /// The time for the slice, seconds; `HOLDFAST_SIMULATE_SECONDS` overrides it.
@@ -17,7 +17,7 @@ const SECONDS: u64 = 90;
 /// So many are made, whatever time they take.
 const LEAST: u64 = 10;
 /// Runs that once found a bug, one a line, each with the bug.
-const KEPT: &str = include_str!("lives/kept.txt");
+const KEPT: &str = include_str!("simulated_runs/kept.txt");
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -28,9 +28,9 @@ fn seconds() -> u64 {
     asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(SECONDS)
 }
 
-fn told(life: &Life, _: &Outcome) {
-    for violation in &life.violations {
-        println!("seed {}: {violation}", life.seed);
+fn told(run: &SimulatedRun, _: &Outcome) {
+    for violation in &run.violations {
+        println!("seed {}: {violation}", run.seed);
     }
 }
 
@@ -38,7 +38,7 @@ fn told(life: &Life, _: &Outcome) {
 fn of_seeds(first_seed: u64) -> Many {
     Many {
         first_seed,
-        lives: None,
+        runs: None,
         within: None,
         at_least: 0,
         failures: 1,
@@ -52,30 +52,30 @@ fn of_seeds(first_seed: u64) -> Many {
 
 /// From fresh seeds, which are printed.
 #[test]
-fn fresh_lives_break_no_invariant() {
+fn fresh_runs_break_no_invariant() {
     let within = Some(Duration::from_secs(seconds()));
     let many = Many { within, at_least: LEAST, failures: 3, ..of_seeds(fresh_seed()) };
     println!("first seed {}", many.first_seed);
 
-    let outcome = live_many(&many, || (), told);
+    let outcome = run_many(&many, || (), told);
 
     println!("{}", outcome.counts);
-    println!("{} lives, {} violations", outcome.counts.lives, outcome.violations());
+    println!("{} runs, {} violations", outcome.counts.runs, outcome.violations());
     for failed in &outcome.failed {
         println!("repeat: {}", many.repeat(failed.seed));
     }
     assert_eq!(outcome.violations(), 0);
     let counts = outcome.counts;
-    assert!(counts.lives >= LEAST && counts.grants > 1_000 && counts.leaders > 10, "too little");
+    assert!(counts.runs >= LEAST && counts.grants > 1_000 && counts.leaders > 10, "too little");
     assert!(counts.writes > 1_000 && counts.refused_writes > 100, "too few writes to resources");
     assert!(counts.watch_news > 1_000, "watchers were told too little");
 }
 
 #[test]
-fn the_same_seed_twice_is_the_same_life_to_the_byte() {
+fn the_same_seed_twice_is_the_same_run_to_the_byte() {
     for seed in [1, 2] {
         let plan = Plan::draw(seed, Clocks::Within);
-        let (one, other) = (live_traced(&plan, true), live_traced(&plan, true));
+        let (one, other) = (run_traced(&plan, true), run_traced(&plan, true));
 
         assert!(one.trace.len() > 1_000, "{} lines are no trace", one.trace.len());
         let differ = one.trace.iter().zip(&other.trace).position(|(one, other)| one != other);
@@ -88,12 +88,12 @@ fn the_same_seed_twice_is_the_same_life_to_the_byte() {
 /// Otherwise the judge proves nothing about clocks.
 #[test]
 fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
-    let many = Many { lives: Some(200), clocks: Clocks::Beyond, ..of_seeds(1) };
+    let many = Many { runs: Some(200), clocks: Clocks::Beyond, ..of_seeds(1) };
 
-    let outcome = live_many(&many, || (), |_, _| ());
+    let outcome = run_many(&many, || (), |_, _| ());
 
-    let failed = outcome.failed.first().expect("a life is found in which it happens");
-    println!("found after {} lives: {:?}", outcome.counts.lives, failed.violations);
+    let failed = outcome.failed.first().expect("a run is found in which it happens");
+    println!("found after {} runs: {:?}", outcome.counts.runs, failed.violations);
     let about_time =
         |violation: &String| violation.starts_with("I6:") || violation.starts_with("I24:");
     assert!(failed.violations.iter().any(about_time));
@@ -103,11 +103,11 @@ fn a_client_whose_clock_is_slower_than_allowed_is_found_to_believe_too_long() {
 /// happen so often in each.
 fn happens(schedule: Schedule, kept: &[u64], least: u64) {
     for seed in kept.iter().copied().chain([fresh_seed()]) {
-        let life = live(&Plan::of(schedule, seed));
+        let run = run(&Plan::of(schedule, seed));
 
-        println!("{schedule:?}, seed {seed}: happened {} times", life.counts.scheduled);
-        assert_eq!(life.violations, Vec::<String>::new(), "{schedule:?}, seed {seed}");
-        let times = life.counts.scheduled;
+        println!("{schedule:?}, seed {seed}: happened {} times", run.counts.scheduled);
+        assert_eq!(run.violations, Vec::<String>::new(), "{schedule:?}, seed {seed}");
+        let times = run.counts.scheduled;
         assert!(times >= least, "{schedule:?}, seed {seed}: only {times} times");
     }
 }
@@ -126,7 +126,7 @@ fn members_that_nobody_agreed_on_are_forgotten_with_the_log_that_named_them() {
 
 /// openraft #1892, #1894 (I22).
 #[test]
-fn a_node_of_an_earlier_life_of_the_cluster_is_refused_by_name() {
+fn a_node_of_an_earlier_cluster_is_refused_by_name() {
     // In the second run the answer to adding a node to the earlier cluster is lost.
     happens(Schedule::OtherLife, &[1, 18_710_804_764], 20);
 }
@@ -135,20 +135,20 @@ fn a_node_of_an_earlier_life_of_the_cluster_is_refused_by_name() {
 /// (I24, I3; for a queue of work, that no item is with two workers).
 #[test]
 fn locks_between_two_stores_break_no_invariant_however_often_they_change() {
-    for (schedule, lives, least) in
+    for (schedule, runs, least) in
         [(Schedule::Switches, 4, 2), (Schedule::Moves, 4, 6), (Schedule::Recipe, 12, 12)]
     {
-        let many = Many { lives: Some(lives), schedule: Some(schedule), ..of_seeds(fresh_seed()) };
+        let many = Many { runs: Some(runs), schedule: Some(schedule), ..of_seeds(fresh_seed()) };
         println!("{schedule:?}, first seed {}", many.first_seed);
 
-        let outcome = live_many(&many, || (), told);
+        let outcome = run_many(&many, || (), told);
 
         println!("{schedule:?} happened {} times", outcome.counts.scheduled);
         for failed in &outcome.failed {
             println!("repeat: {}", many.repeat(failed.seed));
         }
         assert_eq!(outcome.violations(), 0, "{schedule:?}");
-        let enough = outcome.counts.scheduled >= least && outcome.counts.lives == lives;
+        let enough = outcome.counts.scheduled >= least && outcome.counts.runs == runs;
         assert!(enough, "{schedule:?}: too little: {}", outcome.counts);
     }
 }
@@ -159,7 +159,7 @@ fn lives_in_which_something_was_once_wrong_go_well() {
     for line in KEPT.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         let (how, seed) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
-        let life = live(&Plan::kept_as(how, seed).unwrap());
-        assert_eq!(life.violations, Vec::<String>::new(), "{line}");
+        let run = run(&Plan::kept_as(how, seed).unwrap());
+        assert_eq!(run.violations, Vec::<String>::new(), "{line}");
     }
 }

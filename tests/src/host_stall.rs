@@ -1,5 +1,5 @@
 //! Timing assertions are void while the host stalls; such scenarios are repeated. Safety violations never are.
-#![allow(clippy::print_stdout, reason = "a test that is lived anew says so")]
+#![allow(clippy::print_stdout, reason = "a scenario that is repeated says so")]
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -29,29 +29,32 @@ impl TooLate {
 
 /// Runs a scenario. One that was [`TooLate`] while the host stalled for longer than `borne` is repeated; the last of five attempts counts
 /// in any case. A panic, for example of the judge, is never forgiven: a stall is no reason for two holders.
-pub async fn given_time(borne: Duration, scenario: impl AsyncFn() -> Result<(), TooLate>) {
+pub async fn retry_if_host_stalled(
+    borne: Duration,
+    scenario: impl AsyncFn() -> Result<(), TooLate>,
+) {
     for _ in 1..TRIES {
         let watch = Watch::begin();
         let ended = scenario().await;
         let longest = watch.end();
         let Err(TooLate(what)) = ended else { return };
         assert!(longest > borne, "{what}");
-        println!("lived anew, for nobody was let run for {longest:?}: {what}");
+        println!("repeated, because the host stalled for {longest:?}: {what}");
     }
     let ended = scenario().await;
     assert!(ended.is_ok(), "{ended:?}");
 }
 
-/// Watches the clock as long as this lives, in a thread of its own.
+/// Watches the clock until it is ended, in a thread of its own.
 struct Watch {
-    lives: Arc<()>,
+    running: Arc<()>,
     longest: JoinHandle<Duration>,
 }
 
 impl Watch {
     fn begin() -> Self {
-        let lives = Arc::new(());
-        let still = Arc::downgrade(&lives);
+        let running = Arc::new(());
+        let still = Arc::downgrade(&running);
         let longest = thread::spawn(move || {
             let clock = Runtime::system().clock;
             let (mut longest, mut last) = (Duration::ZERO, clock.now());
@@ -63,12 +66,12 @@ impl Watch {
             }
             longest
         });
-        Self { lives, longest }
+        Self { running, longest }
     }
 
     /// The longest stall of the thread.
     fn end(self) -> Duration {
-        drop(self.lives);
+        drop(self.running);
         self.longest.join().expect("it only looks at a clock")
     }
 }
@@ -88,14 +91,14 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "it was too late")]
     async fn what_was_too_late_although_everybody_was_let_run_has_failed() {
-        given_time(Duration::from_mins(1), late).await;
+        retry_if_host_stalled(Duration::from_mins(1), late).await;
     }
 
     #[tokio::test]
     async fn what_was_too_late_while_nobody_was_let_run_is_lived_anew() {
         let lived = Cell::new(0);
 
-        given_time(Duration::ZERO, async || {
+        retry_if_host_stalled(Duration::ZERO, async || {
             lived.set(lived.get() + 1);
             if lived.get() > 2 { Ok(()) } else { late().await }
         })
@@ -107,7 +110,7 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "it was too late")]
     async fn what_is_too_late_again_and_again_has_failed() {
-        given_time(Duration::ZERO, late).await;
+        retry_if_host_stalled(Duration::ZERO, late).await;
     }
 
     /// As when the judge fails.
@@ -116,7 +119,7 @@ mod tests {
     async fn a_violation_is_never_forgiven() {
         let lived = Cell::new(0);
 
-        given_time(Duration::ZERO, async || {
+        retry_if_host_stalled(Duration::ZERO, async || {
             lived.set(lived.get() + 1);
             assert!(lived.get() > 1, "two holders");
             Ok(())

@@ -607,7 +607,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_draws_the_same_life_and_another_one_another() {
+    fn the_same_seed_draws_the_same_run_and_another_one_another() {
         let plan = Plan::draw(7, Clocks::Within);
 
         assert_eq!(Plan::draw(7, Clocks::Within), plan);
@@ -628,10 +628,10 @@ mod tests {
 
         let drawn = |kind| counts.get(&kind).copied().unwrap_or(0);
         for kind in Kind::ALL {
-            assert!(drawn(kind) > 400, "{kind}: {} in 2,000 lives", drawn(kind));
+            assert!(drawn(kind) > 400, "{kind}: {} in 2,000 runs", drawn(kind));
         }
         for kind in Kind::LASTING.into_iter().chain(Kind::OF_SCOPES) {
-            assert!(drawn(kind) > 150, "{kind}: {} in 2,000 lives", drawn(kind));
+            assert!(drawn(kind) > 150, "{kind}: {} in 2,000 runs", drawn(kind));
         }
     }
 
@@ -663,7 +663,7 @@ mod tests {
 
     /// DESIGN §5.4: both errors together.
     #[test]
-    fn no_two_clocks_of_a_life_differ_by_more_than_the_allowance() {
+    fn no_two_clocks_of_a_run_differ_by_more_than_the_allowance() {
         for seed in 0..500 {
             let plan = Plan::draw(seed, Clocks::Within);
             let rates =

@@ -264,14 +264,14 @@ impl Stage<'_> {
     }
 
     pub(super) fn living(&self, number: u64) -> Option<()> {
-        lock(&self.actors).get(&number).filter(|actor| actor.lives()).map(|_| ())
+        lock(&self.actors).get(&number).filter(|actor| actor.is_alive()).map(|_| ())
     }
 
     /// Kills the client for good; a while later a new one comes in its place.
     async fn kill_client(&self, number: u64, lasts: Duration) -> Option<()> {
         {
             let actors = lock(&self.actors);
-            let actor = actors.get(&number).filter(|actor| actor.lives())?;
+            let actor = actors.get(&number).filter(|actor| actor.is_alive())?;
             actor.dies();
         }
         self.world.kill_client(number);

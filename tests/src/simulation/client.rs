@@ -32,7 +32,7 @@ pub(super) struct Actor {
 
 impl Actor {
     /// Whether its process was not killed.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 

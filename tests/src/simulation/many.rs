@@ -1,6 +1,6 @@
-//! Many lives, side by side on as many threads as there are cores; one life is one thread.
+//! Many runs, side by side on as many threads as there are cores; one run is one thread.
 
-#![allow(clippy::print_stdout, reason = "a life that does not end is told before the process is")]
+#![allow(clippy::print_stdout, reason = "a run that does not end is told before the process is")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,40 +14,40 @@ use serde::{Deserialize, Serialize};
 use super::counts::Counts;
 use super::plan::{Clocks, Plan};
 use super::schedule::Schedule;
-use super::{Life, live};
+use super::{SimulatedRun, run};
 
-/// How long one life may take, wall time: a hundred times what it takes.
+/// How long one run may take, wall time: a hundred times what it takes.
 const ENDS_WITHIN: Duration = Duration::from_mins(5);
-/// Between two looks at the lives that are being lived.
+/// Between two looks at the runs that are being made.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Which lives, and when to stop.
+/// Which runs, and when to stop.
 #[derive(Clone, Debug)]
 pub struct Many {
     /// The seed of the first; the others follow.
     pub first_seed: u64,
     /// How many; `None`: as many as fit into the time.
-    pub lives: Option<u64>,
-    /// No life begins after so long.
+    pub runs: Option<u64>,
+    /// No run begins after so long.
     pub within: Option<Duration>,
     /// So many begin, whatever time that takes.
     pub at_least: u64,
-    /// No life begins once so many have failed.
+    /// No run begins once so many have failed.
     pub failures: u64,
     /// Threads.
     pub jobs: usize,
     /// What kind of clocks.
     pub clocks: Clocks,
-    /// Lives of this schedule, instead of those that the seeds draw.
+    /// Runs of this schedule, instead of those that the seeds draw.
     pub schedule: Option<Schedule>,
     /// Leave out what the second stream of the seeds draws.
     pub first_stream: bool,
-    /// Whether a large table is lived as it is drawn; one run with it takes as long as a hundred others.
+    /// Whether a large table is made as it is drawn; one run with it takes as long as a hundred others.
     pub large_tables: bool,
 }
 
 impl Many {
-    /// The life of one of the seeds.
+    /// The run of one of the seeds.
     pub fn plan(&self, seed: u64) -> Plan {
         let drawn = || {
             let plan = Plan::draw(seed, self.clocks);
@@ -57,7 +57,7 @@ impl Many {
         self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
     }
 
-    /// The command that lives one of them again.
+    /// The command that repeats one of them.
     pub fn repeat(&self, seed: u64) -> String {
         let beyond = if self.clocks == Clocks::Beyond { " --beyond" } else { "" };
         let name = |schedule: Schedule| Some(schedule.to_possible_value()?.get_name().to_owned());
@@ -74,13 +74,13 @@ impl Many {
 pub struct Outcome {
     /// Everything that was seen.
     pub counts: Counts,
-    /// The lives that failed, by their seeds.
+    /// The runs that failed, by their seeds.
     pub failed: Vec<Failed>,
     /// Wall time that it took.
     pub took: Duration,
 }
 
-/// A life that failed.
+/// A run that failed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failed {
     /// Its seed.
@@ -90,18 +90,18 @@ pub struct Failed {
 }
 
 impl Outcome {
-    /// Violations of all lives together.
+    /// Violations of all runs together.
     pub fn violations(&self) -> usize {
         self.failed.iter().map(|failed| failed.violations.len()).sum()
     }
 }
 
-/// Lives them all. `prepare` runs on each thread before its first life; `lived` after each,
+/// Makes them all. `prepare` runs on each thread before its first run; `after` after each,
 /// with what came of all so far.
-pub fn live_many(
+pub fn run_many(
     many: &Many,
     prepare: impl Fn() + Sync,
-    lived: impl Fn(&Life, &Outcome) + Sync,
+    after: impl Fn(&SimulatedRun, &Outcome) + Sync,
 ) -> Outcome {
     let clock = Runtime::system().clock;
     let begun = clock.now();
@@ -117,22 +117,22 @@ pub fn live_many(
         prepare();
         while !over() {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            if many.lives.is_some_and(|lives| number >= lives) {
+            if many.runs.is_some_and(|runs| number >= runs) {
                 return;
             }
             let seed = many.first_seed.wrapping_add(number);
             let plan = many.plan(seed);
             let living = living.begin(seed);
             let started = clock.now();
-            let life = live(&plan);
-            let life = Life { took: clock.now().saturating_since(started), ..life };
+            let run = run(&plan);
+            let run = SimulatedRun { took: clock.now().saturating_since(started), ..run };
             drop(living);
             let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            outcome.take(&life);
+            outcome.take(&run);
             if outcome.failed.len() as u64 >= many.failures {
                 stop.store(true, Ordering::Relaxed);
             }
-            lived(&life, &outcome);
+            after(&run, &outcome);
         }
     };
     std::thread::scope(|scope| {
@@ -148,13 +148,13 @@ pub fn live_many(
     outcome
 }
 
-/// Lives that are being lived, with the instant at which each began.
+/// Runs that are being made, with the instant at which each began.
 struct Living {
     clock: Arc<dyn Clock>,
     seeds: Mutex<BTreeMap<u64, Instant>>,
 }
 
-/// A life that is being lived.
+/// A run that is being made.
 struct Begun<'a>(&'a Living, u64);
 
 impl Default for Living {
@@ -169,14 +169,14 @@ impl Living {
         Begun(self, seed)
     }
 
-    /// A task that never waits holds up its whole life, and its thread cannot be ended: the process
+    /// A task that never waits holds up its whole run, and its thread cannot be ended: the process
     /// is, with the seed.
     fn give_up_the_endless(&self, many: &Many) {
         let now = self.clock.now();
         let endless = |begun: &Instant| now.saturating_since(*begun) > ENDS_WITHIN;
         let found = self.lock().iter().find(|(_, begun)| endless(begun)).map(|(seed, _)| *seed);
         if let Some(seed) = found {
-            println!("I32: the life of seed {seed} does not end; repeat: {}", many.repeat(seed));
+            println!("I32: the run of seed {seed} does not end; repeat: {}", many.repeat(seed));
             std::process::exit(1);
         }
     }
@@ -193,11 +193,11 @@ impl Drop for Begun<'_> {
 }
 
 impl Outcome {
-    fn take(&mut self, life: &Life) {
-        self.counts.add(&life.counts);
-        if !life.violations.is_empty() {
-            let violations = life.violations.clone();
-            self.failed.push(Failed { seed: life.seed, violations });
+    fn take(&mut self, run: &SimulatedRun) {
+        self.counts.add(&run.counts);
+        if !run.violations.is_empty() {
+            let violations = run.violations.clone();
+            self.failed.push(Failed { seed: run.seed, violations });
         }
     }
 }
