@@ -31,17 +31,6 @@
 //!
 //! No recipe can push: every waiter polls, and a release wakes none of them.
 
-#[cfg(test)]
-mod lives;
-mod locker;
-#[cfg(test)]
-mod name;
-mod native;
-#[cfg(test)]
-mod scene;
-#[cfg(test)]
-mod seed_clients;
-
 mod alarms;
 pub mod bakery;
 mod cassandra;
@@ -50,20 +39,28 @@ pub mod clock;
 pub mod fallback;
 pub mod lease;
 mod lock_task;
+mod locker;
 pub mod modes;
+mod native;
+mod opening;
 pub mod optimistic;
 mod owner;
 mod pauses;
 pub mod queue;
 pub mod recipe;
 mod row_timing;
+mod schema;
 pub mod shadow;
 mod stamps;
 pub mod tokens;
 pub mod work;
 
-mod opening;
-mod schema;
+#[cfg(test)]
+mod name;
+#[cfg(test)]
+mod seed_clients;
+#[cfg(test)]
+mod test_support;
 
 #[cfg(test)]
 use holdfast_keyspace::model;

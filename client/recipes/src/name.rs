@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::RefusalReason;
-use crate::scene::{cassandra, world};
+use crate::test_support::{cassandra, world};
 use crate::{Layout, Lease, LeaseTable, LockerOptions, Recipe, TokenTables, Tokens};
 
 #[test]

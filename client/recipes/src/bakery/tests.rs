@@ -13,10 +13,12 @@ use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
 use crate::database::{Answer, Database};
-use crate::lives;
 use crate::model::Model;
-use crate::scene::{self, cassandra, options, world};
 use crate::statement::{Action, Statement, Value};
+
+const TTL: Duration = secs(30);
+const SKEW: Duration = secs(10);
+use crate::test_support::{self, cassandra, options, world};
 
 const FORMS: [BakeryForm; 2] = [BakeryForm::Wiki, BakeryForm::Php];
 /// The articles' cells never end.
@@ -32,7 +34,7 @@ const fn ms(milliseconds: u64) -> Duration {
 
 /// A locker of this process, with the TTL and skew of simulated runs.
 fn locker(model: &Model, process: &Process, form: BakeryForm) -> Bakery {
-    locker_for(model, process, form, (lives::TTL, lives::SKEW))
+    locker_for(model, process, form, (TTL, SKEW))
 }
 
 fn locker_for(
@@ -163,25 +165,4 @@ async fn numbers(model: &Model) -> BTreeMap<String, i64> {
 async fn choosing(model: &Model) -> Vec<String> {
     let cells = cells(model, "choosing").await;
     cells.into_iter().filter(|(_, value)| is_up(value)).map(|(id, _)| id).collect()
-}
-
-fn of(form: BakeryForm) -> impl Fn(&Model, &Process) -> Arc<dyn RemoteLocker> {
-    move |model, process| Arc::new(locker(model, process, form))
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_the_wikis_bakery_safe_at_once() {
-    lives::live_many(0..8, &of(BakeryForm::Wiki));
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_the_bakery_in_php_safe_at_once() {
-    lives::live_many(100..108, &of(BakeryForm::Php));
-}
-
-#[test]
-#[ignore = "long: a thousand lives of each form"]
-fn in_none_of_very_many_lives_are_two_guards_of_a_bakery_safe_at_once() {
-    lives::live_many(1_000..2_000, &of(BakeryForm::Wiki));
-    lives::live_many(21_000..22_000, &of(BakeryForm::Php));
 }

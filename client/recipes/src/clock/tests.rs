@@ -18,8 +18,8 @@ use crate::Cassandra;
 use crate::RefusalReason;
 use crate::database::{Answer, Database};
 use crate::model::{Model, Odds};
-use crate::scene::{cassandra, world};
 use crate::statement::{Action, Statement, Value};
+use crate::test_support::{cassandra, world};
 
 const MINUTE: Duration = Duration::from_mins(1);
 

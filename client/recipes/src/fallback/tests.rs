@@ -2,8 +2,6 @@
 
 mod cluster;
 mod keeper;
-mod life;
-mod lives;
 mod switches;
 
 use std::sync::Arc;
@@ -18,8 +16,8 @@ use crate::cassandra::{Cassandra, LockerOptions};
 use crate::lease::{Lease, LeaseTable};
 use crate::model::Model;
 use crate::modes::{Locker, LockerMode, ModesTable, ScopeModes, Stage};
-use crate::scene::{cassandra, options};
 use crate::statement::{Action, Ident, Statement, Value};
+use crate::test_support::{cassandra, options};
 use holdfast::Client;
 
 use crate::Result;
@@ -30,9 +28,6 @@ use keeper::Keeper;
 const SCOPES: [&str; 2] = ["a/", "b/"];
 const W: Duration = secs(6);
 const V: Duration = secs(4);
-
-/// W and V, in seconds, that leaders may have as settings in runs in which those differ.
-const SETTINGS: [(u64, u64); 4] = [(6, 4), (4, 2), (12, 4), (12, 8)];
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -48,8 +43,6 @@ struct World {
     model: Model,
     cluster: Cluster,
     durations: Durations,
-    /// Each leader has its own settings.
-    settings_differ: bool,
 }
 
 impl World {
@@ -58,7 +51,7 @@ impl World {
         let machine = Machine::new(seed);
         let (model, cluster) = (Model::new(&machine), Cluster::new(&machine, &SCOPES));
         let durations = Durations::new(W, V).unwrap();
-        let world = Self { machine, model, cluster, durations, settings_differ: false };
+        let world = Self { machine, model, cluster, durations };
         for scope in SCOPES {
             world.write_row(scope, "native", 1, durations);
         }
@@ -66,11 +59,6 @@ impl World {
         world.machine.world().runtime().spawn("expiry", expiry).detach();
         world.elect(0);
         world
-    }
-
-    /// Like [`World::new`], except that the settings of leaders differ.
-    fn of_differing_settings(seed: u64) -> Self {
-        Self { settings_differ: true, ..Self::new(seed) }
     }
 
     /// Overwrites the row of a scope.
@@ -93,20 +81,10 @@ impl World {
     fn elect(&self, at: usize) {
         self.cluster.elect(at);
         let runtime = self.cluster.server(at).runtime();
-        let settings = self.settings_of_a_leader();
         for scope in SCOPES {
-            let keeper = Keeper::new(&self.cluster, at, scope, settings, &self.model);
+            let keeper = Keeper::new(&self.cluster, at, scope, self.durations, &self.model);
             runtime.spawn("keeper", keeper.keep()).detach();
         }
-    }
-
-    fn settings_of_a_leader(&self) -> Durations {
-        if !self.settings_differ {
-            return self.durations;
-        }
-        let drawn = below(&self.machine.world(), SETTINGS.len() as u64);
-        let (w, v) = SETTINGS[usize::try_from(drawn).unwrap()];
-        Durations::new(secs(w), secs(v)).unwrap()
     }
 
     /// Removes all servers, with everything that they had in memory.

@@ -1,7 +1,6 @@
 //! Modes on the model of the tables, beside a simple native store.
 
 mod both;
-mod lives;
 mod moves;
 mod native;
 mod older;
@@ -19,7 +18,7 @@ use crate::cassandra::{Cassandra, LockerOptions};
 use crate::lease::{Lease, LeaseTable};
 use crate::locker::{RemoteGuard, RemoteLocker};
 use crate::model::Model;
-use crate::scene::{cassandra, options};
+use crate::test_support::{cassandra, options};
 use native::NativeStore;
 
 const fn secs(seconds: u64) -> Duration {

@@ -14,12 +14,11 @@ use holdfast_runtime::simulated::{Machine, Process};
 use super::{OptimisticTable, OptimisticTokens};
 use crate::cassandra::Cassandra;
 use crate::database::Database;
-use crate::lives;
 use crate::lock_task::{Attempt, Reached};
 use crate::locker::RemoteLocker;
 use crate::model::Model;
-use crate::scene::{cassandra, options, world};
 use crate::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use crate::test_support::{cassandra, options, world};
 use worker::SeedWorker;
 
 const TOKENS: SeedTable = SeedTable::tokens("optimistic_tokens");
@@ -41,19 +40,4 @@ fn locker(
     skew: Duration,
 ) -> OptimisticTokens {
     on(&cassandra(model, process), service, ttl, skew)
-}
-
-fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
-    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_an_optimistic_token_safe_at_once() {
-    lives::live_many(0..8, &of);
-}
-
-#[test]
-#[ignore = "long: a thousand lives"]
-fn in_none_of_very_many_lives_are_two_guards_of_an_optimistic_token_safe_at_once() {
-    lives::live_many(1_000..2_000, &of);
 }

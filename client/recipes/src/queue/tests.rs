@@ -8,12 +8,11 @@ use holdfast_runtime::simulated::Process;
 use super::row::column_name;
 use super::*;
 use crate::database::Database;
-use crate::lives;
 use crate::lock_task::{Attempt, Reached};
 use crate::model::{Fate, Model, Odds, Which};
-use crate::scene::{self, cassandra, options, world};
 use crate::seed_clients::SeedTable;
 use crate::statement::{Action, Statement};
+use crate::test_support::{self, cassandra, options, world};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -171,7 +170,7 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
             let process = machine.process(name);
             locker(&model, &process, name, secs(180), secs(60))
         });
-        let hand_over = scene::hand_over(&machine, &lockers, |it| it.cells.sent());
+        let hand_over = test_support::hand_over(&machine, &lockers, |it| it.cells.sent());
         hand_over.is_quick_and_only_the_first_two_pay(seed);
     }
 }
@@ -261,21 +260,6 @@ fn what_is_given_up_leaves_nothing_even_if_its_writes_arrive_late() {
             assert_eq!(seed_read(&model, "lock_queue").await, [""; 0], "seed {seed}");
         });
     }
-}
-
-fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
-    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_a_queued_lock_safe_at_once() {
-    lives::live_many(0..12, &of);
-}
-
-#[test]
-#[ignore = "long: two thousand lives"]
-fn in_none_of_very_many_lives_are_two_guards_of_a_queued_lock_safe_at_once() {
-    lives::live_many(1_000..3_000, &of);
 }
 
 /// The head of the queue wrote its cell into the main row and got no answer to the write, to the look after it, or to the

@@ -15,12 +15,11 @@ use super::row::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
 use super::{Shadow, ShadowTables};
 use crate::cassandra::{Cassandra, LockerOptions};
 use crate::database::Database;
-use crate::lives;
 use crate::lock_task::{Attempt, Reached};
 use crate::locker::RemoteLocker;
 use crate::model::Model;
-use crate::scene::{cassandra, options, world};
 use crate::seed_clients::{Before, FOR_EVER, Meeting, Met, SeedStamps, SeedTable, orders};
+use crate::test_support::{cassandra, options, world};
 use thread::{SeedThread, Verdict};
 
 const MAIN: SeedTable = SeedTable::cells("lock_main");
@@ -42,19 +41,4 @@ fn locker(
     skew: Duration,
 ) -> Shadow {
     on(&cassandra(model, process), service, ttl, skew)
-}
-
-fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
-    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_a_shadowed_lock_safe_at_once() {
-    lives::live_many(0..8, &of);
-}
-
-#[test]
-#[ignore = "long: a thousand lives"]
-fn in_none_of_very_many_lives_are_two_guards_of_a_shadowed_lock_safe_at_once() {
-    lives::live_many(1_000..2_000, &of);
 }

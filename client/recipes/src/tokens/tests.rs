@@ -6,19 +6,16 @@ mod flaws;
 mod housekeeping;
 mod single;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_runtime::Rng;
 use holdfast_runtime::simulated::{Machine, Process};
 
 use super::{Housekeeper, Removed, Sweep, TokenTables, Tokens};
 use crate::database::{Answer, Row};
-use crate::lives;
 use crate::locker::RemoteLocker;
 use crate::model::Model;
-use crate::scene::{self, cassandra, options, world};
 use crate::statement::{Action, Cells, Ident, Statement, Value};
+use crate::test_support::{self, cassandra, options, world};
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -107,24 +104,4 @@ fn row_of(model: &Model, session: &str) -> Option<Row> {
 /// The number of sessions.
 fn sessions(model: &Model) -> usize {
     model.number_of_rows(&Ident::new("token_times"))
-}
-
-/// Each process works, and runs a housekeeper too: several housekeepers die, stall and meet. Wall
-/// clocks are arbitrary.
-fn of(model: &Model, process: &Process) -> Arc<dyn RemoteLocker> {
-    let skew = i64::try_from(Rng::next_u64(process) % 600_000).unwrap();
-    process.set_wall_skew(skew - 300_000);
-    keep_house(model, process, lives::TTL);
-    Arc::new(locker(model, process, "worker", lives::TTL, lives::SKEW))
-}
-
-#[test]
-fn in_no_life_are_two_guards_of_a_token_safe_at_once() {
-    lives::live_many(0..16, &of);
-}
-
-#[test]
-#[ignore = "long: five thousand lives"]
-fn in_none_of_very_many_lives_are_two_guards_of_a_token_safe_at_once() {
-    lives::live_many(1_000..6_000, &of);
 }

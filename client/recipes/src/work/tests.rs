@@ -2,7 +2,6 @@
 
 mod dead_letter;
 mod flaws;
-mod lives;
 mod single;
 
 use std::time::Duration;
@@ -11,8 +10,8 @@ use holdfast_runtime::simulated::{Machine, Process};
 
 use super::*;
 use crate::model::{Fate, Model, Odds};
-use crate::scene::{cassandra, world};
 use crate::statement::Action;
+use crate::test_support::{cassandra, world};
 use rows::NumberRow;
 
 const TTL: Duration = secs(30);

@@ -43,7 +43,7 @@ fn who_stalls_anywhere_on_its_way_is_not_in_beside_another() {
         machine.run(async {
             world.sleep(ms(stalls_after_ms)).await;
             process.pause();
-            world.sleep(lives::TTL * 2).await;
+            world.sleep(TTL * 2).await;
             assert!(numbers(&model).await.is_empty() && choosing(&model).await.is_empty());
             assert!(old.write_number(2).await, "old is in");
             let asked = model.arrived();
@@ -67,10 +67,10 @@ fn a_number_that_is_acknowledged_after_the_flag_has_ended_counts_for_nothing() {
         let bakery = locker(&model, &machine.process("a"), form);
         let old = Old::new(&machine, &model, "old", form);
         let mut attempt = bakery.attempt("foo", Wait::Forever);
-        model.choose(is_number, Fate::Slowly(lives::TTL + secs(10)));
+        model.choose(is_number, Fate::Slowly(TTL + secs(10)));
         machine.run(async {
             let other = async {
-                old.runtime.sleep(lives::TTL + secs(2)).await;
+                old.runtime.sleep(TTL + secs(2)).await;
                 assert!(choosing(&model).await.is_empty());
                 assert!(old.write_number(2).await, "old is in");
             };
@@ -102,7 +102,7 @@ fn a_number_that_has_ended_while_its_owner_stalled_is_not_written_again() {
             let others = async {
                 world.sleep(secs(4)).await;
                 process.pause();
-                world.sleep(lives::TTL * 2).await;
+                world.sleep(TTL * 2).await;
                 before.give_back().await;
                 assert_eq!(numbers(&model).await, BTreeMap::new());
                 assert!(old.write_number(5).await, "old is in");
@@ -136,7 +136,7 @@ fn a_number_whose_renewal_came_after_its_end_counts_for_nothing() {
             let others = async {
                 world.sleep(secs(4)).await;
                 model.choose(is_number, Fate::Slowly(secs(16)));
-                let ahead = i64::try_from(lives::SKEW.as_millis()).unwrap();
+                let ahead = i64::try_from(SKEW.as_millis()).unwrap();
                 (0..3).for_each(|node| model.set_skew(node, ahead));
                 world.sleep(secs(17)).await;
                 assert!(model.nothing_is_chosen(), "it is renewed, and that is on its way");

@@ -110,7 +110,8 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
         let (machine, model) = world(seed);
         let lockers = ["a", "b", "c", "d"]
             .map(|name| locker(&model, &machine.process(name), BakeryForm::Wiki));
-        let hand_over = scene::hand_over(&machine, &lockers, |it| it.cassandra.statements().sent);
+        let hand_over =
+            test_support::hand_over(&machine, &lockers, |it| it.cassandra.statements().sent);
         hand_over.is_quick_and_only_the_first_two_pay(seed);
     }
 }
@@ -237,14 +238,14 @@ fn who_dies_anywhere_is_over_after_its_ttl_and_the_skew() {
         let (machine, model) = world(dies_after_ms);
         let (a, b) = (machine.process("a"), machine.process("b"));
         let (first, second) = (locker(&model, &a, form), locker(&model, &b, form));
-        model.set_skew(1, i64::try_from(lives::SKEW.as_millis()).unwrap());
+        model.set_skew(1, i64::try_from(SKEW.as_millis()).unwrap());
         let runtime = machine.world().runtime();
         let held = async move { std::mem::forget(first.lock("foo").await) };
         a.runtime().spawn("acquire", held).detach();
         machine.run(async {
             runtime.sleep(ms(dies_after_ms)).await;
             a.kill();
-            let within = lives::TTL + lives::SKEW + secs(5);
+            let within = TTL + SKEW + secs(5);
             let had = second.lock_within("foo", within).await;
             assert!(had.is_ok(), "died after {dies_after_ms} ms: {had:?}");
         });

@@ -100,10 +100,6 @@ impl Cluster {
         self.lock().servers[at].process.clone()
     }
 
-    pub(super) fn leader(&self) -> usize {
-        self.lock().leader
-    }
-
     pub(super) fn set_cut(&self, cut: bool) {
         self.lock().cut = cut;
     }
@@ -121,33 +117,6 @@ impl Cluster {
         state.leader = at;
         state.servers[at].believes = true;
         state.servers[at].authority.clear();
-    }
-
-    /// Lets every server that does not lead learn it.
-    pub(super) fn depose_others(&self) {
-        let mut state = self.lock();
-        let leader = state.leader;
-        for (at, server) in state.servers.iter_mut().enumerate() {
-            if at != leader {
-                server.believes = false;
-                server.authority.clear();
-            }
-        }
-    }
-
-    /// A description of the state, for error messages.
-    pub(super) fn tell(&self, name: &str) -> String {
-        let state = self.lock();
-        let lock = state.locks.get(name);
-        let held = lock.and_then(|lock| lock.held);
-        let waiting = lock.map_or(0, |lock| lock.waiting.len());
-        let now = state.servers.each_ref().map(|server| server.process.runtime().clock.now());
-        let believes = state.servers.each_ref().map(|server| server.believes);
-        let left: Vec<_> = (0..2).map(|at| state.scopes(at, now[at])).collect();
-        format!(
-            "{} leads, of {believes:?}; {left:?}; epochs {:?}; held by {held:?}, {waiting} wait",
-            state.leader, state.epochs
-        )
     }
 
     // ---- for the keeper of the row ------------------------------------------------------------

@@ -140,7 +140,7 @@ fn a_holder_that_slept_too_long_is_lost_and_does_not_come_back() {
 #[test]
 fn a_store_that_does_not_answer_is_unreachable_within_the_limit() {
     let (machine, model, _processes, [a, _]) = two(1);
-    scene::is_unreachable_within_the_limit(&machine, &model, &a);
+    test_support::is_unreachable_within_the_limit(&machine, &model, &a);
     machine.run(async {
         let error = a.acquire("jobs", Wait::AtMost(secs(3))).await.unwrap_err();
         assert!(error.to_string().contains("1 of 2 replicas alive"), "{error}");

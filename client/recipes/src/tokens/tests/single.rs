@@ -306,5 +306,5 @@ fn who_gives_back_what_is_not_there_any_more_is_told_so() {
 #[test]
 fn a_store_that_does_not_answer_is_unreachable_within_the_limit() {
     let (machine, model, _processes, [a, _]) = two(1);
-    scene::is_unreachable_within_the_limit(&machine, &model, &a);
+    test_support::is_unreachable_within_the_limit(&machine, &model, &a);
 }
