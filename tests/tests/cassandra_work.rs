@@ -320,7 +320,7 @@ impl Line {
         let entry = |line: &str| {
             let entry: Value = serde_json::from_str(line).unwrap();
             let text = |name: &str| entry[name].as_str().unwrap().to_owned();
-            (text("payload"), text("standing"), entry["attempts"].as_u64().unwrap())
+            (text("payload"), text("status"), entry["attempts"].as_u64().unwrap())
         };
         listed.out.lines().map(entry).collect()
     }

@@ -79,7 +79,7 @@ pub struct World<'m> {
 struct Node {
     config: ReplicaConfig,
     disk: VirtualDisk,
-    node_process: Option<Arc<NodeProcess>>,
+    process: Option<Arc<NodeProcess>>,
     starts: u64,
     rate: i32,
     /// The node was removed for ever.
@@ -151,7 +151,7 @@ impl<'m> World<'m> {
         let config = ReplicaConfig { node_id: id, members, join, ..self.settings.replica.clone() };
         let disk = self.empty_disk(id);
         self.pledges.stands_on(id, disk.clone());
-        let node = Node { config, disk, node_process: None, starts: 0, rate: 0, gone: false };
+        let node = Node { config, disk, process: None, starts: 0, rate: 0, gone: false };
         self.locked().insert(id, node);
     }
 
@@ -242,17 +242,13 @@ impl<'m> World<'m> {
             logs: Arc::clone(&self.logs),
             number: node.starts,
         };
-        node.node_process = Some(NodeProcess::begin(&process, start));
+        node.process = Some(NodeProcess::begin(&process, start));
     }
 
     /// How a process of a node keeps its scopes, and the tables as that node reaches them.
-    fn fallback_of(
-        &self,
-        id: u64,
-        node_process: u64,
-    ) -> Option<(FallbackSettings, Arc<dyn Database>)> {
+    fn fallback_of(&self, id: u64, start: u64) -> Option<(FallbackSettings, Arc<dyn Database>)> {
         let choices = &self.settings.fallback;
-        let chosen = usize::try_from(id + node_process).unwrap_or(0) % choices.len().max(1);
+        let chosen = usize::try_from(id + start).unwrap_or(0) % choices.len().max(1);
         choices.get(chosen).map(|terms| (*terms, self.keyspace.reached_by(Host::Node(id))))
     }
 
@@ -322,7 +318,7 @@ impl<'m> World<'m> {
         let mut nodes = self.locked();
         let node = nodes.get_mut(&id).expect("there is such a node");
         node.rate = faster_by;
-        if let Some(node_process) = &node.node_process {
+        if let Some(node_process) = &node.process {
             node_process.process.set_rate(faster_by);
         }
     }
@@ -550,7 +546,7 @@ impl<'m> World<'m> {
     }
 
     fn node_process(&self, id: u64) -> Option<Arc<NodeProcess>> {
-        self.locked().get(&id)?.node_process.clone()
+        self.locked().get(&id)?.process.clone()
     }
 
     fn parts(&self, id: u64) -> Option<Parts> {

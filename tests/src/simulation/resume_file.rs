@@ -29,7 +29,7 @@ pub enum ResumeFileError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is no resume_file.
+    /// The file was not written for this.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -61,7 +61,7 @@ pub struct ResumeFile {
 }
 
 impl ResumeFile {
-    /// The resume_file at `path`, or a new one that begins with `first_seed()`; `asked` is the first
+    /// The file at `path`, or a new one that begins with `first_seed()`; `asked` is the first
     /// seed that the caller asked for.
     ///
     /// # Errors
