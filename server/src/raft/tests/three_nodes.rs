@@ -7,6 +7,7 @@ use holdfast_core::{
     Acquired, Answer, Batch, COMMAND_VERSION_OLDEST, Command, Has, ImportRow, Item, Label,
     LockName, Rejection, RequestId, SessionId, Tenure, ValueChange,
 };
+use holdfast_mutants::Mutant;
 
 use super::cluster::{
     Cluster, acquire, commit, follows, has_session, open, open_session, outcome, submit,
@@ -374,6 +375,32 @@ async fn a_hand_over_that_reaches_nobody_ends_in_an_election_although_clients_go
     open(cluster.replica(new)).await;
     assert!(has_session(cluster.replica(new), session));
     cluster.shutdown().await;
+}
+
+/// The rule of the test above taken away: rounds go on, and the other nodes take them for a sign of life.
+#[tokio::test(start_paused = true)]
+async fn rounds_after_a_hand_over_keep_the_others_from_an_election() {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    holdfast_mutants::arm(Some(Mutant::RoundsAfterHandOver));
+
+    cluster.network.isolate(old);
+    cluster.replica(old).hand_over(Duration::from_millis(200)).await;
+    cluster.network.heal();
+    let asks = async {
+        loop {
+            let _ = cluster.replica(old).confirm().await;
+            cluster.runtime.sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let elected = holdfast_runtime::select! {
+        () = asks => unreachable!("it goes on"),
+        elected = cluster.runtime.timeout(Duration::from_secs(20), cluster.leader_after(tenure)) => elected.is_ok(),
+    };
+
+    holdfast_mutants::arm(None);
+    assert!(!elected, "nothing shows that the rule is missing");
 }
 
 /// Without pre-vote the member that was away would come back with a higher term and depose a leader
