@@ -155,7 +155,7 @@ fn locks_between_two_stores_break_no_invariant_however_often_they_change() {
 
 /// A run that does not end is given up, and named.
 #[test]
-fn lives_in_which_something_was_once_wrong_go_well() {
+fn runs_in_which_something_was_once_wrong_go_well() {
     for line in KEPT.lines().filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         let (how, seed) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());

@@ -173,7 +173,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if Cassandra gave no answer before wait ended, [`Error::Refused`] if it refuses a
+    /// [`Error::Unreachable`] if Cassandra gave no answer before `wait` was over, [`Error::Refused`] if it refuses a
     /// statement. After each the caller has no item.
     pub async fn next(&self, wait: Wait) -> Result<Option<WorkItem>> {
         let clock = &self.config.runtime.clock;
