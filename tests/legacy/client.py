@@ -6,7 +6,7 @@
     client.py tokens-lwt CONTACT_POINTS KEYSPACE GRACE_S HISTORY FIRST_CLIENT house
 
 RECIPE is lease, queue, shadow, tokens-lwt, tokens-optimistic, bakery (as the wiki has it) or bakery-php. `work`: so many threads acquire, hold and give back until SIGTERM, which ends them gracefully. `hold`: holds until it is killed.
-What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history.rs reads it. Prints `ready`, or `held`.
+What its threads ask, are told and believe stands in HISTORY, a record a line, as tests/src/history/mod.rs reads it. Prints `ready`, or `held`.
 """
 import faulthandler
 import json

@@ -2,7 +2,7 @@
 //! frozen, killed or replaced by a test.
 //!
 //! `holdfast-cassandra-holder RECIPE CONTACT_POINTS KEYSPACE TTL_S SKEW_S HISTORY CLIENT_ID`, then either
-//! (RECIPE may be `fallback@ENDPOINTS`: a process of the scope of `tests/src/fallback.rs`.)
+//! (RECIPE may be `fallback@ENDPOINTS`: a process of the scope of `tests/src/fallback/mod.rs`.)
 //! `hold NAME`: prints `held` once it holds, and `lost` when it does not any more, or
 //! `work NAME…`: prints `ready`, acquires and gives back until SIGTERM, and ends with nothing left behind; or
 //! `work-in MODE ENDPOINTS SCOPE NAME…`: the same as a process of a scope that moves.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// Repeats the kept runs, and returns the table of what was found. A mutant that no kept run finds fails the test.
 fn found_again(more: &[&str]) -> String {
-    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulated_runs/mutants.txt");
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulated/simulated_runs/mutants.txt");
     let mut replay = Command::new(env!("CARGO_BIN_EXE_holdfast-mutants"));
 
     let output = replay.args(["--replay", kept]).args(more).output().expect("it starts");

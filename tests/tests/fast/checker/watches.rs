@@ -1,7 +1,7 @@
 //! Histories of what watches report. `w` watches all names; its report of a lock begins with the
 //! index of the log.
 
-use crate::lines::{RIGHT, broken, judge};
+use super::lines::{RIGHT, broken, judge};
 
 /// Two clients acquire and release, a third one looks in the end, and the watch reports all of it.
 const PLAIN: &str = "0 w watches 1 j

@@ -5,15 +5,10 @@
 //! (all of them) or `|` (any); one that ends with `~` is shared.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
-#[path = "checker/imports.rs"]
 mod imports;
-#[path = "checker/lines.rs"]
 mod lines;
-#[path = "checker/store.rs"]
 mod store;
-#[path = "checker/vocabulary.rs"]
 mod vocabulary;
-#[path = "checker/watches.rs"]
 mod watches;
 
 use lines::{RIGHT, broken, judge};

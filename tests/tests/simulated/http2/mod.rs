@@ -10,15 +10,10 @@
     reason = "helpers of a test tell what they find, and fail it by a panic"
 )]
 
-#[path = "http2/node.rs"]
 mod node;
-#[path = "http2/run.rs"]
 mod run;
-#[path = "http2/stage.rs"]
 mod stage;
-#[path = "http2/unary.rs"]
 mod unary;
-#[path = "http2/wire.rs"]
 mod wire;
 
 use std::time::Duration;

@@ -244,7 +244,7 @@ fn every_test_named_in_the_documents_exists() -> Result {
 /// A mutant without a kept run names the test that shows it, and the file of that test arms it.
 #[test]
 fn every_test_that_shows_a_mutant_exists_and_arms_it() -> Result {
-    let kept = read("tests/tests/simulated_runs/mutants.txt")?;
+    let kept = read("tests/tests/simulated/simulated_runs/mutants.txt")?;
     let lines = kept.lines().filter(|line| !line.starts_with('#'));
     let sources = PACKAGES.map(rust_files).into_iter().collect::<Result<Vec<_>>>()?;
     let mut missing = Vec::new();

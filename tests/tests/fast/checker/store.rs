@@ -1,7 +1,7 @@
 //! Histories of what is observed besides the clients: resources behind fencing tokens, expiries,
 //! nodes, free locks, and what the store owes while no fault is active.
 
-use crate::lines::{RIGHT, broken, judge};
+use super::lines::{RIGHT, broken, judge};
 
 // --- right ones
 

@@ -407,7 +407,7 @@ mod tests {
     /// Later releases find these rows in the tables of earlier ones.
     #[test]
     fn a_row_that_names_no_cluster_is_written_as_0_1_wrote_it() {
-        let kept = include_str!("../../tests/fixtures/0.1/rows.cql");
+        let kept = include_str!("../../../tests/fixtures/0.1/rows.cql");
         for (mode, epoch, beat) in [
             (Mode::Preparing, 1, 0),
             (Mode::Native, 3, 7),

@@ -7,7 +7,6 @@
     reason = "helpers of a test fail it by a panic"
 )]
 
-#[path = "lock_command/descendants.rs"]
 mod descendants;
 
 use std::path::Path;

@@ -7,9 +7,7 @@
     reason = "helpers of a test fail it by a panic"
 )]
 
-#[path = "bad_input/several.rs"]
 mod several;
-#[path = "bad_input/values.rs"]
 mod values;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Histories of readers, sets, `any` and values: right ones that look odd, and for each check one
 //! that is wrong in exactly one way.
 
-use crate::lines::{RIGHT, broken, judge};
+use super::lines::{RIGHT, broken, judge};
 
 // --- right ones
 

@@ -18,11 +18,8 @@
     reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
-#[path = "migrate_fallback_faults/flapping.rs"]
 mod flapping;
-#[path = "migrate_fallback_faults/rates.rs"]
 mod rates;
-#[path = "migrate_fallback_faults/readers.rs"]
 mod readers;
 
 use std::time::Duration;

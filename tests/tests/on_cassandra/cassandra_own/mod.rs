@@ -7,9 +7,7 @@
     reason = "helpers of tests stop the test when something is not as it must be"
 )]
 
-#[path = "cassandra_own/lease.rs"]
 mod lease;
-#[path = "cassandra_own/queue.rs"]
 mod queue;
 
 use std::time::Duration;

@@ -17,7 +17,7 @@ const SECONDS: u64 = 90;
 /// So many are made, whatever time they take.
 const LEAST: u64 = 10;
 /// Runs that once found a bug, one a line, each with the bug.
-const KEPT: &str = include_str!("simulated_runs/kept.txt");
+const KEPT: &str = include_str!("kept.txt");
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)

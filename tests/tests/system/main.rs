@@ -1,0 +1,19 @@
+//! Suites on real processes. One test at a time: each fills two cores.
+
+mod bad_input;
+mod bench;
+mod chaos;
+mod crashes;
+mod demo;
+mod everyday;
+mod examples;
+mod foreign_client;
+mod formation;
+mod imports;
+mod leases;
+mod lock_command;
+mod membership;
+mod readme;
+mod recovery;
+mod vocabulary;
+mod watching;
