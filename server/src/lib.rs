@@ -9,18 +9,15 @@
 pub mod authority;
 mod bytes_budget;
 pub mod config;
-pub mod consensus;
-pub mod error;
 pub mod exit;
 pub mod http;
 pub mod incoming;
 pub mod listen;
-pub mod members;
 pub mod metrics;
 pub mod node;
 pub mod open_files;
-pub mod raft;
 pub mod rpc;
 pub mod session;
-pub mod storage;
 pub mod telemetry;
+
+pub use holdfast_replication::{consensus, error, members, raft, storage};

@@ -6,7 +6,7 @@
 //!   another snapshot, and so on (I31). This is checked when the answer to the last of its chunks arrives: the leader has waited for it
 //!   until then.
 //!
-//! Both checks know what is promised (`server/src/raft/log_keeper.rs`), and nothing of how it is done.
+//! Both checks know what is promised (`server/replication/src/raft/log_keeper.rs`), and nothing of how it is done.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -8,7 +8,7 @@
 //! It also finds a refusal on those connections that is never allowed: of the release of a grant,
 //! because the server is overloaded (I31). A message that is sent again after a resume is another
 //! matter: the copies of a session may wait together, and one too many is refused
-//! (`server/src/raft/admission.rs`).
+//! (`server/replication/src/raft/admission.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -89,7 +89,7 @@ impl Stage<'_> {
         let was_explained =
             lock(&self.looks).explained_ends.get(&id).is_some_and(|before| before == why);
         let is_storage = matches!(self.world.ended(id), Some(Ended::Storage(_)));
-        // As after a minute of waiting for a descriptor (`server/src/storage/files.rs`).
+        // As after a minute of waiting for a descriptor (`server/replication/src/storage/files.rs`).
         let lacks_files = lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR);
         was_explained || lacks_files || is_storage && (hangs || lock(&self.starved).contains(&id))
     }

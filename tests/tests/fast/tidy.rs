@@ -34,7 +34,7 @@ const DESIGN: &str = "docs/design";
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 14] = [
     "proto",
     "proto/types",
     "runtime",
@@ -42,6 +42,7 @@ const PACKAGES: [&str; 13] = [
     "keyspace",
     "server",
     "server/core",
+    "server/replication",
     "client",
     "client/guard",
     "client/recipes",
@@ -398,7 +399,8 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-model", ""),
         ("holdfast-api", ""),
         ("holdfast-keyspace", "runtime"),
-        ("holdfast-server", "keyspace core mutants proto runtime"),
+        ("holdfast-replication", "core mutants proto runtime"),
+        ("holdfast-server", "keyspace core mutants proto replication runtime"),
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime"),
@@ -436,7 +438,7 @@ fn the_core_links_only_what_is_pure() -> Result {
 fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
     let mut product = String::new();
     for folder in
-        ["server/src", "server/core/src", "client/src", "client/guard/src", "client/recipes/src"]
+        ["server/src", "server/core/src", "server/replication/src", "client/src", "client/guard/src", "client/recipes/src"]
     {
         for (_, text) in rust_files(folder)? {
             product.extend(code(&text));
@@ -515,13 +517,17 @@ fn strangers(folder: &str, name: &str, homes: &[&str]) -> Result<Vec<String>> {
 
 #[test]
 fn only_the_raft_module_names_openraft() -> Result {
-    assert_eq!(strangers("server/src", "openraft", &["server/src/raft"])?, NONE);
+    assert_eq!(strangers("server/src", "openraft", &[])?, NONE);
+    let home = ["server/replication/src/raft"];
+    assert_eq!(strangers("server/replication/src", "openraft", &home)?, NONE);
     Ok(())
 }
 
 #[test]
 fn only_the_storage_module_names_sled() -> Result {
-    assert_eq!(strangers("server/src", "sled", &["server/src/storage"])?, NONE);
+    assert_eq!(strangers("server/src", "sled", &[])?, NONE);
+    let home = ["server/replication/src/storage"];
+    assert_eq!(strangers("server/replication/src", "sled", &home)?, NONE);
     Ok(())
 }
 

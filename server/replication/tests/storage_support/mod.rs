@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use bytes::Bytes;
-use holdfast_server::storage::{Done, Fault, LogId, Record, RecordKind, StoreOptions};
+use holdfast_replication::storage::{Done, Fault, LogId, Record, RecordKind, StoreOptions};
 
 /// A reproducible source of numbers (splitmix64); a suite prints the seed it began with.
 pub(crate) struct Draw(pub(crate) u64);

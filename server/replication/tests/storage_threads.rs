@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
-use holdfast_server::storage::Store;
+use holdfast_replication::storage::Store;
 use storage_support::{options, record, wait};
 use tempfile::TempDir;
 

@@ -405,7 +405,7 @@ mod tests {
         let vote = encode_vote(StoredVote { term: 9, node_id: Some(2), committed: true });
 
         let now = format!("group of records: {}\nvote: {}\n", hex::encode(&now), hex::encode(vote));
-        assert_eq!(include_str!("../../../tests/fixtures/0.1/stored.txt"), now);
+        assert_eq!(include_str!("../../../../tests/fixtures/0.1/stored.txt"), now);
         let kept = now.lines().next().and_then(|line| line.rsplit(' ').next());
         let kept = Bytes::from(hex::decode(kept.unwrap()).unwrap());
         assert_eq!(decode_group(&kept), Ok(records));

@@ -20,7 +20,6 @@ use crate::raft::wire::{self, Malformed};
 use crate::raft::{
     Fault, MemoryNetwork, MemoryStore, Peer, PeerError, Replica, ReplicaConfig, ReplicaStore,
 };
-use crate::session::fake::on_virtual_time;
 
 /// Longest time for a call or a stop, virtual time.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -357,4 +356,9 @@ fn no_sequence_of_messages_brings_a_member_down() {
             alone.check().await
         })
     });
+}
+
+fn on_virtual_time<T>(run: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(run)
 }

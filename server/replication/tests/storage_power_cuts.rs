@@ -29,7 +29,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use holdfast_server::storage::{Done, LogId, LogStore, Record, Store, StoredVote};
+use holdfast_replication::storage::{Done, LogId, LogStore, Record, Store, StoredVote};
 use storage_support::{Draw, options, record};
 use tempfile::TempDir;
 

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
-use holdfast_server::storage::{
+use holdfast_replication::storage::{
     ClusterId, Fault, LogId, Member, OpenError, PromiseError, SNAPSHOT_CHUNK, Stage, Store,
     StoreOptions, StoredVote,
 };

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use holdfast_server::storage::{
+use holdfast_replication::storage::{
     ClusterId, LogId, Member, OpenError, Record, Stage, Store, StoreOptions, StoredVote,
 };
 use tempfile::TempDir;

@@ -12,8 +12,8 @@ mod storage_support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 
-use holdfast_server::raft::ReplicaStore;
-use holdfast_server::storage::{
+use holdfast_replication::raft::ReplicaStore;
+use holdfast_replication::storage::{
     GROUP_BYTES, LogId, LogMirror, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store,
     StoredVote,
 };
@@ -159,7 +159,7 @@ fn acknowledgements_come_in_the_order_of_submission<S: Subject>() {
     for index in 0..200_u64 {
         let order = Arc::clone(&order);
         let send = send.clone();
-        let done: holdfast_server::storage::Done = Box::new(move |outcome| {
+        let done: holdfast_replication::storage::Done = Box::new(move |outcome| {
             outcome.unwrap();
             order.lock().unwrap().push(index);
             drop(send);

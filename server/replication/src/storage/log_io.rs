@@ -24,7 +24,7 @@ pub enum Operation {
 pub type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// The storage of the log. One conformance suite holds for every implementation
-/// (`server/tests/storage_conformance.rs`).
+/// (`server/replication/tests/storage_conformance.rs`).
 ///
 /// # Promises
 ///
