@@ -140,7 +140,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 ///
 /// Those of [`propose`]; [`ProposeError::VersionNotKnown`] if a member did not report the version within
 /// five seconds.
-pub(crate) async fn propose_when_known(
+pub async fn propose_when_known(
     consensus: &dyn Consensus,
     runtime: &Runtime,
     command: Command,
