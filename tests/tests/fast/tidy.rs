@@ -437,9 +437,14 @@ fn the_core_links_only_what_is_pure() -> Result {
 #[test]
 fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
     let mut product = String::new();
-    for folder in
-        ["server/src", "server/core/src", "server/replication/src", "client/src", "client/guard/src", "client/recipes/src"]
-    {
+    for folder in [
+        "server/src",
+        "server/core/src",
+        "server/replication/src",
+        "client/src",
+        "client/guard/src",
+        "client/recipes/src",
+    ] {
         for (_, text) in rust_files(folder)? {
             product.extend(code(&text));
         }

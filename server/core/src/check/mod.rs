@@ -116,7 +116,7 @@ impl LockTable {
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | index | counts, bytes, holds by token, marks and the values at their locks agree with the records |
     ///
-    /// `tests/properties.rs` checks against its model what needs two states: stamps, order of
+    /// `tests/properties` checks against its model what needs two states: stamps, order of
     /// grants, answers to retries, what makes a value suspect.
     ///
     /// # Errors

@@ -1,17 +1,11 @@
 //! The lock table again, written as plainly as possible: lists, searched from the front. It shares
 //! no code with the core except the contract's types (commands, events, rejections).
 
-#[path = "model/grants.rs"]
 mod grants;
-#[path = "model/imports.rs"]
 mod imports;
-#[path = "model/requests.rs"]
 mod requests;
-#[path = "model/scopes.rs"]
 mod scopes;
-#[path = "model/size.rs"]
 mod size;
-#[path = "model/values.rs"]
 mod values;
 
 use holdfast_core::{

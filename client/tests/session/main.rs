@@ -7,19 +7,14 @@
 )]
 
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
+#[path = "../scripted/mod.rs"]
 mod scripted;
 
-#[path = "session/overload.rs"]
 mod overload;
-#[path = "session/places.rs"]
 mod places;
-#[path = "session/resumes.rs"]
 mod resumes;
-#[path = "session/scopes.rs"]
 mod scopes;
-#[path = "session/several.rs"]
 mod several;
-#[path = "session/values.rs"]
 mod values;
 
 use std::sync::Arc;

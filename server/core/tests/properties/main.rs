@@ -22,11 +22,8 @@ use holdfast_core::{
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
-#[path = "properties/met.rs"]
 mod met;
-#[path = "properties/model.rs"]
 mod model;
-#[path = "properties/traffic.rs"]
 mod traffic;
 
 use met::Met;
