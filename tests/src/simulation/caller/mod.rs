@@ -327,12 +327,13 @@ impl Caller {
     }
 
     /// Releases until there is an answer, or the session may be over. The first of several calls
-    /// may have done it.
+    /// may have done it. What is lost by then is released as lost.
     async fn release(&self, session: &Session, holding: &Holding) {
         let token = holding.token;
+        let lost = !self.note(session, holding);
         loop {
             self.write(What::Release { token, names: Vec::new() });
-            let release = Some(Release { token, ..Release::default() });
+            let release = Some(Release { token, lost, ..Release::default() });
             let asked = ReleaseRequest { session: Some(session.key()), done_below: 0, release };
             let call = self.line.ask(ANSWERED_WITHIN, |calls, node| async move {
                 calls.release(&node, asked).await
