@@ -48,7 +48,7 @@ fn assert_tells_of_damage(error: &OpenError, case: &str) {
 #[test]
 fn the_folders_that_0_1_left_open_with_their_snapshot_and_the_log_after_it() {
     for (folder, node_id) in [("one-node", 1), ("node-1", 1), ("node-2", 2), ("node-3", 3)] {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/0.1");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/0.1");
         let copy = Image::of(&fixtures.join(folder)).restore();
 
         let store = Store::open(copy.path(), StoreOptions { node_id, ..options() }).unwrap();

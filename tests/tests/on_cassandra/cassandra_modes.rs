@@ -211,7 +211,7 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
     let (report, records) = party.judge_and_keep();
     let (to_us, to_them) = legacy::passed(&records, OLD);
     println!("{to_us} times from an old client to ours, {to_them} back: {report}");
-    assert!(to_us >= 4 && to_them >= 4 && report.tally.safe_holds > 200, "{report}");
+    assert!(to_us >= 4 && to_them >= 4 && report.tally.safe_holds > 50, "{report}");
 }
 
 /// A process that ends without taking back its row: the row is in the way for its TTL, and no longer.

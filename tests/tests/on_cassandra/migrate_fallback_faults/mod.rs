@@ -3,7 +3,7 @@
 //! which a leader wants to change. Every run writes a history, which the judge of all runs checks; the tokens of every name have to rise
 //! over all of it.
 //!
-//! All of it is in `tests/run full`. With every change the test of schedules in `simulated_runs.rs`
+//! All of it is in `tests/run full`. With every change the test of schedules in `tests/tests/simulated/simulated_runs`
 //! (`locks_between_two_stores_break_no_invariant_however_often_they_change`) makes four runs of `switches`. Its faults are
 //! drawn among leaders that are killed, paused, or cut off from members, clients or Cassandra, all servers down for longer than W, and clocks
 //! that change their rates within the allowance. `migrate_fallback` kills all real servers.
