@@ -448,7 +448,8 @@ impl Suite {
     fn new(ignored: Option<&'static str>) -> Self {
         let folder = TempDir::new().unwrap();
         let shim = folder.path().join("lostwrite.so");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/lostwrite/lostwrite.c");
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/lostwrite/lostwrite.c");
         let built = Command::new("cc")
             .args(["-O2", "-shared", "-fPIC", "-o"])
             .args([&shim, &source])
