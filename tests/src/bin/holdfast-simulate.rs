@@ -70,8 +70,8 @@ struct Arguments {
     /// Fail if all runs together saw less than the figures of docs/reliability.md rest on.
     #[arg(long)]
     demand: bool,
-    /// Count the runs in this file, and go on where an earlier run of the same build stopped:
-    /// --runs is how many runs all of them make together.
+    /// Count the runs in this file, and go on where an earlier run of a build that behaves the same
+    /// stopped (forty runs are compared first): --runs is how many runs all of them make together.
     #[arg(long, conflicts_with = "seed")]
     resume: Option<PathBuf>,
 }
@@ -132,16 +132,20 @@ fn print_shorter(plan: &Plan) {
     }
 }
 
+fn jobs(arguments: &Arguments) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    arguments.jobs.unwrap_or_else(cores)
+}
+
 /// The runs that the command line asks for.
 fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Many {
         first_seed,
         runs: arguments.runs,
         within: arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes.max(0.0) * 60.0)),
         at_least: 0,
         failures: arguments.failures,
-        jobs: arguments.jobs.unwrap_or(cores),
+        jobs: jobs(arguments),
         clocks,
         schedule: arguments.schedule,
         first_stream: arguments.first_stream,
@@ -151,8 +155,9 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
 
 fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     let resume_file = arguments.resume.as_deref();
-    let resume_file = resume_file
-        .map(|path| ResumeFile::open(path, arguments.first_seed, simulation::fresh_seed));
+    let resume_file = resume_file.map(|path| {
+        ResumeFile::open(path, arguments.first_seed, simulation::fresh_seed, jobs(arguments))
+    });
     let resume_file = match resume_file.transpose() {
         Ok(resume_file) => resume_file,
         Err(error) => return wrong(&error),

@@ -1,5 +1,5 @@
-//! Counts of simulated runs over several invocations of one program, in a file: for a long run that
-//! may be interrupted.
+//! Counts of simulated runs over several invocations, in a file: for a long run that is interrupted, for
+//! days too, while builds follow each other that behave the same.
 
 use std::fs;
 use std::io;
@@ -9,20 +9,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::SimulatedRun;
 use super::counts::Counts;
 use super::many::{Failed, Many, Outcome, run_many};
+use super::{Clocks, Plan, SimulatedRun, run_traced};
 
 /// The number of runs between two writes of the file.
 const CHUNK: u64 = 100;
+/// The runs that two builds have to make alike, step by step.
+const SAMPLE: std::ops::Range<u64> = 31_000_000_000..31_000_000_040;
 
 /// Why a long run cannot continue an earlier one. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeFileError {
-    /// Runs of two builds, or from two first seeds, are not added up: the figure would stand for
-    /// neither.
+    /// Runs of builds that behave differently, or from two first seeds, are not added up: the figure
+    /// would stand for neither.
     #[error(
-        "{} counts runs of another build, or from another first seed; name another file to begin anew",
+        "{} counts runs of a build that behaves differently, or from another first seed; name another file to begin anew",
         path.display()
     )]
     OfAnother {
@@ -52,8 +54,9 @@ pub enum ResumeFileError {
 pub struct ResumeFile {
     #[serde(skip)]
     path: PathBuf,
-    /// SHA-256 of the program: a figure belongs to one build.
-    program: String,
+    /// SHA-256 of the digests of the runs of [`SAMPLE`]: a figure belongs to one behaviour. A build
+    /// that differs from an earlier one where none of these runs comes is not told from it.
+    behaviour: String,
     first_seed: u64,
     counts: Counts,
     failed: Vec<Failed>,
@@ -62,7 +65,7 @@ pub struct ResumeFile {
 
 impl ResumeFile {
     /// The file at `path`, or a new one that begins with `first_seed()`; `asked` is the first
-    /// seed that the caller asked for.
+    /// seed that the caller asked for. Makes the runs of the sample first, on `jobs` threads.
     ///
     /// # Errors
     ///
@@ -71,15 +74,14 @@ impl ResumeFile {
         path: &Path,
         asked: Option<u64>,
         first_seed: impl FnOnce() -> u64,
+        jobs: usize,
     ) -> Result<Self, ResumeFileError> {
-        let io = |source| ResumeFileError::Io { path: path.to_path_buf(), source };
-        let program = hex::encode(Sha256::digest(fs::read("/proc/self/exe").map_err(io)?));
-        Self::of_program(path, program, asked, first_seed)
+        Self::of_behaviour(path, behaviour_of_sample(jobs), asked, first_seed)
     }
 
-    fn of_program(
+    fn of_behaviour(
         path: &Path,
-        program: String,
+        behaviour: String,
         asked: Option<u64>,
         first_seed: impl FnOnce() -> u64,
     ) -> Result<Self, ResumeFileError> {
@@ -89,13 +91,13 @@ impl ResumeFile {
                 let first_seed = asked.unwrap_or_else(first_seed);
                 let (counts, failed, took) = Default::default();
                 let path = path.to_path_buf();
-                return Ok(Self { path, program, first_seed, counts, failed, took });
+                return Ok(Self { path, behaviour, first_seed, counts, failed, took });
             }
             Err(source) => return Err(ResumeFileError::Io { path: path.to_path_buf(), source }),
         };
         let found: Self = serde_json::from_str(&text)
             .map_err(|source| ResumeFileError::Unreadable { path: path.to_path_buf(), source })?;
-        if found.program != program || asked.is_some_and(|asked| asked != found.first_seed) {
+        if found.behaviour != behaviour || asked.is_some_and(|asked| asked != found.first_seed) {
             return Err(ResumeFileError::OfAnother { path: path.to_path_buf() });
         }
         Ok(Self { path: path.to_path_buf(), ..found })
@@ -163,6 +165,22 @@ impl ResumeFile {
     }
 }
 
+/// What this build does in the runs of [`SAMPLE`], every step of which goes into a run's digest.
+fn behaviour_of_sample(jobs: usize) -> String {
+    let digest_of = |seed| run_traced(&Plan::draw(seed, Clocks::Within), false).digest;
+    let seeds: Vec<u64> = SAMPLE.collect();
+    let digests: Vec<u64> = std::thread::scope(|scope| {
+        let parts = seeds.chunks(seeds.len().div_ceil(jobs.max(1)));
+        let threads: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().map(|&seed| digest_of(seed)).collect()))
+            .collect();
+        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined.flat_map(|part: Result<Vec<u64>, _>| part.unwrap_or_default()).collect()
+    });
+    let bytes: Vec<u8> = digests.iter().flat_map(|digest| digest.to_be_bytes()).collect();
+    hex::encode(Sha256::digest(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,11 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_goes_on_where_it_stopped_with_the_same_build_and_seed_only() {
+    fn a_ledger_goes_on_where_it_stopped_with_the_same_behaviour_and_seed_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("runs.json");
-        let open =
-            |program: &str, asked| ResumeFile::of_program(&path, program.into(), asked, || 40);
+        let open = |behaviour: &str, asked| {
+            ResumeFile::of_behaviour(&path, behaviour.into(), asked, || 40)
+        };
         let mut resume_file = open("one", None).unwrap();
         resume_file.take(ran(100));
         resume_file.save().unwrap();
