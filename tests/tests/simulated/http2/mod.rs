@@ -440,7 +440,7 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
 /// Seeds that every test run repeats.
 const KEPT: [u64; 2] = [1, 2];
 /// The number of runs from fresh seeds; `HOLDFAST_HTTP2_RUNS` overrides it.
-const FRESH: u64 = 4;
+const FRESH: u64 = 2;
 
 fn fresh() -> u64 {
     let asked = std::env::var("HOLDFAST_HTTP2_RUNS").ok();
