@@ -9,8 +9,6 @@ use tokio::sync::watch;
 
 use super::alarms::Alarms;
 use super::database::{Database, Fault, StatementCounts, Tables};
-use super::lock_task::LockTaskConfig;
-use super::owner::Signature;
 use super::row_timing::RowTiming;
 use super::statement::Ident;
 use crate::{Error, Result};
@@ -22,8 +20,9 @@ use holdfast_guard::default_label;
 pub struct Cassandra {
     tables: Arc<Tables>,
     runtime: Runtime,
-    alarms: Arc<Alarms>,
-    tasks: watch::Sender<usize>,
+    pub(crate) alarms: Arc<Alarms>,
+    /// How many tasks of its lockers run.
+    pub(crate) tasks: watch::Sender<usize>,
 }
 
 impl Cassandra {
@@ -64,34 +63,21 @@ impl Cassandra {
     /// The error that a caller gets for a fault of a call that began at `began`.
     pub(crate) fn failed(&self, fault: Fault, began: Instant) -> Error {
         match fault {
-            Fault::Unknown(last) | Fault::NotDone(last) => {
-                let waited = self.runtime.clock.now().saturating_since(began);
-                Error::Unreachable { endpoints: self.tables.endpoints(), waited, last }
-            }
+            Fault::Unknown(last) | Fault::NotDone(last) => self.unreachable(began, last),
             Fault::Refused(message) => Error::invalid(message),
         }
     }
 
-    /// Draws the signature under which a locker of these options writes.
-    pub(crate) fn sign(&self, options: &LockerOptions) -> Signature {
-        Signature::draw(&options.service, &*self.runtime.rng)
+    /// The error of a call that began at `began` and waits no longer; `last` says why it has no answer.
+    pub(crate) fn unreachable(&self, began: Instant, last: String) -> Error {
+        let waited = self.runtime.clock.now().saturating_since(began);
+        Error::Unreachable { endpoints: self.nodes(), waited, last }
     }
 
     /// The name of a recipe on these tables in the table of modes.
     pub(crate) fn recipe(&self, recipe: &str, tables: &[&Ident]) -> String {
         let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
         recipe_on(recipe, &self.tables.keyspace(), &tables)
-    }
-
-    pub(crate) fn config(&self, options: &LockerOptions) -> Result<LockTaskConfig> {
-        Ok(LockTaskConfig {
-            runtime: self.runtime.clone(),
-            timing: RowTiming::new(options.ttl, options.max_skew)?,
-            alarms: self.alarms.clone(),
-            tasks: self.tasks.clone(),
-            answer_limit: options.answer_limit,
-            endpoints: self.tables.endpoints().into(),
-        })
     }
 }
 
@@ -117,7 +103,7 @@ pub struct LockerOptions {
     pub(crate) service: String,
     ttl: Duration,
     max_skew: Duration,
-    answer_limit: Duration,
+    pub(crate) answer_limit: Duration,
 }
 
 impl Default for LockerOptions {
@@ -174,5 +160,12 @@ impl LockerOptions {
     pub fn answer_limit(mut self, limit: Duration) -> Self {
         self.answer_limit = limit;
         self
+    }
+
+    /// # Errors
+    ///
+    /// As of [`RowTiming::new`].
+    pub(crate) fn timing(&self) -> Result<RowTiming> {
+        RowTiming::new(self.ttl, self.max_skew)
     }
 }

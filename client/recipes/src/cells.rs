@@ -8,88 +8,15 @@
 //! - The article's lemma 1 (thesis, §5.1): of two clients that each have a write acknowledged and then read the row, at
 //!   least one sees both. So of all clients whose cells are in the row, at most one finds its own alone.
 
-use std::sync::Arc;
-use std::time::Duration;
+use holdfast_runtime::Instant;
 
-use holdfast_runtime::{Instant, Runtime};
-
-use super::cassandra::{Cassandra, LockerOptions};
 use super::database::{Fault, Row, Tables};
-use super::lock_task::{Attempt, LockTaskConfig};
-use super::locker::{RemoteGuard, Wait};
-use super::owner::{OwnerId, Signature, Writer};
-use super::stamps::Stamps;
+use super::locker_base::LockerBase;
+use super::owner::OwnerId;
 use super::statement::{Action, Ident, Statement, Value};
 use crate::Result;
-use crate::check_lock_name;
 
-/// What all attempts of a locker share.
-#[derive(Clone)]
-pub(super) struct CellLocker {
-    cassandra: Cassandra,
-    pub(super) config: LockTaskConfig,
-    signature: Signature,
-    stamps: Arc<Stamps>,
-}
-
-impl CellLocker {
-    /// # Errors
-    ///
-    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew make no sense together.
-    pub(super) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
-        Ok(Self {
-            cassandra: cassandra.clone(),
-            config: cassandra.config(options)?,
-            signature: cassandra.sign(options),
-            stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
-        })
-    }
-
-    /// The same locker writing as that writer, and the recipe's name for these tables.
-    pub(super) fn written_by(
-        &self,
-        writer: &Writer,
-        recipe: &str,
-        tables: &[&Ident],
-    ) -> (Self, String) {
-        let signature = self.signature.of_writer(writer);
-        (Self { signature, ..self.clone() }, self.cassandra.recipe(recipe, tables))
-    }
-
-    /// The cells of a new attempt.
-    pub(super) fn cells(&self, lock_id: &str, columns: CellColumns) -> OwnCells {
-        OwnCells {
-            tables: self.cassandra.tables().clone(),
-            runtime: self.config.runtime.clone(),
-            stamps: self.stamps.clone(),
-            columns,
-            lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.config.runtime.rng),
-            ttl: self.config.timing.ttl(),
-        }
-    }
-
-    /// # Errors
-    ///
-    /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
-    pub(super) async fn acquire<R: Attempt>(
-        &self,
-        lock_id: &str,
-        wait: Wait,
-        attempt: impl FnOnce() -> R,
-    ) -> Result<RemoteGuard> {
-        check_lock_name(lock_id)?;
-        let service = self.signature.service();
-        self.config.acquire(lock_id, service, wait, attempt(), Arc::default()).await
-    }
-
-    /// How many statements were sent so far.
-    #[cfg(test)]
-    pub(super) fn sent(&self) -> u64 {
-        self.cassandra.statements().sent
-    }
-}
-
+/// The columns of tables whose rows are cells.
 #[derive(Clone, Debug)]
 pub(super) struct CellColumns {
     /// The column with the lock's name.
@@ -102,13 +29,10 @@ pub(super) struct CellColumns {
 
 /// The cells of one attempt, in the rows of one lock.
 pub(super) struct OwnCells {
-    tables: Arc<Tables>,
-    pub(super) runtime: Runtime,
-    stamps: Arc<Stamps>,
-    columns: CellColumns,
-    lock: String,
+    pub(super) base: LockerBase,
+    pub(super) columns: CellColumns,
+    pub(super) lock: String,
     pub(super) owner: OwnerId,
-    pub(super) ttl: Duration,
 }
 
 /// The owners of the cells in a row.
@@ -129,6 +53,15 @@ impl Seen {
 }
 
 impl OwnCells {
+    /// The cells of a new attempt.
+    pub(super) fn new(base: &LockerBase, lock_id: &str, columns: CellColumns) -> Self {
+        Self { base: base.clone(), columns, lock: lock_id.to_owned(), owner: base.owner() }
+    }
+
+    fn tables(&self) -> &Tables {
+        self.base.cassandra.tables()
+    }
+
     fn cell(&self, table: &Ident, name: &str, action: Action) -> Statement {
         let key = vec![
             (self.columns.key.clone(), Value::from(self.lock.as_str())),
@@ -137,20 +70,29 @@ impl OwnCells {
         Statement::new(table.clone(), key, action)
     }
 
-    /// Writes a cell with a TTL; returns the instant before the write was sent.
+    /// Writes a cell with a TTL and the owner as its content; returns the instant before the write was sent.
     ///
     /// # Errors
     ///
     /// [`Fault`]; after [`Fault::Unknown`] the cell may be there, or may appear later.
     pub(super) async fn put(&self, table: &Ident, name: &str) -> Result<Instant, Fault> {
-        let value = |column: &Ident| (column.clone(), Some(Value::from(self.owner.as_str())));
+        self.put_value(table, name, Value::from(self.owner.as_str())).await
+    }
+
+    /// The same with another content.
+    pub(super) async fn put_value(
+        &self,
+        table: &Ident,
+        name: &str,
+        value: Value,
+    ) -> Result<Instant, Fault> {
         let action = Action::Put {
-            cells: self.columns.value.iter().map(value).collect(),
-            ttl_s: i32::try_from(self.ttl.as_secs()).unwrap_or(i32::MAX),
-            at_us: self.stamps.next(),
+            cells: self.columns.value.iter().cloned().zip([Some(value)]).collect(),
+            ttl_s: self.base.timing.ttl_s(),
+            at_us: self.base.stamps.next(),
         };
-        let started = self.runtime.clock.now();
-        self.tables.write(self.cell(table, name, action)).await?;
+        let started = self.base.now();
+        self.tables().write(self.cell(table, name, action)).await?;
         Ok(started)
     }
 
@@ -160,8 +102,8 @@ impl OwnCells {
     }
 
     pub(super) async fn erase(&self, table: &Ident, name: &str) -> Result<(), Fault> {
-        let action = Action::Erase { at_us: self.stamps.next() };
-        self.tables.write(self.cell(table, name, action)).await
+        let action = Action::Erase { at_us: self.base.stamps.next() };
+        self.tables().write(self.cell(table, name, action)).await
     }
 
     pub(super) async fn erase_owner(&self, table: &Ident) -> Result<(), Fault> {
@@ -174,7 +116,7 @@ impl OwnCells {
         let columns = [column].into_iter().chain(value).cloned().collect();
         let key = vec![(key.clone(), Value::from(self.lock.as_str()))];
         let action = Action::First { columns, limit };
-        self.tables.scan(Statement::new(table.clone(), key, action)).await
+        self.tables().scan(Statement::new(table.clone(), key, action)).await
     }
 
     /// The owners of cells in a row whose cells are named by their owner. A name that is not text

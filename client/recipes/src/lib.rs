@@ -40,6 +40,7 @@ pub mod fallback;
 pub mod lease;
 mod lock_task;
 mod locker;
+mod locker_base;
 pub mod modes;
 mod native;
 mod opening;

@@ -23,19 +23,16 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_mutants::mutant;
-use holdfast_runtime::{Clock, Instant, Runtime, select};
+use holdfast_runtime::{Clock, Instant, select};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::alarms::Alarms;
 use super::database::Fault;
 use super::locker::{Held, RemoteGuard, Wait};
+use super::locker_base::LockerBase;
 use super::owner::thread_id;
-use super::row_timing::RowTiming;
-use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result};
-use holdfast_guard::Backoff;
-use holdfast_guard::Span;
-use holdfast_guard::{Holder, Safety};
+use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use holdfast_guard::{Backoff, Holder, Safety, Span};
 
 /// The longest pause between two attempts at a lock that another owner holds (DESIGN §9).
 const POLL_MAX: Duration = Duration::from_secs(2);
@@ -97,20 +94,6 @@ pub(crate) enum Left {
     NotHad,
 }
 
-/// What all locks of one locker share.
-#[derive(Clone)]
-pub(crate) struct LockTaskConfig {
-    pub(crate) runtime: Runtime,
-    pub(crate) timing: RowTiming,
-    pub(crate) alarms: Arc<Alarms>,
-    /// How many of its tasks run.
-    pub(crate) tasks: watch::Sender<usize>,
-    /// How long a call that does not wait may take to get an answer.
-    pub(crate) answer_limit: Duration,
-    /// Where the database is, for errors.
-    pub(crate) endpoints: Arc<[String]>,
-}
-
 /// How the last attempt ended, for the error of a caller that stops waiting.
 #[derive(Clone, Debug, Default)]
 enum Progress {
@@ -123,23 +106,22 @@ enum Progress {
     Failed(String),
 }
 
-impl LockTaskConfig {
-    /// Acquires the lock for `service` by `recipe`. `renew_now` triggers an immediate renewal.
+impl LockerBase {
+    /// Acquires the lock by `recipe`. `renew_now` triggers an immediate renewal.
     ///
     /// Dropping the future takes everything back.
     ///
     /// # Errors
     ///
     /// As of [`RemoteLocker::acquire`](super::RemoteLocker::acquire).
-    pub(crate) async fn acquire<A: Attempt>(
+    pub(crate) async fn hold<A: Attempt>(
         &self,
         lock_id: &str,
-        service: &str,
         wait: Wait,
         recipe: A,
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
-        let began = self.runtime.clock.now();
+        let began = self.now();
         let stop = CancellationToken::new();
         // Dropped with this future, or moved into the guard.
         let stopper = stop.clone().drop_guard();
@@ -148,47 +130,45 @@ impl LockTaskConfig {
         let progress = watch::Sender::new(Progress::default());
         let seen = progress.subscribe();
         let task = LockTask {
-            _counted: Counted::new(&self.tasks),
-            config: self.clone(),
+            _counted: Counted::new(&self.cassandra.tasks),
+            base: self.clone(),
             recipe,
             waits: wait.waits(),
             stop,
             progress,
             renew_now,
         };
-        self.runtime.spawn("holdfast-lock", task.keep(answer, ended)).detach();
+        self.runtime().spawn("holdfast-lock", task.keep(answer, ended)).detach();
         let limit = wait.limit(self.answer_limit).map(|limit| began + limit);
         let granted = select! {
             granted = answered => granted.unwrap_or(Err(Error::Closed)),
-            () = passing(limit, &*self.runtime.clock) => {
+            () = passing(limit, &*self.runtime().clock) => {
                 Err(self.given_up(lock_id, began, wait, &seen.borrow()))
             }
         };
         let granted = granted.map_err(|error| self.named(error, lock_id, began, wait))?;
         let Granted { safety, token, lasts } = granted;
-        let hold = Hold { safety, token, lasts, config: self.clone(), _stopper: stopper };
-        Ok(RemoteGuard::new(lock_id, service, Box::new(RowHold { hold, end })))
+        let hold = Hold { safety, token, lasts, base: self.clone(), _stopper: stopper };
+        Ok(RemoteGuard::new(lock_id, self.signature.service(), Box::new(RowHold { hold, end })))
     }
 
     /// The error for a caller whose limit passed without a grant.
     fn given_up(&self, lock_id: &str, began: Instant, wait: Wait, progress: &Progress) -> Error {
-        let waited = self.runtime.clock.now().saturating_since(began);
         let last = match progress {
             Progress::HeldBy(owner) => {
-                let waited = wait.waits().then_some(waited);
+                let waited = wait.waits().then(|| self.now().saturating_since(began));
                 return not_granted(lock_id, owner.as_deref(), waited);
             }
             Progress::Failed(fault) => fault.clone(),
             Progress::Begun => "no answer yet".into(),
         };
-        Error::Unreachable { endpoints: self.endpoints.to_vec(), waited, last }
+        self.cassandra.unreachable(began, last)
     }
 
     /// Adds the name and the waiting time, which the lock task does not know.
     fn named(&self, error: Error, lock_id: &str, began: Instant, wait: Wait) -> Error {
         let Error::NotGranted { holders, .. } = error else { return error };
-        let waited = self.runtime.clock.now().saturating_since(began);
-        let waited = wait.waits().then_some(waited);
+        let waited = wait.waits().then(|| self.now().saturating_since(began));
         Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
     }
 }
@@ -226,7 +206,7 @@ impl Drop for Counted {
 
 struct LockTask<A> {
     _counted: Counted,
-    config: LockTaskConfig,
+    base: LockerBase,
     recipe: A,
     waits: bool,
     stop: CancellationToken,
@@ -242,9 +222,9 @@ impl<A: Attempt> LockTask<A> {
     ) {
         match self.acquire().await {
             Ok(Some((safety, started))) => {
-                let alarm = self.config.alarms.watch(safety.clone());
+                let alarm = self.base.cassandra.alarms.watch(safety.clone());
                 let token = self.recipe.token();
-                let lasts = self.recipe.lasts(self.config.timing.ttl());
+                let lasts = self.recipe.lasts(self.base.timing.ttl());
                 if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
                     self.hold(&safety, started).await;
                 }
@@ -263,7 +243,7 @@ impl<A: Attempt> LockTask<A> {
 
     /// Attempts until it holds the lock; `None` if the caller has given up.
     async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>> {
-        let rng = self.config.runtime.rng.clone();
+        let rng = self.base.runtime().rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
         let mut usual = || pauses.next(&*rng);
         while !self.stop.is_cancelled() {
@@ -289,7 +269,7 @@ impl<A: Attempt> LockTask<A> {
                     self.progress.send_replace(Progress::HeldBy(owner));
                     after
                 }
-                Err(Fault::Refused(message)) => return Err(refused(message)),
+                Err(Fault::Refused(message)) => return Err(Error::invalid(message)),
                 Err(fault) => {
                     self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
                     usual()
@@ -297,7 +277,7 @@ impl<A: Attempt> LockTask<A> {
             };
             select! {
                 () = self.stop.cancelled() => {}
-                () = self.config.runtime.sleep(pause) => {}
+                () = self.base.runtime().sleep(pause) => {}
             }
         }
         Ok(None)
@@ -305,8 +285,8 @@ impl<A: Attempt> LockTask<A> {
 
     /// `None` if the answer took so long that nothing is certain any more.
     fn safe_from(&mut self, started: Instant) -> Option<Arc<Safety>> {
-        let clock = self.config.runtime.clock.clone();
-        let span = Span::new(self.config.timing.safe_until(started));
+        let clock = self.base.runtime().clock.clone();
+        let span = Span::new(self.base.timing.safe_until(started));
         let safety = Safety::within(span).map(Arc::new)?;
         self.recipe.begins(&safety);
         safety.publish(false);
@@ -315,9 +295,9 @@ impl<A: Attempt> LockTask<A> {
 
     /// Renews until the guard is gone or the lock is lost.
     async fn hold(&mut self, safety: &Safety, mut started: Instant) {
-        let clock = self.config.runtime.clock.clone();
+        let clock = self.base.runtime().clock.clone();
         let mut retries = Backoff::new(POLL_MAX);
-        let mut due = self.config.timing.renew_at(started);
+        let mut due = self.base.timing.renew_at(started);
         while safety.is_safe(&*clock) {
             select! {
                 () = self.stop.cancelled() => return,
@@ -329,22 +309,22 @@ impl<A: Attempt> LockTask<A> {
                 // The task woke too late. Not every recipe's renewal checks that there is a hold left to renew.
                 break;
             }
-            let worry_at = self.config.timing.jeopardy_from(started);
+            let worry_at = self.base.timing.jeopardy_from(started);
             let asked = clock.now();
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
                 Renewal::Applied(sent) => {
                     started = started.max(sent);
-                    safety.extend(self.config.timing.safe_until(started), &*clock);
+                    safety.extend(self.base.timing.safe_until(started), &*clock);
                     safety.publish(false);
                     retries.reset();
-                    due = self.config.timing.renew_at(started);
+                    due = self.base.timing.renew_at(started);
                 }
                 Renewal::Gone => return safety.end(GuardState::Lost(LostReason::Revoked)),
                 Renewal::Unknown => {
                     if mutant!(RecipeUnknownRenewalCounts) {
-                        safety.extend(self.config.timing.safe_until(asked), &*clock);
+                        safety.extend(self.base.timing.safe_until(asked), &*clock);
                     }
-                    due = clock.now() + retries.next(&*self.config.runtime.rng);
+                    due = clock.now() + retries.next(&*self.base.runtime().rng);
                 }
             }
         }
@@ -353,8 +333,8 @@ impl<A: Attempt> LockTask<A> {
 
     /// Takes back what the recipe wrote; retries for as long as it can still be there.
     async fn give_back(&mut self) -> Result<Left, Fault> {
-        let runtime = self.config.runtime.clone();
-        let until = runtime.clock.now() + self.config.timing.ttl();
+        let runtime = self.base.runtime().clone();
+        let until = runtime.clock.now() + self.base.timing.ttl();
         let mut retries = Backoff::new(POLL_MAX);
         loop {
             match self.recipe.give_back().await {
@@ -382,10 +362,6 @@ async fn renewed<A: Attempt>(
     renewal.await
 }
 
-fn refused(message: String) -> Error {
-    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
-}
-
 /// What the lock task hands to the caller.
 struct Granted {
     safety: Arc<Safety>,
@@ -398,7 +374,7 @@ struct Hold {
     safety: Arc<Safety>,
     token: Option<FencingToken>,
     lasts: Duration,
-    config: LockTaskConfig,
+    base: LockerBase,
     _stopper: DropGuard,
 }
 
@@ -420,7 +396,7 @@ impl Held for RowHold {
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.hold.config.runtime.clock
+        &*self.hold.base.runtime().clock
     }
 
     fn token(&self) -> Option<FencingToken> {
@@ -434,7 +410,7 @@ impl Held for RowHold {
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let Self { hold, end } = *self;
-            let (safety, runtime) = (hold.safety.clone(), hold.config.runtime.clone());
+            let (safety, runtime) = (hold.safety.clone(), hold.base.runtime().clone());
             if !safety.is_safe(&*runtime.clock) {
                 // The deadline has passed, and no alarm has reported it yet.
                 safety.end(GuardState::Lost(LostReason::DeadlinePassed));

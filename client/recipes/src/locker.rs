@@ -105,10 +105,6 @@ pub struct OnCassandra {
 }
 
 impl OnCassandra {
-    pub(crate) fn new(locker: impl RemoteLocker + 'static, recipe: String) -> Self {
-        Self { locker: Arc::new(locker), recipe }
-    }
-
     /// The same recipe behind another locker, which locks by this one.
     #[must_use]
     pub fn wrapped(

@@ -25,7 +25,6 @@ const TRY_PAUSE: Duration = Duration::from_millis(50);
 /// One attempt.
 pub(super) struct BakeryAttempt {
     cells: Cells,
-    timing: RowTiming,
     /// Whether it stays in line behind others.
     waits: bool,
     ticket: Option<Ticket>,
@@ -49,20 +48,16 @@ struct Ticket {
 type Choosers = BTreeSet<String>;
 
 impl BakeryAttempt {
-    pub(super) fn new(cells: Cells, timing: RowTiming, waits: bool) -> Self {
-        Self {
-            cells,
-            timing,
-            waits,
-            ticket: None,
-            first: None,
-            flag_may_be_up: false,
-            has_written: false,
-        }
+    pub(super) fn new(cells: Cells, waits: bool) -> Self {
+        Self { cells, waits, ticket: None, first: None, flag_may_be_up: false, has_written: false }
     }
 
     fn now(&self) -> Instant {
-        self.cells.clock.now()
+        self.cells.own.base.now()
+    }
+
+    fn timing(&self) -> RowTiming {
+        self.cells.own.base.timing
     }
 
     /// The steps before a number is drawn; `Some` if drawing has to wait.
@@ -70,7 +65,7 @@ impl BakeryAttempt {
         if !self.waits {
             // In no article: a number behind others gains nothing.
             let line = self.cells.line().await?;
-            if let Some(other) = line.other_than(self.cells.owner.as_str()) {
+            if let Some(other) = line.other_than(self.cells.own.owner.as_str()) {
                 return Ok(Some(held_by(other)));
             }
         }
@@ -92,13 +87,13 @@ impl BakeryAttempt {
             return Err(Fault::Refused(format!(
                 "table {}: lock {:?} has the highest number there is; delete its row, once nobody is in line",
                 self.cells.names.numbers.as_str(),
-                self.cells.lock,
+                self.cells.own.lock,
             )));
         };
         let sent = self.cells.put_number(number).await?;
         // Without the flag another client may have looked in between, drawn a higher number, and
         // taken the lock.
-        if self.now() >= self.timing.safe_until(raised) {
+        if self.now() >= self.timing().safe_until(raised) {
             return Err(Fault::NotDone(
                 "drawing a number took longer than the flag is certain to stand".into(),
             ));
@@ -114,7 +109,7 @@ impl BakeryAttempt {
     async fn write_again(&mut self) -> Result<Option<Instant>, Fault> {
         let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
-        if self.now() >= self.timing.safe_until(sent) {
+        if self.now() >= self.timing().safe_until(sent) {
             self.ticket = None;
             return Ok(None);
         }
@@ -125,7 +120,7 @@ impl BakeryAttempt {
 
     /// A waiter renews its number as a holder does.
     async fn keep_in_line(&mut self) -> Result<(), Fault> {
-        let is_due = |ticket: &Ticket| self.now() >= self.timing.renew_at(ticket.sent);
+        let is_due = |ticket: &Ticket| self.now() >= self.timing().renew_at(ticket.sent);
         if self.ticket.as_ref().is_some_and(is_due) {
             self.write_again().await?;
         }
@@ -158,7 +153,7 @@ impl BakeryAttempt {
             if one.is_none() || self.waits || looks >= TRY_LOOKS {
                 return Ok(one);
             }
-            self.cells.clock.sleep_until(self.now() + TRY_PAUSE).await;
+            self.cells.own.base.runtime().clock.sleep_until(self.now() + TRY_PAUSE).await;
         }
     }
 
@@ -186,7 +181,7 @@ impl BakeryAttempt {
         let Some(Ticket { number, sent, .. }) = self.ticket else {
             return Ok(Reached::HeldBy { owner: None, again: None });
         };
-        match line.turn_of(self.cells.owner.as_str(), number) {
+        match line.turn_of(self.cells.own.owner.as_str(), number) {
             Turn::Ours => Ok(Reached::Hold { started: sent }),
             Turn::NotThere => {
                 self.ticket = None;
@@ -207,7 +202,7 @@ impl BakeryAttempt {
     /// Waits for another client, and looks again before its number is due for a renewal, at the latest.
     fn behind(&self, owner: &str, pause_max: Duration) -> Reached {
         let due = |ticket: &Ticket| {
-            self.timing.renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
+            self.timing().renew_at(ticket.sent).saturating_since(self.now()).min(pause_max)
         };
         Reached::HeldBy { owner: Some(owner.to_owned()), again: self.ticket.as_ref().map(due) }
     }

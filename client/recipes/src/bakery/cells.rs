@@ -3,27 +3,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use holdfast_runtime::{Clock, Instant};
+use holdfast_runtime::Instant;
 
 use super::line::Line;
 use super::{BakeryForm, BakeryTables};
-use crate::database::{Fault, Row, Tables};
-use crate::owner::OwnerId;
-use crate::stamps::Stamps;
-use crate::statement::{Action, Ident, Statement, Value};
+use crate::cells::OwnCells;
+use crate::database::{Fault, Row};
+use crate::statement::{Ident, Value};
 
 /// The most cells that a row may have: a client has to look at all of them.
 const ROW_MAX: i32 = 10_000;
 
 /// The cells of one attempt.
 pub(super) struct Cells {
-    pub(super) tables: Arc<Tables>,
+    pub(super) own: OwnCells,
     pub(super) names: Arc<BakeryTables>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) stamps: Arc<Stamps>,
-    pub(super) lock: String,
-    pub(super) owner: OwnerId,
-    pub(super) ttl_s: i32,
 }
 
 impl Cells {
@@ -55,11 +49,11 @@ impl Cells {
     }
 
     pub(super) async fn erase_number(&self) -> Result<(), Fault> {
-        self.erase(&self.names.numbers).await
+        self.own.erase_owner(&self.names.numbers).await
     }
 
     pub(super) async fn erase_flag(&self) -> Result<(), Fault> {
-        self.erase(&self.names.choosing).await
+        self.own.erase_owner(&self.names.choosing).await
     }
 
     /// All numbers of the lock.
@@ -90,7 +84,7 @@ impl Cells {
             let Some(id) = row.text(&self.names.column) else { continue };
             let is_up =
                 self.is_up(&row).ok_or_else(|| self.unreadable(choosing, id, "has no flag"))?;
-            if is_up && id != self.owner.as_str() {
+            if is_up && id != self.own.owner.as_str() {
                 up.insert(id.to_owned());
             }
         }
@@ -112,44 +106,19 @@ impl Cells {
         }
     }
 
-    /// Writes a cell with a TTL, and with this process' own timestamp: its later write wins, in
-    /// whatever order the two arrive.
     async fn put(&self, table: &Ident, value: Value) -> Result<Instant, Fault> {
-        let action = Action::Put {
-            cells: vec![(self.names.value.clone(), Some(value))],
-            ttl_s: self.ttl_s,
-            at_us: self.stamps.next(),
-        };
-        let sent = self.clock.now();
-        self.tables.write(self.own(table, action)).await.map(|()| sent)
-    }
-
-    async fn erase(&self, table: &Ident) -> Result<(), Fault> {
-        let action = Action::Erase { at_us: self.stamps.next() };
-        self.tables.write(self.own(table, action)).await
-    }
-
-    fn own(&self, table: &Ident, action: Action) -> Statement {
-        let own = (self.names.column.clone(), Value::from(self.owner.as_str()));
-        Statement::new(table.clone(), vec![self.key(), own], action)
-    }
-
-    fn key(&self) -> (Ident, Value) {
-        (self.names.key.clone(), Value::from(self.lock.as_str()))
+        self.own.put_value(table, self.own.owner.as_str(), value).await
     }
 
     /// All cells of the lock's row, at QUORUM.
     async fn row(&self, table: &Ident) -> Result<Vec<Row>, Fault> {
-        let columns = vec![self.names.column.clone(), self.names.value.clone()];
-        let action = Action::First { columns, limit: ROW_MAX + 1 };
-        let rows =
-            self.tables.scan(Statement::new(table.clone(), vec![self.key()], action)).await?;
+        let rows = self.own.first(table, ROW_MAX + 1).await?;
         // More cells than a line has: clients behind the end of the read would be overlooked.
         if rows.len() > usize::try_from(ROW_MAX).unwrap_or(usize::MAX) {
             return Err(Fault::Refused(format!(
                 "table {}: lock {:?} has more than {ROW_MAX} cells; delete those whose owners are gone",
                 table.as_str(),
-                self.lock,
+                self.own.lock,
             )));
         }
         Ok(rows)
@@ -160,7 +129,7 @@ impl Cells {
             "table {}: lock {:?}: {id:?} {what}, so nobody can say who is first; delete that cell, once its \
              owner is gone",
             table.as_str(),
-            self.lock,
+            self.own.lock,
         ))
     }
 }

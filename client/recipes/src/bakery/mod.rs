@@ -95,14 +95,13 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::lock_task::LockTaskConfig;
+use super::cells::{CellColumns, OwnCells};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
-use super::owner::{OwnerId, Signature, Writer};
+use super::locker_base::LockerBase;
+use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
-use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::Result;
-use crate::check_lock_name;
 use attempt::BakeryAttempt;
 use cells::Cells;
 
@@ -203,11 +202,8 @@ impl BakeryTables {
 /// Locks by the bakery; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Bakery {
-    cassandra: Cassandra,
-    config: LockTaskConfig,
+    base: LockerBase,
     tables: Arc<BakeryTables>,
-    signature: Signature,
-    stamps: Arc<Stamps>,
 }
 
 impl Bakery {
@@ -221,44 +217,26 @@ impl Bakery {
         options: &LockerOptions,
         tables: BakeryTables,
     ) -> Result<Self> {
-        Ok(Self {
-            cassandra: cassandra.clone(),
-            config: cassandra.config(options)?,
-            tables: Arc::new(tables),
-            signature: cassandra.sign(options),
-            stamps: Arc::new(Stamps::micros(cassandra.runtime().clock.clone())),
-        })
+        Ok(Self { base: LockerBase::new(cassandra, options)?, tables: Arc::new(tables) })
     }
 
     fn attempt(&self, lock_id: &str, wait: Wait) -> BakeryAttempt {
-        let cells = Cells {
-            tables: self.cassandra.tables().clone(),
-            names: self.tables.clone(),
-            clock: self.config.runtime.clock.clone(),
-            stamps: self.stamps.clone(),
-            lock: lock_id.to_owned(),
-            owner: OwnerId::draw(&self.signature, &*self.config.runtime.rng),
-            ttl_s: self.config.timing.ttl_s(),
-        };
-        BakeryAttempt::new(cells, self.config.timing, wait.waits())
+        let BakeryTables { key, column, value, .. } = (*self.tables).clone();
+        let own =
+            OwnCells::new(&self.base, lock_id, CellColumns { key, column, value: Some(value) });
+        BakeryAttempt::new(Cells { own, names: self.tables.clone() }, wait.waits())
     }
 }
 
 impl RemoteLocker for Bakery {
     fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(async move {
-            check_lock_name(lock_id)?;
-            let attempt = self.attempt(lock_id, wait);
-            let service = self.signature.service();
-            self.config.acquire(lock_id, service, wait, attempt, Arc::default()).await
-        })
+        Box::pin(self.base.acquire(lock_id, wait, move || self.attempt(lock_id, wait)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let signature = self.signature.of_writer(writer);
+        let base = self.base.written_by(writer);
         let BakeryTables { numbers, choosing, .. } = &*self.tables;
-        let recipe = self.cassandra.recipe(Recipe::Bakery.family(), &[numbers, choosing]);
-        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
+        self.base.built_on(Recipe::Bakery, &[numbers, choosing], Self { base, ..self.clone() })
     }
 }
 

@@ -55,9 +55,9 @@ use holdfast_runtime::select;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::lease::LeaseTable;
-use super::lock_task::{LockTaskConfig, passing};
+use super::lock_task::passing;
 use super::locker::{RemoteGuard, RemoteLocker, Wait};
-use super::owner::Signature;
+use super::locker_base::LockerBase;
 use super::statement::{Ident, Value};
 use crate::check_lock_name;
 use crate::{Error, Result};
@@ -98,9 +98,7 @@ impl FallbackOptions {
 /// Locks the names of one scope in Cassandra while it serves them. Cheap to clone: clones share one reader of the row.
 #[derive(Clone)]
 pub(crate) struct Fallback {
-    cassandra: Cassandra,
-    config: LockTaskConfig,
-    signature: Signature,
+    base: LockerBase,
     leases: Arc<LeaseTable>,
     watcher: AuthorityWatcher,
 }
@@ -120,13 +118,11 @@ impl Fallback {
             let message = "a scope with fallback is a prefix of names, not all names".to_owned();
             return Err(Error::InvalidConfig { message });
         }
-        let config = cassandra.config(&options.lease)?;
+        let base = LockerBase::new(cassandra, &options.lease)?;
         let (tables, runtime) = (cassandra.tables().clone(), cassandra.runtime().clone());
         let authority = Authority::new(tables, runtime.clock.clone(), scope);
         Ok(Self {
-            cassandra: cassandra.clone(),
-            config,
-            signature: cassandra.sign(&options.lease),
+            base,
             leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
             watcher: AuthorityWatcher::new(authority, runtime),
         })
@@ -139,22 +135,18 @@ impl Fallback {
 
     async fn acquire(&self, lock_id: &str, wait: Wait) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
-        let runtime = self.config.runtime.clone();
-        let began = runtime.clock.now();
-        let deadline = wait.limit(self.config.answer_limit).map(|limit| began + limit);
+        let began = self.base.now();
+        let deadline = wait.limit(self.base.answer_limit).map(|limit| began + limit);
         let acquiring = self.watcher.acquiring();
         select! {
             () = self.watcher.served() => {}
-            () = passing(deadline, &*runtime.clock) => {
-                let waited = runtime.clock.now().saturating_since(began);
-                let endpoints = self.cassandra.nodes();
-                return Err(Error::Unreachable { endpoints, waited, last: self.watcher.why_not() });
+            () = passing(deadline, &*self.base.runtime().clock) => {
+                return Err(self.base.cassandra.unreachable(began, self.watcher.why_not()));
             }
         }
-        let wait = wait.until(deadline, runtime.clock.now());
+        let wait = wait.until(deadline, self.base.now());
         let row = FallbackRow::new(self, lock_id, acquiring);
-        let service = self.signature.service();
-        self.config.acquire(lock_id, service, wait, row, Arc::default()).await
+        self.base.hold(lock_id, wait, row, Arc::default()).await
     }
 
     /// The cluster whose leaders keep the scope's authority row, if the last read showed it.

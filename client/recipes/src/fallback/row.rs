@@ -3,24 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_runtime::Rng;
-
 use super::Fallback;
-use super::authority_watcher::{Acquiring, AuthorityWatcher, Holding};
+use super::authority_watcher::{Acquiring, Holding};
 use super::fence;
 use super::row_view::Permit;
 use crate::FencingToken;
-use crate::database::{Fault, Tables};
-use crate::lease::{LeaseRow, LeaseTable};
+use crate::database::Fault;
+use crate::lease::LeaseRow;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
-use crate::owner::{OwnerId, Signature};
-use crate::statement::{Ident, Value};
 use holdfast_guard::Safety;
 
 /// See the module.
 pub(super) struct FallbackRow {
-    rows: Rows,
-    watcher: AuthorityWatcher,
+    of: Fallback,
+    name: String,
     lease: LeaseRow,
     /// A lease that the attempt has to give back before it requests anything else.
     given_up: Option<LeaseRow>,
@@ -30,34 +26,12 @@ pub(super) struct FallbackRow {
     acquiring: Option<Acquiring>,
 }
 
-/// Where the leases of one lock are, and which owner writes them.
-struct Rows {
-    tables: Arc<Tables>,
-    leases: Arc<LeaseTable>,
-    partition: Vec<(Ident, Value)>,
-    name: String,
-    signature: Signature,
-    ttl_s: i32,
-    rng: Arc<dyn Rng>,
-}
-
 impl FallbackRow {
     pub(super) fn new(of: &Fallback, name: &str, acquiring: Acquiring) -> Self {
-        let rng = of.config.runtime.rng.clone();
-        let ttl_s = of.config.timing.ttl_s();
-        let rows = Rows {
-            tables: of.cassandra.tables().clone(),
-            leases: of.leases.clone(),
-            partition: of.partition_of(name),
-            name: name.to_owned(),
-            signature: of.signature.clone(),
-            ttl_s,
-            rng,
-        };
         Self {
-            watcher: of.watcher.clone(),
-            lease: rows.fresh(),
-            rows,
+            of: of.clone(),
+            name: name.to_owned(),
+            lease: fresh(of, name),
             given_up: None,
             drawn: None,
             holding: None,
@@ -69,7 +43,7 @@ impl FallbackRow {
     /// before a delete is answered, because a delete that is applied late must not hit it.
     async fn give_up(&mut self) -> Result<(), Fault> {
         self.take_back().await?;
-        self.given_up = Some(std::mem::replace(&mut self.lease, self.rows.fresh()));
+        self.given_up = Some(std::mem::replace(&mut self.lease, fresh(&self.of, &self.name)));
         self.take_back().await
     }
 
@@ -83,14 +57,9 @@ impl FallbackRow {
     }
 }
 
-impl Rows {
-    /// A lease with a new owner id.
-    fn fresh(&self) -> LeaseRow {
-        let owner = OwnerId::draw(&self.signature, &*self.rng);
-        let (tables, leases) = (self.tables.clone(), self.leases.clone());
-        LeaseRow::new(tables, leases, &self.name, owner, self.ttl_s, Arc::default())
-            .within(self.partition.clone())
-    }
+/// A lease with a new owner id.
+fn fresh(of: &Fallback, name: &str) -> LeaseRow {
+    LeaseRow::new(&of.base, &of.leases, name, Arc::default()).within(of.partition_of(name))
 }
 
 impl Attempt for FallbackRow {
@@ -98,7 +67,7 @@ impl Attempt for FallbackRow {
     /// the lease. If one of them has no answer, the next attempt begins with the lease again, and the number is spent.
     async fn advance(&mut self) -> Result<Reached, Fault> {
         // The read is older than the lease, so the hold's time counts from before the hold began.
-        let permit = match self.watcher.permit() {
+        let permit = match self.of.watcher.permit() {
             Ok(permit) => permit,
             Err(why) => {
                 self.give_up().await?;
@@ -108,10 +77,10 @@ impl Attempt for FallbackRow {
         self.take_back().await?;
         let attempted = self.lease.advance().await?;
         let Reached::Hold { .. } = attempted else { return Ok(attempted) };
-        let number = fence::draw(&self.rows.tables, &self.rows.name).await?;
+        let number = fence::draw(self.of.base.cassandra.tables(), &self.name).await?;
         let number = u64::try_from(number).ok();
         let token = number.and_then(|number| FencingToken::new(permit.epoch, number));
-        let token = token.ok_or_else(|| fence::used_up(&self.rows.name))?;
+        let token = token.ok_or_else(|| fence::used_up(&self.name))?;
         self.drawn = Some((token, permit));
         match self.lease.renew().await {
             Renewal::Applied(started) => Ok(Reached::Hold { started }),
@@ -122,14 +91,14 @@ impl Attempt for FallbackRow {
 
     fn begins(&mut self, safety: &Arc<Safety>) {
         let Some((token, permit)) = self.drawn else { return };
-        self.holding = Some(self.watcher.holds(token, permit, safety.clone()));
-        if self.watcher.is_in_time(safety) {
+        self.holding = Some(self.of.watcher.holds(token, permit, safety.clone()));
+        if self.of.watcher.is_in_time(safety) {
             self.acquiring = None;
         }
     }
 
     fn lasts(&self, ttl: Duration) -> Duration {
-        self.watcher.hold_lasts().min(ttl)
+        self.of.watcher.hold_lasts().min(ttl)
     }
 
     fn token(&self) -> Option<FencingToken> {

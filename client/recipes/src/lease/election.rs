@@ -17,7 +17,7 @@ use crate::database::{Fault, Row};
 use crate::locker::{RemoteGuard, Wait};
 use crate::owner::thread_id;
 use crate::statement::{Action, Statement, Value};
-use crate::{Error, RefusalReason, Result};
+use crate::{Error, Result};
 use holdfast_guard::Backoff;
 
 /// The longest pause between two reads of an observer; a waiter has the same.
@@ -57,23 +57,18 @@ impl Lease {
     /// the read.
     pub async fn leader(&self, name: &str) -> Result<Option<Leader>> {
         check_lock_name(name)?;
-        let limit = self.config.answer_limit;
-        let asked = self.ask_for_leader(name);
-        let answer = self
-            .config
-            .runtime
-            .timeout(limit, asked)
-            .await
-            .unwrap_or(Err(Retry::Later("no answer yet".into())));
-        answer.map_err(|retry| retry.into_error(self, limit))
+        let began = self.base.now();
+        let asked = self.base.runtime().timeout(self.base.answer_limit, self.ask_for_leader(name));
+        let answer = asked.await.unwrap_or(Err(Fault::NotDone("no answer yet".into())));
+        answer.map_err(|fault| self.base.cassandra.failed(fault, began))
     }
 
-    async fn ask_for_leader(&self, name: &str) -> std::result::Result<Option<Leader>, Retry> {
+    async fn ask_for_leader(&self, name: &str) -> Result<Option<Leader>, Fault> {
         let columns = vec![self.table.owner.clone(), self.table.value.clone()];
         let key = vec![(self.table.name.clone(), Value::from(name))];
         let action = Action::SelectSerial { columns };
         let statement = Statement::new(self.table.table.clone(), key, action);
-        let row = self.cassandra.tables().read(statement).await.map_err(Retry::from)?;
+        let row = self.base.cassandra.tables().read(statement).await?;
         Ok(row.and_then(|row| self.leader_in(&row)))
     }
 
@@ -81,37 +76,6 @@ impl Lease {
         let owner = row.text(&self.table.owner)?.to_owned();
         let value = row.text(&self.table.value).map(str::to_owned);
         Some(Leader { name: thread_id(&owner).to_owned(), owner, value })
-    }
-}
-
-/// Whether a read that failed is worth a retry.
-enum Retry {
-    Later(String),
-    Never(String),
-}
-
-impl From<Fault> for Retry {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Unknown(message) | Fault::NotDone(message) => Self::Later(message),
-            Fault::Refused(message) => Self::Never(message),
-        }
-    }
-}
-
-impl Retry {
-    fn into_error(self, lease: &Lease, waited: Duration) -> Error {
-        match self {
-            Self::Later(last) => {
-                Error::Unreachable { endpoints: lease.config.endpoints.to_vec(), waited, last }
-            }
-            Self::Never(message) => Error::Refused {
-                reason: RefusalReason::Invalid,
-                message,
-                limit: None,
-                retry_after: None,
-            },
-        }
     }
 }
 
@@ -187,7 +151,7 @@ impl Observer {
     /// [`Error::Refused`] if Cassandra refuses the read.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         check_lock_name(&self.name)?;
-        let runtime = self.lease.config.runtime.clone();
+        let runtime = self.lease.base.runtime().clone();
         let mut pauses = Backoff::new(LOOK_EVERY_MAX);
         loop {
             match self.lease.ask_for_leader(&self.name).await {
@@ -196,8 +160,8 @@ impl Observer {
                     self.last.clone_from(&leader);
                     return Ok(leader);
                 }
-                Ok(_) | Err(Retry::Later(_)) => {}
-                Err(never) => return Err(never.into_error(&self.lease, Duration::ZERO)),
+                Ok(_) | Err(Fault::Unknown(_) | Fault::NotDone(_)) => {}
+                Err(Fault::Refused(message)) => return Err(Error::invalid(message)),
             }
             runtime.sleep(pauses.next(&*runtime.rng)).await;
         }

@@ -53,9 +53,9 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::lock_task::LockTaskConfig;
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
-use super::owner::{OwnerId, Signature, Writer};
+use super::locker_base::LockerBase;
+use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
@@ -145,10 +145,8 @@ impl LeaseTable {
 /// Locks by the lease recipe; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Lease {
-    cassandra: Cassandra,
-    config: LockTaskConfig,
+    base: LockerBase,
     table: Arc<LeaseTable>,
-    signature: Signature,
 }
 
 impl Lease {
@@ -158,12 +156,7 @@ impl Lease {
     ///
     /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew do not fit together.
     pub fn new(cassandra: &Cassandra, options: &LockerOptions, table: LeaseTable) -> Result<Self> {
-        Ok(Self {
-            cassandra: cassandra.clone(),
-            config: cassandra.config(options)?,
-            table: Arc::new(table),
-            signature: cassandra.sign(options),
-        })
+        Ok(Self { base: LockerBase::new(cassandra, options)?, table: Arc::new(table) })
     }
 
     async fn acquire_with(
@@ -174,15 +167,8 @@ impl Lease {
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
         check_lock_name(name)?;
-        let row = LeaseRow::new(
-            self.cassandra.tables().clone(),
-            self.table.clone(),
-            name,
-            OwnerId::draw(&self.signature, &*self.cassandra.runtime().rng),
-            self.config.timing.ttl_s(),
-            value,
-        );
-        self.config.acquire(name, self.signature.service(), wait, row, renew_now).await
+        let row = LeaseRow::new(&self.base, &self.table, name, value);
+        self.base.hold(name, wait, row, renew_now).await
     }
 }
 
@@ -192,9 +178,8 @@ impl RemoteLocker for Lease {
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let signature = self.signature.of_writer(writer);
-        let recipe = self.cassandra.recipe(Recipe::Lease.family(), &[&self.table.table]);
-        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
+        let base = self.base.written_by(writer);
+        self.base.built_on(Recipe::Lease, &[&self.table.table], Self { base, ..self.clone() })
     }
 }
 

@@ -8,18 +8,18 @@ use tokio::sync::watch;
 use super::LeaseTable;
 use crate::database::{Conditional, Fault, Row, Tables};
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
+use crate::locker_base::LockerBase;
 use crate::owner::OwnerId;
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 
 /// One row, and what one attempt knows of it.
 pub(crate) struct LeaseRow {
-    tables: Arc<Tables>,
+    base: LockerBase,
     columns: Arc<LeaseTable>,
     /// The columns of the partition key before the name; empty if the name alone is the key.
     within: Vec<(Ident, Value)>,
     name: String,
     owner: OwnerId,
-    ttl_s: i32,
     value: Arc<WantedValue>,
     /// Another client had the row, or an outcome is open: read before the next insert.
     look_first: bool,
@@ -79,20 +79,17 @@ enum Seen {
 impl LeaseRow {
     /// Sends no statement yet.
     pub(crate) fn new(
-        tables: Arc<Tables>,
-        columns: Arc<LeaseTable>,
+        base: &LockerBase,
+        columns: &Arc<LeaseTable>,
         name: &str,
-        owner: OwnerId,
-        ttl_s: i32,
         value: Arc<WantedValue>,
     ) -> Self {
         Self {
-            tables,
-            columns,
+            base: base.clone(),
+            columns: columns.clone(),
             within: Vec::new(),
             name: name.to_owned(),
-            owner,
-            ttl_s,
+            owner: base.owner(),
             value,
             look_first: false,
             may_be_ours: false,
@@ -104,6 +101,14 @@ impl LeaseRow {
     pub(crate) fn within(mut self, partition: Vec<(Ident, Value)>) -> Self {
         self.within = partition;
         self
+    }
+
+    fn tables(&self) -> &Tables {
+        self.base.cassandra.tables()
+    }
+
+    fn ttl_s(&self) -> Option<i32> {
+        Some(self.base.timing.ttl_s())
     }
 
     fn statement(&self, action: Action) -> Statement {
@@ -135,10 +140,10 @@ impl LeaseRow {
     /// It carries the TTL: how long the row lasts must not depend on how the table was created.
     async fn insert(&mut self) -> Result<Reached, Fault> {
         let (version, cells) = self.cells();
-        let insert = self.statement(Action::InsertIfAbsent { cells, ttl_s: Some(self.ttl_s) });
+        let insert = self.statement(Action::InsertIfAbsent { cells, ttl_s: self.ttl_s() });
         let may_have_been_ours = self.may_be_ours;
         self.may_be_ours = true;
-        let (started, answer) = self.tables.conditional(insert).await;
+        let (started, answer) = self.tables().conditional(insert).await;
         match answer {
             Ok(Conditional::Applied) => {
                 self.value.note_written(version);
@@ -187,7 +192,7 @@ impl LeaseRow {
     /// `SELECT … FROM leases WHERE name = …` at SERIAL, the article's fourth statement.
     async fn look(&self) -> Result<Seen, Fault> {
         let columns = vec![self.columns.owner.clone()];
-        let row = self.tables.read(self.statement(Action::SelectSerial { columns })).await?;
+        let row = self.tables().read(self.statement(Action::SelectSerial { columns })).await?;
         Ok(self.seen(row))
     }
 
@@ -230,8 +235,9 @@ impl Attempt for LeaseRow {
     /// renewal lets the value vanish while the lease stands.
     async fn renew(&mut self) -> Renewal {
         let (version, cells) = self.cells();
-        let update = Action::UpdateIf { cells, ttl_s: Some(self.ttl_s), only_if: self.owned() };
-        let (started, answer): (Instant, _) = self.tables.conditional(self.statement(update)).await;
+        let update = Action::UpdateIf { cells, ttl_s: self.ttl_s(), only_if: self.owned() };
+        let (started, answer): (Instant, _) =
+            self.tables().conditional(self.statement(update)).await;
         match answer {
             Ok(Conditional::Applied) => {
                 self.value.note_written(version);
@@ -250,7 +256,7 @@ impl Attempt for LeaseRow {
             return Ok(Left::NotHad);
         }
         let delete = self.statement(Action::DeleteIf { only_if: self.owned() });
-        match self.tables.conditional(delete).await.1 {
+        match self.tables().conditional(delete).await.1 {
             Ok(Conditional::Applied) => Ok(Left::Released),
             // An earlier delete of unknown outcome removed the row.
             Ok(Conditional::NotApplied(_)) if self.delete_is_open => Ok(Left::Released),

@@ -13,7 +13,7 @@ use super::Lease;
 use crate::database::{Conditional, Fault};
 use crate::locker::RemoteLocker as _;
 use crate::statement::{Action, Ident, Statement, Value};
-use crate::{Error, RefusalReason, Result};
+use crate::{Error, Result};
 use holdfast_guard::Backoff;
 
 /// The longest pause between two attempts at a row that another client advanced.
@@ -43,7 +43,7 @@ impl Sequence {
     /// lease was safe; [`Error::Refused`] if `count` is zero or the numbers are used up.
     pub async fn draw(&self, count: u32) -> Result<Range<i64>> {
         if count == 0 {
-            return Err(refused("a draw is of one number at least"));
+            return Err(Error::invalid("a draw is of one number at least".into()));
         }
         let guard = self.lease.lock(&self.name).await?;
         let drawn = self.draw_under_lease(count, || guard.is_safe()).await;
@@ -53,7 +53,7 @@ impl Sequence {
     }
 
     async fn draw_under_lease(&self, count: u32, is_safe: impl Fn() -> bool) -> Result<Range<i64>> {
-        let runtime = &self.lease.config.runtime;
+        let runtime = self.lease.base.runtime();
         let began = runtime.clock.now();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while is_safe() {
@@ -62,7 +62,7 @@ impl Sequence {
                 // A client without the lease was faster, or the outcome is open: the next round
                 // reads the row again and leaves out what this one may have taken.
                 Ok(None) | Err(Fault::Unknown(_) | Fault::NotDone(_)) => {}
-                Err(Fault::Refused(message)) => return Err(refused(&message)),
+                Err(Fault::Refused(message)) => return Err(Error::invalid(message)),
             }
             runtime.sleep(pauses.next(&*runtime.rng)).await;
         }
@@ -74,7 +74,7 @@ impl Sequence {
     async fn advance(&self, count: u32) -> Result<Option<Range<i64>>, Fault> {
         let next = Ident::new("next");
         let columns = vec![next.clone()];
-        let tables = self.lease.cassandra.tables();
+        let tables = self.lease.base.cassandra.tables();
         let row = tables.read(self.statement(Action::SelectSerial { columns })).await?;
         let first = row.and_then(|row| row.long(&next));
         let from = first.unwrap_or(1);
@@ -98,9 +98,4 @@ impl Sequence {
         let key = vec![(Ident::new("name"), Value::from(self.name.as_str()))];
         Statement::new(self.lease.table.sequences.clone(), key, action)
     }
-}
-
-fn refused(message: &str) -> Error {
-    let message = message.to_owned();
-    Error::Refused { reason: RefusalReason::Invalid, message, limit: None, retry_after: None }
 }

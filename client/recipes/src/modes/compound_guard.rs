@@ -7,11 +7,11 @@ use futures_util::future::{BoxFuture, select_all};
 use holdfast_runtime::{Clock, Instant, Runtime, select};
 
 use super::state::InUse;
-use crate::alarms::{Alarm, Alarms};
+use crate::alarms::Alarm;
+use crate::cassandra::Cassandra;
 use crate::locker::{Held, RemoteGuard};
 use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
-use holdfast_guard::Safety;
-use holdfast_guard::Span;
+use holdfast_guard::{Safety, Span};
 
 /// See the module.
 pub(super) struct CompoundGuard {
@@ -25,18 +25,14 @@ pub(super) struct CompoundGuard {
 
 impl CompoundGuard {
     /// `None` if one of the parts is not safe: then all of them are given back.
-    pub(super) fn new(
-        parts: Vec<RemoteGuard>,
-        used: InUse,
-        runtime: &Runtime,
-        alarms: &Alarms,
-    ) -> Option<Self> {
+    pub(super) fn new(parts: Vec<RemoteGuard>, used: InUse, cassandra: &Cassandra) -> Option<Self> {
+        let runtime = cassandra.runtime();
         let standing = used.standing.clone();
         let mut states: Vec<_> = parts.iter().map(RemoteGuard::states).collect();
         states.push(standing.states());
         let until = together(&states).ok()?.0;
         let safety = Arc::new(Safety::within(Span::new(until))?);
-        let alarm = alarms.watch(safety.clone());
+        let alarm = cassandra.alarms.watch(safety.clone());
         let guard = Self {
             safety: safety.clone(),
             standing,

@@ -18,9 +18,10 @@ use super::{LockerMode, ModesTable, ScopeModes};
 use crate::cassandra::{Cassandra, LockerOptions};
 use crate::database::Fault;
 use crate::fallback::{Fallback, FallbackOptions};
-use crate::lock_task::{LockTaskConfig, passing};
+use crate::lock_task::passing;
 use crate::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
-use crate::owner::{OwnerId, Signature, Writer};
+use crate::locker_base::LockerBase;
+use crate::owner::Writer;
 use holdfast::Client;
 
 use crate::{Error, Result};
@@ -71,11 +72,9 @@ struct Inner {
     first: Arc<dyn RemoteLocker>,
     native: Option<Arc<dyn NativeStore>>,
     fallback: Option<Fallback>,
-    cassandra: Cassandra,
-    config: LockTaskConfig,
+    base: LockerBase,
     rows: Rows,
     modes: ScopeModes,
-    service: String,
     shared: Shared,
 }
 
@@ -139,7 +138,7 @@ impl LockerBuilder {
     /// explains what to do. [`Error::Unreachable`] without an answer in time; [`Error::InvalidConfig`] if TTL and skew make
     /// no sense, or there is no native store for the mode. After an error no lock can be taken through this builder.
     pub async fn start(self, mode: LockerMode) -> Result<Locker> {
-        let config = self.cassandra.config(&self.row)?;
+        self.row.timing()?;
         // A scope of all names has no fallback, whatever mode is requested later.
         let fallback = (!self.scope.is_empty())
             .then(|| Fallback::new(&self.cassandra, &self.scope, &self.fallback))
@@ -147,33 +146,20 @@ impl LockerBuilder {
         check_stores(self.native.is_some(), fallback.is_some(), mode)?;
         let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
         let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
-        let service = self.row.service.clone();
-        let rng = &*config.runtime.rng;
-        let writer = Writer::draw(rng);
+        let writer = Writer::draw(&*self.cassandra.runtime().rng);
         let OnCassandra { locker: first, recipe } =
             self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
-        let signature = Signature::draw(&service, rng).of_writer(&writer);
-        let process = OwnerId::draw(&signature, rng).as_str().to_owned();
+        let base = LockerBase::new(&self.cassandra, &self.row)?.written_by(&writer);
+        let process = base.owner().as_str().to_owned();
         let shared = Shared::new(mode);
         let over = CancellationToken::new();
         let life = Arc::new(over.clone().drop_guard());
         let mode_row =
-            ModeRow::new(rows.clone(), (process, recipe), config.clone(), shared.clone(), over);
-        config.runtime.spawn("holdfast-mode-row", mode_row.keep()).detach();
-        let (native, cassandra) = (self.native, self.cassandra);
-        let inner = Arc::new(Inner {
-            first,
-            native,
-            fallback,
-            cassandra,
-            config,
-            rows,
-            modes,
-            service,
-            shared,
-        });
-        let limit = inner.config.answer_limit;
-        inner.seated(Some(inner.config.runtime.clock.now() + limit)).await?;
+            ModeRow::new(rows.clone(), (process, recipe), base.clone(), shared.clone(), over);
+        base.runtime().spawn("holdfast-mode-row", mode_row.keep()).detach();
+        let native = self.native;
+        let inner = Arc::new(Inner { first, native, fallback, base, rows, modes, shared });
+        inner.seated(Some(inner.base.now() + inner.base.answer_limit)).await?;
         Ok(Locker { inner, life })
     }
 }
@@ -257,7 +243,7 @@ impl Inner {
         loop {
             self.seated(deadline).await?;
             if let Some(used) = self.shared.enter(life)
-                && used.standing.is_safe(&*self.config.runtime.clock)
+                && used.standing.is_safe(&*self.base.runtime().clock)
             {
                 return Ok(used);
             }
@@ -266,7 +252,7 @@ impl Inner {
 
     /// Waits until there is a row that is certain.
     async fn seated(&self, deadline: Option<Instant>) -> Result<()> {
-        let clock = self.config.runtime.clock.clone();
+        let clock = self.base.runtime().clock.clone();
         let began = clock.now();
         let mut seen = self.shared.seen();
         let is_safe =
@@ -279,11 +265,10 @@ impl Inner {
                 Ok(Some(refused)) => Err(refused),
                 Err(_) => Err(Error::Closed),
             },
-            () = passing(deadline, &*clock) => Err(Error::Unreachable {
-                endpoints: self.config.endpoints.to_vec(),
-                waited: clock.now().saturating_since(began),
-                last: self.shared.get(|state| format!("the process' row of modes: {}", state.trouble)),
-            }),
+            () = passing(deadline, &*clock) => {
+                let last = self.shared.get(|state| format!("the process' row of modes: {}", state.trouble));
+                Err(self.base.cassandra.unreachable(began, last))
+            }
         }
     }
 
@@ -300,9 +285,7 @@ impl Inner {
                 "the lock \"{lock}\" is not in the scope \"{scope}\" of this locker"
             )));
         }
-        let clock = self.config.runtime.clock.clone();
-        let limit = wait.limit(self.config.answer_limit);
-        let deadline = limit.map(|limit| clock.now() + limit);
+        let deadline = wait.limit(self.base.answer_limit).map(|limit| self.base.now() + limit);
         loop {
             let used = self.enter(life, deadline).await?;
             let (mode, standing) = (used.mode, used.standing.clone());
@@ -314,9 +297,13 @@ impl Inner {
             };
             // Otherwise the attempt was abandoned; it starts again in the current mode.
             let Some(parts) = parts else { continue };
-            let joint = CompoundGuard::new(parts, used, &self.config.runtime, &self.config.alarms);
+            let joint = CompoundGuard::new(parts, used, &self.base.cassandra);
             if let Some(joint) = joint {
-                return Ok(RemoteGuard::new(lock_id, &self.service, Box::new(joint)));
+                return Ok(RemoteGuard::new(
+                    lock_id,
+                    self.base.signature.service(),
+                    Box::new(joint),
+                ));
             }
         }
     }
@@ -340,7 +327,7 @@ impl Inner {
             LockerMode::Fallback => {
                 let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
                 let either =
-                    FailoverAcquire { native: native()?, fallback, runtime: &self.config.runtime };
+                    FailoverAcquire { native: native()?, fallback, runtime: self.base.runtime() };
                 let guard = either.acquire(lock_id, wait_left).await?;
                 self.check_row_of(fallback)?;
                 vec![guard]
@@ -382,16 +369,17 @@ impl Inner {
     }
 
     async fn tie_cluster(&self, own: &str, deadline: Option<Instant>) -> Result<String> {
-        let clock = self.config.runtime.clock.clone();
-        let began = clock.now();
+        let began = self.base.now();
         let fault = select! {
             tied = self.rows.tie("cluster", own) => match tied {
                 Ok(tied) => return Ok(tied),
                 Err(fault) => fault,
             },
-            () = passing(deadline, &*clock) => Fault::Unknown("no answer yet".to_owned()),
+            () = passing(deadline, &*self.base.runtime().clock) => {
+                Fault::Unknown("no answer yet".to_owned())
+            }
         };
-        Err(self.cassandra.failed(fault, began))
+        Err(self.base.cassandra.failed(fault, began))
     }
 
     /// The recipe's lock, then the native one. The first is kept while the call waits for the second; if the first is
@@ -419,7 +407,7 @@ impl Inner {
 
     /// What is left of the wait: one limit covers everything.
     fn left(&self, wait: Wait, deadline: Option<Instant>) -> Wait {
-        wait.until(deadline, self.config.runtime.clock.now())
+        wait.until(deadline, self.base.now())
     }
 }
 

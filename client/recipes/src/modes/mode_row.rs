@@ -12,12 +12,11 @@ use super::state::{CertainRow, Shared, State};
 use super::{LockerMode, Stage};
 use crate::alarms::Alarm;
 use crate::database::{Conditional, Fault};
-use crate::lock_task::{Counted, LockTaskConfig};
+use crate::lock_task::Counted;
+use crate::locker_base::LockerBase;
 use crate::statement::{Action, Cells, Value};
 use crate::{Error, GuardState, LostReason};
-use holdfast_guard::Backoff;
-use holdfast_guard::Safety;
-use holdfast_guard::Span;
+use holdfast_guard::{Backoff, Safety, Span};
 
 /// The longest pause between two attempts to write the row after no answer.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -28,7 +27,7 @@ pub(super) struct ModeRow {
     process: String,
     /// What the process locks by in Cassandra, as the table has it.
     recipe: String,
-    config: LockTaskConfig,
+    base: LockerBase,
     shared: Shared,
     /// The last user of the locker is gone, and nothing is held.
     over: CancellationToken,
@@ -47,17 +46,17 @@ impl ModeRow {
     pub(super) fn new(
         rows: Rows,
         (process, recipe): (String, String),
-        config: LockTaskConfig,
+        base: LockerBase,
         shared: Shared,
         over: CancellationToken,
     ) -> Self {
-        let counted = Counted::new(&config.tasks);
+        let counted = Counted::new(&base.cassandra.tasks);
         let (known, written, alarm) = (None, None, None);
         Self {
             rows,
             process,
             recipe,
-            config,
+            base,
             shared,
             over,
             known,
@@ -69,7 +68,7 @@ impl ModeRow {
     }
 
     pub(super) async fn keep(mut self) {
-        let runtime = self.config.runtime.clone();
+        let runtime = self.base.runtime().clone();
         let mut seen = self.shared.seen();
         let mut pauses = Backoff::new(PAUSE_MAX);
         while !self.over.is_cancelled() {
@@ -82,7 +81,7 @@ impl ModeRow {
             let until = match self.written {
                 Some(written) if settled => {
                     pauses.reset();
-                    self.config.timing.renew_at(written)
+                    self.base.timing.renew_at(written)
                 }
                 _ => runtime.clock.now() + pauses.next(&*runtime.rng),
             };
@@ -170,7 +169,7 @@ impl ModeRow {
 
     /// Whether the row has been certain ever since the process entered.
     fn stands(&self) -> bool {
-        let clock = &*self.config.runtime.clock;
+        let clock = &*self.base.runtime().clock;
         self.shared.get(|state| state.row.as_ref().is_some_and(|row| row.safety.is_safe(clock)))
     }
 
@@ -245,9 +244,9 @@ impl ModeRow {
             (column("mode"), Some(Value::from(mode.written()))),
             (column("seq"), Some(Value::from(seq))),
         ];
-        let action = Action::UpdateIf { cells, ttl_s: Some(self.config.timing.ttl_s()), only_if };
+        let action = Action::UpdateIf { cells, ttl_s: Some(self.base.timing.ttl_s()), only_if };
         let statement = self.rows.row(&self.process, action);
-        let (sent, answer) = self.rows.cassandra.tables().conditional(statement).await;
+        let (sent, answer) = self.base.cassandra.tables().conditional(statement).await;
         match answer {
             Ok(Conditional::Applied) => return Some((OwnRow { mode, seq }, sent)),
             // The row was different: the next step reads it before it concludes anything.
@@ -266,23 +265,23 @@ impl ModeRow {
             return;
         }
         self.lose(LostReason::DeadlinePassed);
-        let span = Span::new(self.config.timing.safe_until(sent));
-        let alive = span.is_alive(&*self.config.runtime.clock);
+        let span = Span::new(self.base.timing.safe_until(sent));
+        let alive = span.is_alive(&*self.base.runtime().clock);
         let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
             // The answer took too long.
             self.known = None;
             return;
         };
-        self.alarm = Some(self.config.alarms.watch(safety.clone()));
+        self.alarm = Some(self.base.cassandra.alarms.watch(safety.clone()));
         self.note_row(row, sent, safety);
     }
 
     /// Extends a row that is still certain; `None` if it is not.
     fn extend(&mut self, row: OwnRow, sent: Instant) -> Option<()> {
-        let clock = &*self.config.runtime.clock;
+        let clock = &*self.base.runtime().clock;
         let safety = self.shared.get(|state| state.row.clone())?.safety;
         let extended =
-            safety.is_safe(clock) && safety.extend(self.config.timing.safe_until(sent), clock);
+            safety.is_safe(clock) && safety.extend(self.base.timing.safe_until(sent), clock);
         safety.publish(false);
         extended.then(|| self.note_row(row, sent, safety))
     }
@@ -301,7 +300,7 @@ impl ModeRow {
 
     /// A row whose deadline has passed covers nothing any more.
     fn note_if_over(&mut self) {
-        let clock = self.config.runtime.clock.clone();
+        let clock = self.base.runtime().clock.clone();
         let over = self
             .shared
             .get(|state| state.row.as_ref().is_some_and(|row| !row.safety.is_safe(&*clock)));
@@ -359,7 +358,7 @@ impl ModeRow {
             let Ok(seen) = self.rows.own(&self.process).await else { continue };
             let Some(row) = seen.own else { return };
             let delete = self.rows.row(&self.process, Action::DeleteIf { only_if: as_it_is(row) });
-            let _ = self.rows.cassandra.tables().conditional(delete).await;
+            let _ = self.base.cassandra.tables().conditional(delete).await;
         }
     }
 }

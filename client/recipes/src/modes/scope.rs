@@ -4,15 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_runtime::Instant;
 
 use super::{LockerMode, ModesTable, Stage};
 use crate::cassandra::Cassandra;
 use crate::database::{Conditional, Fault, Row};
+use crate::locker_base::Tries;
 use crate::owner::{Writer, thread_id};
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 use crate::{Error, Result};
-use holdfast_guard::Backoff;
 
 /// The longest pause between two attempts to get an answer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -106,17 +105,21 @@ impl ScopeModes {
         Ok(Self { rows: Rows::new(cassandra, scope, table)? })
     }
 
+    fn tries(&self) -> Tries<'_> {
+        Tries::new(&self.rows.cassandra, ANSWER_LIMIT, PAUSE_MAX)
+    }
+
     /// Its stage, and the mode of each process.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn view(&self) -> Result<ScopeView> {
-        let mut wait = Wait::new(&self.rows.cassandra);
+        let mut tries = self.tries();
         loop {
             match self.rows.view().await {
                 Ok(view) => return Ok(view),
-                Err(fault) => wait.after(fault).await?,
+                Err(fault) => tries.again(fault).await?,
             }
         }
     }
@@ -184,13 +187,13 @@ impl ScopeModes {
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn tie(&self, recipe: &str, cluster: &str) -> Result<(String, String)> {
-        let mut wait = Wait::new(&self.rows.cassandra);
+        let mut tries = self.tries();
         let mut tied = Vec::new();
         for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
             loop {
                 match self.rows.tie(name, value).await {
                     Ok(to) => break tied.push(to),
-                    Err(fault) => wait.after(fault).await?,
+                    Err(fault) => tries.again(fault).await?,
                 }
             }
         }
@@ -220,12 +223,12 @@ impl ScopeModes {
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }
-        let mut wait = Wait::new(&self.rows.cassandra);
+        let mut tries = self.tries();
         loop {
             match self.rows.change_stage(seen, to).await {
                 Ok(true) => return Ok(to),
                 Ok(false) => break,
-                Err(fault) => wait.after(fault).await?,
+                Err(fault) => tries.again(fault).await?,
             }
         }
         // Another operator, or an unanswered attempt of this call, moved it, by the same rules.
@@ -238,37 +241,6 @@ impl ScopeModes {
             now.stage
         );
         Err(MoveRefused::Store(Error::invalid(message)))
-    }
-}
-
-/// How often, and for how long, a call retries without an answer.
-struct Wait {
-    cassandra: Cassandra,
-    began: Instant,
-    pauses: Backoff,
-}
-
-impl Wait {
-    fn new(cassandra: &Cassandra) -> Self {
-        let began = cassandra.runtime().clock.now();
-        Self { cassandra: cassandra.clone(), began, pauses: Backoff::new(PAUSE_MAX) }
-    }
-
-    /// Returns when it is time to retry.
-    async fn after(&mut self, fault: Fault) -> Result<()> {
-        let runtime = self.cassandra.runtime();
-        let waited = runtime.clock.now().saturating_since(self.began);
-        match fault {
-            Fault::Refused(message) => Err(Error::invalid(message)),
-            Fault::Unknown(last) | Fault::NotDone(last) if waited >= ANSWER_LIMIT => {
-                let endpoints = self.cassandra.tables().endpoints();
-                Err(Error::Unreachable { endpoints, waited, last })
-            }
-            Fault::Unknown(_) | Fault::NotDone(_) => {
-                runtime.sleep(self.pauses.next(&*runtime.rng)).await;
-                Ok(())
-            }
-        }
     }
 }
 

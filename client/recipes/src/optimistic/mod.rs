@@ -57,8 +57,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::cells::{CellColumns, CellLocker};
+use super::cells::{CellColumns, OwnCells};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
+use super::locker_base::LockerBase;
 use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
@@ -125,7 +126,7 @@ impl OptimisticTable {
 /// Locks by optimistic tokens; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct OptimisticTokens {
-    cells: CellLocker,
+    base: LockerBase,
     table: Arc<OptimisticTable>,
 }
 
@@ -140,14 +141,14 @@ impl OptimisticTokens {
         options: &LockerOptions,
         table: OptimisticTable,
     ) -> Result<Self> {
-        Ok(Self { cells: CellLocker::new(cassandra, options)?, table: Arc::new(table) })
+        Ok(Self { base: LockerBase::new(cassandra, options)?, table: Arc::new(table) })
     }
 
     fn attempt(&self, lock_id: &str) -> OptimisticAttempt {
         let OptimisticTable { token, session, .. } = &*self.table;
         let columns = CellColumns { key: token.clone(), column: session.clone(), value: None };
         OptimisticAttempt {
-            cells: self.cells.cells(lock_id, columns),
+            cells: OwnCells::new(&self.base, lock_id, columns),
             table: self.table.clone(),
             written: false,
             look_first: false,
@@ -158,13 +159,13 @@ impl OptimisticTokens {
 
 impl RemoteLocker for OptimisticTokens {
     fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id)))
+        Box::pin(self.base.acquire(lock_id, wait, move || self.attempt(lock_id)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) =
-            self.cells.written_by(writer, Recipe::TokensOptimistic.family(), &[&self.table.tokens]);
-        Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
+        let base = self.base.written_by(writer);
+        let built = Self { base, ..self.clone() };
+        self.base.built_on(Recipe::TokensOptimistic, &[&self.table.tokens], built)
     }
 }
 

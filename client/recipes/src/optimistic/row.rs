@@ -40,7 +40,7 @@ impl OptimisticAttempt {
         let longest =
             PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX));
         self.attempts = self.attempts.saturating_add(1);
-        let after = drawn_up_to(longest.min(PAUSE_MAX), &*self.cells.runtime.rng);
+        let after = drawn_up_to(longest.min(PAUSE_MAX), &*self.cells.base.runtime().rng);
         Reached::TryAgain { owner, after }
     }
 }

@@ -64,8 +64,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::cells::{CellColumns, CellLocker};
+use super::cells::{CellColumns, OwnCells};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
+use super::locker_base::LockerBase;
 use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
@@ -141,7 +142,7 @@ impl QueueTables {
 /// Locks by the queue recipe; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Queue {
-    cells: CellLocker,
+    base: LockerBase,
     tables: Arc<QueueTables>,
     time: Arc<dyn QueueTime>,
 }
@@ -157,9 +158,9 @@ impl Queue {
         options: &LockerOptions,
         tables: QueueTables,
     ) -> Result<Self> {
-        let cells = CellLocker::new(cassandra, options)?;
+        let base = LockerBase::new(cassandra, options)?;
         let time = Arc::new(LocalTime::new(cassandra.runtime().clock.clone()));
-        Ok(Self { cells, tables: Arc::new(tables), time })
+        Ok(Self { base, tables: Arc::new(tables), time })
     }
 
     /// Takes places by another time, for example a [`TimeClient`](super::TimeClient). All waiters of
@@ -172,7 +173,7 @@ impl Queue {
 
     fn attempt(&self, lock_id: &str, wait: Wait) -> QueueAttempt {
         QueueAttempt {
-            cells: self.cells.cells(lock_id, self.tables.columns()),
+            cells: OwnCells::new(&self.base, lock_id, self.tables.columns()),
             tables: self.tables.clone(),
             time: self.time.clone(),
             waits: wait.waits(),
@@ -186,16 +187,13 @@ impl Queue {
 
 impl RemoteLocker for Queue {
     fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id, wait)))
+        Box::pin(self.base.acquire(lock_id, wait, move || self.attempt(lock_id, wait)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) = self.cells.written_by(
-            writer,
-            Recipe::Queue.family(),
-            &[&self.tables.main, &self.tables.queue],
-        );
-        Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
+        let base = self.base.written_by(writer);
+        let QueueTables { main, queue, .. } = &*self.tables;
+        self.base.built_on(Recipe::Queue, &[main, queue], Self { base, ..self.clone() })
     }
 }
 

@@ -63,8 +63,8 @@ impl QueueAttempt {
             None => self.draw().await?,
         };
         self.place = Some(place.clone());
-        let now = self.cells.runtime.clock.now();
-        let is_old = |entered| now.saturating_since(entered) >= self.cells.ttl / 2;
+        let now = self.cells.base.now();
+        let is_old = |entered| now.saturating_since(entered) >= self.cells.base.timing.ttl() / 2;
         let stale = self.entered.is_none_or(is_old);
         if stale {
             self.entered = Some(self.cells.put(&self.tables.queue, &place).await?);

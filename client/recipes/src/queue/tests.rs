@@ -170,7 +170,8 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
             let process = machine.process(name);
             locker(&model, &process, name, secs(180), secs(60))
         });
-        let hand_over = test_support::hand_over(&machine, &lockers, |it| it.cells.sent());
+        let hand_over =
+            test_support::hand_over(&machine, &lockers, |it| it.base.cassandra.statements().sent);
         hand_over.is_quick_and_only_the_first_two_pay(seed);
     }
 }

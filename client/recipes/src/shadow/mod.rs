@@ -69,8 +69,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::cells::{CellColumns, CellLocker};
+use super::cells::{CellColumns, OwnCells};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
+use super::locker_base::LockerBase;
 use super::owner::Writer;
 use super::queue::MAIN;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
@@ -141,7 +142,7 @@ impl ShadowTables {
 /// Locks by the shadow recipe; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Shadow {
-    cells: CellLocker,
+    base: LockerBase,
     tables: Arc<ShadowTables>,
 }
 
@@ -156,12 +157,12 @@ impl Shadow {
         options: &LockerOptions,
         tables: ShadowTables,
     ) -> Result<Self> {
-        Ok(Self { cells: CellLocker::new(cassandra, options)?, tables: Arc::new(tables) })
+        Ok(Self { base: LockerBase::new(cassandra, options)?, tables: Arc::new(tables) })
     }
 
     fn attempt(&self, lock_id: &str) -> ShadowAttempt {
         ShadowAttempt {
-            cells: self.cells.cells(lock_id, self.tables.columns()),
+            cells: OwnCells::new(&self.base, lock_id, self.tables.columns()),
             tables: self.tables.clone(),
             in_shadow: false,
             in_main: false,
@@ -172,16 +173,13 @@ impl Shadow {
 
 impl RemoteLocker for Shadow {
     fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.cells.acquire(lock_id, wait, move || self.attempt(lock_id)))
+        Box::pin(self.base.acquire(lock_id, wait, move || self.attempt(lock_id)))
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let (cells, recipe) = self.cells.written_by(
-            writer,
-            Recipe::Shadow.family(),
-            &[&self.tables.main, &self.tables.shadow],
-        );
-        Some(OnCassandra::new(Self { cells, ..self.clone() }, recipe))
+        let base = self.base.written_by(writer);
+        let ShadowTables { main, shadow, .. } = &*self.tables;
+        self.base.built_on(Recipe::Shadow, &[main, shadow], Self { base, ..self.clone() })
     }
 }
 

@@ -92,7 +92,7 @@ impl ShadowAttempt {
     }
 
     fn pause(&self, longest: Duration) -> Duration {
-        drawn_up_to(longest, &*self.cells.runtime.rng)
+        drawn_up_to(longest, &*self.cells.base.runtime().rng)
     }
 }
 

@@ -82,9 +82,9 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::lock_task::LockTaskConfig;
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
-use super::owner::{Signature, Writer};
+use super::locker_base::LockerBase;
+use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
@@ -185,10 +185,8 @@ impl TokenTables {
 /// Locks by the tokens recipe with LWT; see the [module](self). Cheap to clone.
 #[derive(Clone)]
 pub struct Tokens {
-    cassandra: Cassandra,
-    config: LockTaskConfig,
+    base: LockerBase,
     tables: Arc<TokenTables>,
-    signature: Signature,
 }
 
 impl Tokens {
@@ -203,23 +201,7 @@ impl Tokens {
         options: &LockerOptions,
         tables: TokenTables,
     ) -> Result<Self> {
-        Ok(Self {
-            cassandra: cassandra.clone(),
-            config: cassandra.config(options)?,
-            tables: Arc::new(tables),
-            signature: cassandra.sign(options),
-        })
-    }
-
-    fn rows(&self, wanted: Vec<String>) -> TokenRows {
-        TokenRows::new(
-            self.cassandra.tables().clone(),
-            self.tables.clone(),
-            self.config.runtime.clone(),
-            self.signature.clone(),
-            self.config.timing,
-            wanted,
-        )
+        Ok(Self { base: LockerBase::new(cassandra, options)?, tables: Arc::new(tables) })
     }
 
     /// Acquires one session that holds all of `wanted` that are free now.
@@ -230,12 +212,9 @@ impl Tokens {
         wait: Wait,
     ) -> Result<(RemoteGuard, Vec<String>)> {
         wanted.iter().try_for_each(|name| check_lock_name(name))?;
-        let rows = self.rows(wanted);
+        let rows = TokenRows::new(&self.base, &self.tables, wanted);
         let had = rows.had();
-        let acquired = self
-            .config
-            .acquire(called, self.signature.service(), wait, rows, Arc::default())
-            .await?;
+        let acquired = self.base.hold(called, wait, rows, Arc::default()).await?;
         Ok((acquired, had.all()))
     }
 }
@@ -249,9 +228,9 @@ impl RemoteLocker for Tokens {
     }
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
-        let signature = self.signature.of_writer(writer);
-        let recipe = self.cassandra.recipe(Recipe::TokensLwt.family(), &[&self.tables.tokens]);
-        Some(OnCassandra::new(Self { signature, ..self.clone() }, recipe))
+        let base = self.base.written_by(writer);
+        let built = Self { base, ..self.clone() };
+        self.base.built_on(Recipe::TokensLwt, &[&self.tables.tokens], built)
     }
 }
 

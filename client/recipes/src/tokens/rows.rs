@@ -5,14 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
-use holdfast_runtime::Runtime;
 
 use super::TokenTables;
-use super::session::{Beat, SessionId, SessionRow};
+use super::session::{Beat, SessionRow};
 use crate::database::{Conditional, Fault, Row, Tables};
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
-use crate::owner::Signature;
-use crate::row_timing::RowTiming;
+use crate::locker_base::LockerBase;
 use crate::stamps::Stamps;
 use crate::statement::{Action, Cells, Statement, Value};
 
@@ -38,11 +36,8 @@ impl Had {
 
 /// One session, and the tokens that it wants. One token for a lock, many for a batch.
 pub(super) struct TokenRows {
-    tables: Arc<Tables>,
+    base: LockerBase,
     columns: Arc<TokenTables>,
-    runtime: Runtime,
-    signature: Signature,
-    timing: RowTiming,
     stamps: Arc<Stamps>,
     session: SessionRow,
     wanted: Vec<String>,
@@ -66,30 +61,17 @@ enum Seen {
 }
 
 impl TokenRows {
-    pub(super) fn new(
-        tables: Arc<Tables>,
-        columns: Arc<TokenTables>,
-        runtime: Runtime,
-        signature: Signature,
-        timing: RowTiming,
-        wanted: Vec<String>,
-    ) -> Self {
-        let stamps = Arc::new(Stamps::millis(runtime.clock.clone()));
-        let id = SessionId::draw(&signature, timing.ttl_s(), &*runtime.rng);
-        let session = SessionRow::new(tables.clone(), columns.clone(), stamps.clone(), id);
-        let (open, delete_open) = (BTreeSet::new(), BTreeSet::new());
+    pub(super) fn new(base: &LockerBase, columns: &Arc<TokenTables>, wanted: Vec<String>) -> Self {
+        let stamps = Arc::new(Stamps::millis(base.runtime().clock.clone()));
         Self {
-            tables,
-            columns,
-            runtime,
-            signature,
-            timing,
+            base: base.clone(),
+            columns: columns.clone(),
+            session: SessionRow::new(base, columns, &stamps),
             stamps,
-            session,
             wanted,
             had: Had::default(),
-            open,
-            delete_open,
+            open: BTreeSet::new(),
+            delete_open: BTreeSet::new(),
             has_had: false,
             robbed: false,
         }
@@ -98,6 +80,10 @@ impl TokenRows {
     /// The tokens that it has; complete once the attempt has succeeded.
     pub(super) fn had(&self) -> Had {
         self.had.clone()
+    }
+
+    fn tables(&self) -> &Tables {
+        self.base.cassandra.tables()
     }
 
     fn statement(&self, token: &str, action: Action) -> Statement {
@@ -113,7 +99,8 @@ impl TokenRows {
     /// "read token", at SERIAL.
     async fn look(&self, token: &str) -> Result<Seen, Fault> {
         let columns = vec![self.columns.session.clone()];
-        let row = self.tables.read(self.statement(token, Action::SelectSerial { columns })).await?;
+        let row =
+            self.tables().read(self.statement(token, Action::SelectSerial { columns })).await?;
         Ok(self.seen(row))
     }
 
@@ -130,7 +117,7 @@ impl TokenRows {
         let mut cells = self.owned();
         cells.push((self.columns.timestamp.clone(), Some(Value::Time(self.stamps.next()))));
         let insert = self.statement(token, Action::InsertIfAbsent { cells, ttl_s: None });
-        match self.tables.conditional(insert).await.1 {
+        match self.tables().conditional(insert).await.1 {
             Ok(Conditional::Applied) => Ok(Seen::Ours),
             Ok(Conditional::NotApplied(row)) => Ok(match self.seen(row) {
                 // The row exists but shows no cell.
@@ -185,8 +172,8 @@ impl TokenRows {
     }
 
     fn is_beat_due(&self) -> bool {
-        let now = self.runtime.clock.now();
-        self.session.beaten().is_none_or(|beaten| now >= self.timing.renew_at(beaten))
+        let is_due = |beaten| self.base.now() >= self.base.timing.renew_at(beaten);
+        self.session.beaten().is_none_or(is_due)
     }
 
     async fn beat(&mut self) -> Result<(), Fault> {
@@ -201,9 +188,7 @@ impl TokenRows {
     async fn begin_anew(&mut self) -> Result<(), Fault> {
         self.give_back().await?;
         self.had.lock().clear();
-        let id = SessionId::draw(&self.signature, self.timing.ttl_s(), &*self.runtime.rng);
-        let (tables, columns) = (self.tables.clone(), self.columns.clone());
-        self.session = SessionRow::new(tables, columns, self.stamps.clone(), id);
+        self.session = SessionRow::new(&self.base, &self.columns, &self.stamps);
         (self.has_had, self.robbed) = (false, false);
         Ok(())
     }
@@ -241,7 +226,7 @@ impl TokenRows {
     /// timestamps that are not those of the insert.
     async fn delete(&self, token: &str) -> Result<Conditional, Fault> {
         let delete = Action::DeleteIf { only_if: self.owned() };
-        self.tables.conditional(self.statement(token, delete)).await.1
+        self.tables().conditional(self.statement(token, delete)).await.1
     }
 }
 

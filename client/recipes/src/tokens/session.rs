@@ -11,11 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_runtime::{Instant, Rng};
+use holdfast_runtime::Instant;
 
 use super::TokenTables;
 use crate::database::{Conditional, Fault, Row, Tables};
-use crate::owner::{MARK, OwnerId, Signature};
+use crate::locker_base::LockerBase;
+use crate::owner::{MARK, OwnerId};
 use crate::stamps::Stamps;
 use crate::statement::{Action, Cells, Statement, Value};
 
@@ -27,8 +28,8 @@ pub(super) struct SessionId(String);
 impl SessionId {
     /// "generate `service_session_id`". One for each attempt: a late statement of one that is over
     /// cannot be taken for another's.
-    pub(super) fn draw(signature: &Signature, ttl_s: i32, rng: &dyn Rng) -> Self {
-        Self(format!("{}:{ttl_s}", OwnerId::draw(signature, rng).as_str()))
+    fn of(owner: &OwnerId, ttl_s: i32) -> Self {
+        Self(format!("{}:{ttl_s}", owner.as_str()))
     }
 
     pub(super) fn as_str(&self) -> &str {
@@ -70,14 +71,18 @@ pub(super) enum Beat {
 }
 
 impl SessionRow {
-    pub(super) fn new(
-        tables: Arc<Tables>,
-        columns: Arc<TokenTables>,
-        stamps: Arc<Stamps>,
-        id: SessionId,
-    ) -> Self {
-        let (known, open, beaten, listed) = (None, Vec::new(), None, None);
-        Self { tables, columns, stamps, id, known, open, beaten, listed, over: false }
+    pub(super) fn new(base: &LockerBase, columns: &Arc<TokenTables>, stamps: &Arc<Stamps>) -> Self {
+        Self {
+            tables: base.cassandra.tables().clone(),
+            columns: columns.clone(),
+            stamps: stamps.clone(),
+            id: SessionId::of(&base.owner(), base.timing.ttl_s()),
+            known: None,
+            open: Vec::new(),
+            beaten: None,
+            listed: None,
+            over: false,
+        }
     }
 
     pub(super) fn id(&self) -> &SessionId {
@@ -188,11 +193,12 @@ impl SessionRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner::Always;
+    use crate::owner::{Always, Signature};
 
     #[test]
     fn a_session_says_how_long_it_lives_and_a_stranger_does_not() {
-        let id = SessionId::draw(&Signature::draw("billing/eu:9", &Always), 180, &Always);
+        let owner = OwnerId::draw(&Signature::draw("billing/eu:9", &Always), &Always);
+        let id = SessionId::of(&owner, 180);
 
         assert_eq!(
             id.as_str(),

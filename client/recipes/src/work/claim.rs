@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_runtime::{Instant, Runtime};
+use holdfast_runtime::Instant;
 
 use super::id::ItemId;
 use super::rows::{NumberRow, PAGE, Rows};
 use crate::database::Fault;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::OwnerId;
-use crate::row_timing::RowTiming;
 
 /// How often an attempt looks at choosing workers before it goes away.
 const CHOOSER_LOOKS: usize = 4;
@@ -24,8 +23,6 @@ pub(super) struct Claim {
     rows: Rows,
     id: ItemId,
     owner: OwnerId,
-    runtime: Runtime,
-    timing: RowTiming,
     max_attempts: Option<u32>,
     /// Valid once `has_number` is set.
     number: i64,
@@ -62,21 +59,16 @@ impl Claim {
     pub(super) fn new(
         rows: Rows,
         id: ItemId,
-        owner: OwnerId,
-        (runtime, timing): (Runtime, RowTiming),
         max_attempts: Option<u32>,
         shared: Arc<Shared>,
     ) -> Self {
-        let lasts_until = runtime.clock.now();
         Self {
+            owner: rows.base.owner(),
+            lasts_until: rows.base.now(),
             rows,
             id,
-            owner,
-            runtime,
-            timing,
             max_attempts,
             number: 0,
-            lasts_until,
             chooses: false,
             has_number: false,
             shared,
@@ -86,7 +78,7 @@ impl Claim {
     /// From `write <choosing>` to `delete <choosing>`; `None`: no number is possible. Returns the instant before the
     /// number was sent.
     async fn choose(&mut self) -> Result<Option<Instant>, Fault> {
-        let ttl_s = self.timing.ttl_s();
+        let ttl_s = self.rows.base.timing.ttl_s();
         self.chooses = true;
         let (choosing_from, put) = self.rows.put_choosing(&self.id, &self.owner, ttl_s).await;
         put?;
@@ -96,10 +88,10 @@ impl Claim {
         self.has_number = true;
         let (started, put) = self.rows.put_number(&self.id, &self.owner, number, ttl_s).await;
         put?;
-        self.lasts_until = self.timing.safe_until(started);
+        self.lasts_until = self.rows.base.timing.safe_until(started);
         // Every worker that chose meanwhile must have seen this one's choosing. If that row may have ended before the
         // number was there, no worker had to wait for it.
-        if self.runtime.clock.now() >= self.timing.safe_until(choosing_from) {
+        if self.rows.base.now() >= self.rows.base.timing.safe_until(choosing_from) {
             return Ok(None);
         }
         self.stop_choosing().await?;
@@ -124,7 +116,7 @@ impl Claim {
             if other.is_none() || look == CHOOSER_LOOKS {
                 return Ok(other);
             }
-            self.runtime.sleep(CHOOSER_PAUSE).await;
+            self.rows.base.runtime().sleep(CHOOSER_PAUSE).await;
         }
         Ok(None)
     }
@@ -208,11 +200,11 @@ impl Attempt for Claim {
     }
 
     async fn renew(&mut self) -> Renewal {
-        let ttl_s = self.timing.ttl_s();
+        let ttl_s = self.rows.base.timing.ttl_s();
         let put = self.rows.put_number(&self.id, &self.owner, self.number, ttl_s).await;
         match put {
             (started, Ok(())) => {
-                self.lasts_until = self.timing.safe_until(started);
+                self.lasts_until = self.rows.base.timing.safe_until(started);
                 Renewal::Applied(started)
             }
             (_, Err(_)) => Renewal::Unknown,
@@ -227,7 +219,7 @@ impl Attempt for Claim {
         if self.shared.lock().is_done {
             self.rows.remove_details(&self.id).await?;
             self.rows.remove_marker(&self.id).await?;
-            let in_time = self.runtime.clock.now() < self.lasts_until || mutant!(LateRemovalCounts);
+            let in_time = self.rows.base.now() < self.lasts_until || mutant!(LateRemovalCounts);
             self.shared.lock().is_removed |= in_time;
         }
         let left = if self.has_number { Left::Released } else { Left::NotHad };

@@ -1,6 +1,6 @@
 //! Dead letters: an operator retries or forgets them.
 
-use super::enqueue::{Tries, as_of_a_write};
+use super::enqueue::as_of_a_write;
 use super::id::ItemId;
 use super::{Result, WorkQueue};
 use crate::Error;
@@ -36,7 +36,7 @@ impl WorkQueue {
     }
 
     async fn forget_now(&self, id: &ItemId) -> Result<()> {
-        let mut tries = Tries::new(self);
+        let mut tries = self.rows.base.tries();
         while let Err(fault) = self.remove_dead_letter(id).await {
             tries.again(fault).await.map_err(as_of_a_write)?;
         }
@@ -51,7 +51,7 @@ impl WorkQueue {
     }
 
     async fn dead_payload(&self, id: &ItemId) -> Result<String> {
-        let mut tries = Tries::new(self);
+        let mut tries = self.rows.base.tries();
         loop {
             match self.look_at_dead_letter(id).await {
                 Ok(Some(payload)) => return Ok(payload),

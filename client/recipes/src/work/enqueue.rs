@@ -1,21 +1,17 @@
 //! Enqueues items, and retries statements that have no answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use holdfast_runtime::{Clock, Instant};
+use holdfast_runtime::Clock;
 
 use super::WorkQueue;
 use super::id::{ItemId, hour_of};
 use crate::database::Fault;
 use crate::stamps::Stamps;
 use crate::{Error, Result};
-use holdfast_guard::Backoff;
 
 /// Longest payload, bytes. Longer data belongs elsewhere, with its place as the payload.
 const PAYLOAD_BYTES_MAX: usize = 65_536;
-/// The longest pause between two attempts at the same statement.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// What one process knows of its enqueued items.
 pub(super) struct Enqueued {
@@ -60,8 +56,8 @@ impl WorkQueue {
                 payload.len()
             )));
         }
-        let id = ItemId::draw(self.enqueued.times.next(), &*self.config.runtime.rng);
-        let mut tries = Tries::new(self);
+        let id = ItemId::draw(self.enqueued.times.next(), &*self.rows.base.runtime().rng);
+        let mut tries = self.rows.base.tries();
         while let Err(fault) = self.write_item(&id, &payload).await {
             tries.again(fault).await.map_err(as_of_a_write)?;
         }
@@ -80,49 +76,6 @@ impl WorkQueue {
             self.rows.list_hour(hour).await?;
             self.enqueued.note_listed(hour);
         }
-        Ok(())
-    }
-
-    /// The error of a look that had no answer.
-    pub(super) fn unanswered(&self, fault: Fault) -> Error {
-        match fault {
-            Fault::Refused(message) => Error::invalid(message),
-            Fault::Unknown(last) | Fault::NotDone(last) => Error::Unreachable {
-                endpoints: self.config.endpoints.to_vec(),
-                waited: Duration::ZERO,
-                last,
-            },
-        }
-    }
-}
-
-/// The retries of one call without an answer.
-pub(super) struct Tries<'a> {
-    queue: &'a WorkQueue,
-    began: Instant,
-    pauses: Backoff,
-}
-
-impl<'a> Tries<'a> {
-    pub(super) fn new(queue: &'a WorkQueue) -> Self {
-        let began = queue.config.runtime.clock.now();
-        Self { queue, began, pauses: Backoff::new(PAUSE_MAX) }
-    }
-
-    /// Pauses after `fault`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unreachable`] when the limit has passed, [`Error::Refused`] if a retry would be refused too.
-    pub(super) async fn again(&mut self, fault: Fault) -> Result<()> {
-        let config = &self.queue.config;
-        let mut error = self.queue.unanswered(fault);
-        let Error::Unreachable { waited, .. } = &mut error else { return Err(error) };
-        *waited = config.runtime.clock.now().saturating_since(self.began);
-        if *waited >= config.answer_limit {
-            return Err(error);
-        }
-        config.runtime.sleep(self.pauses.next(&*config.runtime.rng)).await;
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! The items of a queue.
 
-use super::enqueue::Tries;
 use super::id::{ItemId, from_time};
 use super::rows::PAGE;
 use super::scan::Seen;
@@ -44,7 +43,7 @@ impl WorkQueue {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if no answer comes in time,
     /// [`Error::Refused`](crate::Error::Refused) if Cassandra refuses a statement.
     pub async fn list(&self, limit: usize) -> Result<Vec<Listed>> {
-        let mut tries = Tries::new(self);
+        let mut tries = self.rows.base.tries();
         loop {
             match self.look_at_all(limit).await {
                 Ok(listed) => return Ok(listed),
@@ -59,7 +58,7 @@ impl WorkQueue {
     ///
     /// As [`WorkQueue::list`].
     pub async fn is_empty(&self) -> Result<bool> {
-        let mut tries = Tries::new(self);
+        let mut tries = self.rows.base.tries();
         loop {
             match self.first(1).await {
                 Ok(seen) => return Ok(seen.is_empty()),

@@ -82,13 +82,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_runtime::select;
-use tokio::sync::Notify;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::lock_task::{LockTaskConfig, passing};
+use super::lock_task::passing;
 use super::locker::Wait;
-use super::owner::{OwnerId, Signature};
-use super::stamps::Stamps;
+use super::locker_base::LockerBase;
 use crate::check_lock_name;
 use crate::{Error, Result};
 use claim::{Claim, Shared};
@@ -110,11 +108,9 @@ const TRIES: usize = 3;
 /// A queue of work; see the [module](self). Cheap to clone: clones in one process share where to look.
 #[derive(Clone)]
 pub struct WorkQueue {
-    config: LockTaskConfig,
     rows: Rows,
     scanner: Arc<Scanner>,
     enqueued: Arc<Enqueued>,
-    signature: Signature,
     max_attempts: Option<u32>,
 }
 
@@ -133,20 +129,12 @@ impl WorkQueue {
         name: &str,
     ) -> Result<Self> {
         check_lock_name(name)?;
-        let clock = cassandra.runtime().clock.clone();
-        let rows = Rows {
-            tables: cassandra.tables().clone(),
-            names: Arc::new(tables),
-            clock: clock.clone(),
-            stamps: Arc::new(Stamps::micros(clock.clone())),
-            queue: name.into(),
-        };
+        let base = LockerBase::new(cassandra, options)?;
+        let rows = Rows { base, names: Arc::new(tables), queue: name.into() };
         Ok(Self {
-            config: cassandra.config(options)?,
             scanner: Arc::new(Scanner::new(rows.clone())),
             rows,
-            enqueued: Arc::new(Enqueued::new(clock)),
-            signature: cassandra.sign(options),
+            enqueued: Arc::new(Enqueued::new(cassandra.runtime().clock.clone())),
             max_attempts: None,
         })
     }
@@ -176,20 +164,17 @@ impl WorkQueue {
     /// [`Error::Unreachable`] if Cassandra gave no answer before `wait` was over, [`Error::Refused`] if it refuses a
     /// statement. After each the caller has no item.
     pub async fn next(&self, wait: Wait) -> Result<Option<WorkItem>> {
-        let clock = &self.config.runtime.clock;
-        let began = clock.now();
-        let limit = wait.limit(self.config.answer_limit).map(|limit| began + limit);
+        let base = &self.rows.base;
+        let began = base.now();
+        let limit = wait.limit(base.answer_limit).map(|limit| began + limit);
         let mut unanswered = None;
         let found = select! {
             found = self.look_until_had(wait.waits(), &mut unanswered) => return found,
-            () = passing(limit, &**clock) => None,
+            () = passing(limit, &*base.runtime().clock) => None,
         };
         match unanswered {
             None => Ok(found),
-            Some(last) => {
-                let waited = clock.now().saturating_since(began);
-                Err(Error::Unreachable { endpoints: self.config.endpoints.to_vec(), waited, last })
-            }
+            Some(last) => Err(base.cassandra.unreachable(began, last)),
         }
     }
 
@@ -208,16 +193,19 @@ impl WorkQueue {
                 Err(Error::Unreachable { last, .. }) => *unanswered = Some(last),
                 Err(error) => return Err(error),
             }
-            self.config.runtime.sleep(pauses.next(&*self.config.runtime.rng)).await;
+            let runtime = self.rows.base.runtime();
+            runtime.sleep(pauses.next(&*runtime.rng)).await;
         }
     }
 
     /// `work_item_id = "lowest row key where number CF only has the 0=0 column"`, and an attempt to take it; the next
     /// ones too, if another worker has it.
     async fn look(&self) -> Result<Option<WorkItem>> {
-        let mut free = self.scanner.free().await.map_err(|fault| self.unanswered(fault))?;
+        let base = &self.rows.base;
+        let free = self.scanner.free().await;
+        let mut free = free.map_err(|fault| base.cassandra.failed(fault, base.now()))?;
         for _ in 0..TRIES {
-            let random = self.config.runtime.rng.next_u64();
+            let random = base.runtime().rng.next_u64();
             let Some(id) = self.scanner.draw(&mut free, random) else { return Ok(None) };
             let item = self.take(id).await?;
             self.scanner.learn(item.is_some());
@@ -231,24 +219,11 @@ impl WorkQueue {
     /// `None`: another worker has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
-        let owner = OwnerId::draw(&self.signature, &*self.config.runtime.rng);
-        let kept = (self.config.runtime.clone(), self.config.timing);
-        let claim = Claim::new(
-            self.rows.clone(),
-            id.clone(),
-            owner,
-            kept,
-            self.max_attempts,
-            shared.clone(),
-        );
-        let renew_now = Arc::new(Notify::new());
-        let claimed = self
-            .config
-            .acquire(id.as_str(), self.signature.service(), Wait::No, claim, renew_now)
-            .await;
-        match claimed {
+        let claim = Claim::new(self.rows.clone(), id.clone(), self.max_attempts, shared.clone());
+        let base = &self.rows.base;
+        match base.hold(id.as_str(), Wait::No, claim, Arc::default()).await {
             Ok(guard) => {
-                let clock = self.config.runtime.clock.clone();
+                let clock = base.runtime().clock.clone();
                 Ok(Some(WorkItem::new(id, guard, shared, clock)))
             }
             Err(Error::NotGranted { .. }) => Ok(None),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use holdfast_runtime::{Clock, Instant};
+use holdfast_runtime::Instant;
 
 use super::id::{HOUR_US, ItemId};
 use super::tables::WorkTables;
 use crate::database::{Fault, Row, Tables};
+use crate::locker_base::LockerBase;
 use crate::owner::OwnerId;
-use crate::stamps::Stamps;
 use crate::statement::{Action, Ident, Statement, Value};
 
 /// The worker of the row `0=0`, which is the item's own and makes it an item of the queue.
@@ -25,11 +25,9 @@ const LISTED_US: i64 = 24 * HOUR_US;
 /// The tables of one queue, as one process uses them. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Rows {
-    pub(super) tables: Arc<Tables>,
+    /// Its timestamps are for the cells of claims, each of which one process writes.
+    pub(super) base: LockerBase,
     pub(super) names: Arc<WorkTables>,
-    pub(super) clock: Arc<dyn Clock>,
-    /// For the cells of claims, each of which one process writes.
-    pub(super) stamps: Arc<Stamps>,
     pub(super) queue: Arc<str>,
 }
 
@@ -62,6 +60,10 @@ fn column(name: &str) -> Ident {
 }
 
 impl Rows {
+    fn tables(&self) -> &Tables {
+        self.base.cassandra.tables()
+    }
+
     fn queue_key(&self) -> (Ident, Value) {
         (column("queue"), Value::from(&*self.queue))
     }
@@ -108,14 +110,14 @@ impl Rows {
         let cells = vec![(column("value"), Some(Value::from(value)))];
         let action = Action::Put { cells, ttl_s: 0, at_us: id.written_us() };
         let statement = self.of_item(&self.names.details, id, Some(("name", name)), action);
-        self.tables.write(statement).await
+        self.tables().write(statement).await
     }
 
     /// `work_details = read <work_item_id, CF=details>`.
     pub(super) async fn details(&self, id: &ItemId) -> Result<Details, Fault> {
         let (name, value) = (column("name"), column("value"));
         let action = Action::First { columns: vec![name.clone(), value.clone()], limit: i32::MAX };
-        let read = self.tables.scan(self.of_item(&self.names.details, id, None, action)).await?;
+        let read = self.tables().scan(self.of_item(&self.names.details, id, None, action)).await?;
         let mut details = Details::default();
         for row in read {
             match row.text(&name) {
@@ -132,20 +134,20 @@ impl Rows {
     /// `delete <work_item_id, CF=details, *>`.
     pub(super) async fn remove_details(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
-        self.tables.write(self.of_item(&self.names.details, id, None, action)).await
+        self.tables().write(self.of_item(&self.names.details, id, None, action)).await
     }
 
     /// `write <timestamp, CF=number, 0=0>`.
     pub(super) async fn put_marker(&self, id: &ItemId) -> Result<(), Fault> {
         let cells = vec![(column("number"), Some(Value::from(0)))];
         let action = Action::Put { cells, ttl_s: 0, at_us: id.written_us() };
-        self.tables.write(self.number(id, Some(MARKER), action)).await
+        self.tables().write(self.number(id, Some(MARKER), action)).await
     }
 
     /// `delete <work_item_id, CF=number, 0=0>`.
     pub(super) async fn remove_marker(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
-        self.tables.write(self.number(id, Some(MARKER), action)).await
+        self.tables().write(self.number(id, Some(MARKER), action)).await
     }
 
     /// `write <work_item, CF=choosing, worker_id=1>`, with a TTL; returns the instant before it was
@@ -156,24 +158,24 @@ impl Rows {
         owner: &OwnerId,
         ttl_s: i32,
     ) -> (Instant, Result<(), Fault>) {
-        let action = Action::Put { cells: Vec::new(), ttl_s, at_us: self.stamps.next() };
-        let started = self.clock.now();
+        let action = Action::Put { cells: Vec::new(), ttl_s, at_us: self.base.stamps.next() };
+        let started = self.base.now();
         let own = Some(("worker", owner.as_str()));
-        (started, self.tables.write(self.of_item(&self.names.choosing, id, own, action)).await)
+        (started, self.tables().write(self.of_item(&self.names.choosing, id, own, action)).await)
     }
 
     /// `delete <work_item_id, CF=choosing, worker_id=1>`.
     pub(super) async fn remove_choosing(&self, id: &ItemId, owner: &OwnerId) -> Result<(), Fault> {
-        let action = Action::Erase { at_us: self.stamps.next() };
+        let action = Action::Erase { at_us: self.base.stamps.next() };
         let own = Some(("worker", owner.as_str()));
-        self.tables.write(self.of_item(&self.names.choosing, id, own, action)).await
+        self.tables().write(self.of_item(&self.names.choosing, id, own, action)).await
     }
 
     /// `choosing_hash = read <work_item_id, CF=choosing>`: the workers.
     pub(super) async fn choosing(&self, id: &ItemId) -> Result<Vec<String>, Fault> {
         let worker = column("worker");
         let action = Action::First { columns: vec![worker.clone()], limit: PAGE };
-        let read = self.tables.scan(self.of_item(&self.names.choosing, id, None, action)).await?;
+        let read = self.tables().scan(self.of_item(&self.names.choosing, id, None, action)).await?;
         Ok(read.iter().filter_map(|row| row.text(&worker)).map(str::to_owned).collect())
     }
 
@@ -187,21 +189,21 @@ impl Rows {
         ttl_s: i32,
     ) -> (Instant, Result<(), Fault>) {
         let cells = vec![(column("number"), Some(Value::from(number)))];
-        let action = Action::Put { cells, ttl_s, at_us: self.stamps.next() };
-        let started = self.clock.now();
-        (started, self.tables.write(self.number(id, Some(owner.as_str()), action)).await)
+        let action = Action::Put { cells, ttl_s, at_us: self.base.stamps.next() };
+        let started = self.base.now();
+        (started, self.tables().write(self.number(id, Some(owner.as_str()), action)).await)
     }
 
     /// `delete <work_item_id, CF=number, worker_id=worker_number>`.
     pub(super) async fn remove_number(&self, id: &ItemId, owner: &OwnerId) -> Result<(), Fault> {
-        let action = Action::Erase { at_us: self.stamps.next() };
-        self.tables.write(self.number(id, Some(owner.as_str()), action)).await
+        let action = Action::Erase { at_us: self.base.stamps.next() };
+        self.tables().write(self.number(id, Some(owner.as_str()), action)).await
     }
 
     /// `number_hash = read <work_item, CF=number>`: a page of it at most.
     pub(super) async fn numbers(&self, id: &ItemId) -> Result<Vec<NumberRow>, Fault> {
         let action = Action::First { columns: number_columns(), limit: PAGE };
-        let read = self.tables.scan(self.number(id, None, action)).await?;
+        let read = self.tables().scan(self.number(id, None, action)).await?;
         Ok(read.iter().filter_map(number_row).collect())
     }
 
@@ -211,15 +213,15 @@ impl Rows {
         let from = (column("item"), Value::from(from));
         let action = Action::FirstFrom { columns: number_columns(), from, limit: PAGE };
         let statement = Statement::new(self.names.numbers.clone(), key, action).partitioned_by(2);
-        let read = self.tables.scan(statement).await?;
+        let read = self.tables().scan(statement).await?;
         let rows_read = i32::try_from(read.len()).unwrap_or(i32::MAX);
         Ok((read.iter().filter_map(number_row).collect(), rows_read))
     }
 
     /// Lists an hour as one with items.
     pub(super) async fn list_hour(&self, hour: i64) -> Result<(), Fault> {
-        let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: self.stamps.next() };
-        self.tables.write(self.hour(hour, action)).await
+        let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: self.base.stamps.next() };
+        self.tables().write(self.hour(hour, action)).await
     }
 
     /// All listed hours from this one on, in order.
@@ -232,7 +234,7 @@ impl Rows {
             let action = Action::FirstFrom { columns: vec![hour.clone()], from, limit: PAGE };
             let key = vec![self.queue_key()];
             let read =
-                self.tables.scan(Statement::new(self.names.hours.clone(), key, action)).await?;
+                self.tables().scan(Statement::new(self.names.hours.clone(), key, action)).await?;
             let is_all = i32::try_from(read.len()).is_ok_and(|read| read < PAGE);
             hours.extend(read.iter().filter_map(|row| row.long(&hour)));
             match hours.last().and_then(|last: &i64| last.checked_add(1)) {
@@ -251,19 +253,23 @@ impl Rows {
             return Ok(());
         }
         let at_us = end_us.saturating_add(LISTED_US / 2);
-        self.tables.write(self.hour(hour, Action::Erase { at_us })).await
+        self.tables().write(self.hour(hour, Action::Erase { at_us })).await
     }
 
     /// Lists an item as a dead letter.
     pub(super) async fn list_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: id.written_us() };
-        self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
+        self.tables()
+            .write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1))
+            .await
     }
 
     /// Removes an item from the dead letters.
     pub(super) async fn unlist_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
-        self.tables.write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1)).await
+        self.tables()
+            .write(self.of_item(&self.names.aside, id, None, action).partitioned_by(1))
+            .await
     }
 
     /// A page of the dead letters, from an item on.
@@ -272,13 +278,13 @@ impl Rows {
         let from = (item.clone(), Value::from(from));
         let action = Action::FirstFrom { columns: vec![item.clone()], from, limit: PAGE };
         let statement = Statement::new(self.names.aside.clone(), vec![self.queue_key()], action);
-        let read = self.tables.scan(statement).await?;
+        let read = self.tables().scan(statement).await?;
         Ok(read.iter().filter_map(|row| row.text(&item)).map(str::to_owned).collect())
     }
 
     /// The time by this process' wall clock.
     pub(super) fn now_us(&self) -> i64 {
-        i64::try_from(self.clock.wall_ms().saturating_mul(1_000)).unwrap_or(i64::MAX)
+        i64::try_from(self.base.runtime().clock.wall_ms().saturating_mul(1_000)).unwrap_or(i64::MAX)
     }
 }
 

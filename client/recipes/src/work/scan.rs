@@ -63,7 +63,7 @@ impl Scanner {
 
     /// The first free items, in order: some more than one is drawn from.
     pub(super) async fn free(&self) -> Result<Vec<ItemId>, Fault> {
-        let now = self.rows.clock.now();
+        let now = self.rows.base.now();
         let now_us = self.rows.now_us();
         let (from_us, wanted, is_whole) = {
             let state = self.lock();

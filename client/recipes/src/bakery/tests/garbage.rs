@@ -14,7 +14,7 @@ fn told(form: BakeryForm, table: &'static str, value: Option<Value>) -> String {
         let error = ours.lock("foo").await.unwrap_err();
         let invalid = matches!(error, Error::Refused { reason: RefusalReason::Invalid, .. });
         assert!(invalid, "{error}");
-        ours.cassandra.settled().await;
+        ours.base.cassandra.settled().await;
         machine.world().runtime().sleep(secs(10)).await;
         let left: Vec<String> =
             numbers(&model).await.into_keys().chain(choosing(&model).await).collect();

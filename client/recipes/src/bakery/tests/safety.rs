@@ -14,9 +14,8 @@ fn is_number(statement: &Statement) -> bool {
 
 /// Whether the lock task would hand out a guard.
 fn had(attempted: &Reached, bakery: &Bakery) -> bool {
-    let config = &bakery.config;
     matches!(attempted, Reached::Hold { started }
-        if config.timing.safe_until(*started) > config.runtime.clock.now())
+        if bakery.base.timing.safe_until(*started) > bakery.base.now())
 }
 
 /// `a` stalls for two TTLs at any step. Meanwhile `old` has the lock with the number 2 and sees no

@@ -6,9 +6,9 @@ use super::*;
 
 /// How many statements `act` sends.
 async fn sent(bakery: &Bakery, act: impl Future<Output = ()>) -> u64 {
-    let before = bakery.cassandra.statements().sent;
+    let before = bakery.base.cassandra.statements().sent;
     act.await;
-    bakery.cassandra.statements().sent - before
+    bakery.base.cassandra.statements().sent - before
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_hand_over_takes_a_fraction_of_a_second_and_only_the_first_two_in_line_pay_f
         let lockers = ["a", "b", "c", "d"]
             .map(|name| locker(&model, &machine.process(name), BakeryForm::Wiki));
         let hand_over =
-            test_support::hand_over(&machine, &lockers, |it| it.cassandra.statements().sent);
+            test_support::hand_over(&machine, &lockers, |it| it.base.cassandra.statements().sent);
         hand_over.is_quick_and_only_the_first_two_pay(seed);
     }
 }

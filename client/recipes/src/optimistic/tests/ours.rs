@@ -20,8 +20,7 @@ fn meet_in_all(plans: impl Iterator<Item = Vec<Before>>) -> [usize; 4] {
             let tokens = on(&cassandra, "ours", TTL, SKEW);
             let attempted = tokens.attempt("foo").advance().await;
             let theirs = meeting.other.lock().await.finish(&model).await;
-            let is_safe =
-                |started| runtime.clock.now() < tokens.cells.config.timing.safe_until(started);
+            let is_safe = |started| runtime.clock.now() < tokens.base.timing.safe_until(started);
             let ours = matches!(attempted, Ok(Reached::Hold { started }) if is_safe(started));
             let at = match (ours, theirs) {
                 (true, true) => 0,
@@ -93,22 +92,22 @@ fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_on
     let [a, b] =
         ["a", "b"].map(|name| locker(&model, &machine.process(name), name, secs(180), secs(60)));
     machine.run(async {
-        let before = a.cells.sent();
+        let before = a.base.cassandra.statements().sent;
         let held = a.lock("foo").await.unwrap();
-        assert_eq!((held.owner(), a.cells.sent() - before), ("a", 2));
+        assert_eq!((held.owner(), a.base.cassandra.statements().sent - before), ("a", 2));
         let mut waiter = b.attempt("foo");
         let mut asked = Vec::new();
         for _ in 0..3 {
-            let before = b.cells.sent();
+            let before = b.base.cassandra.statements().sent;
             let attempted = waiter.advance().await.unwrap();
             assert!(matches!(attempted, Reached::TryAgain { .. }), "{attempted:?}");
-            asked.push(b.cells.sent() - before);
+            asked.push(b.base.cassandra.statements().sent - before);
         }
         assert_eq!(asked, [3, 1, 1], "a write, a look, the delete; after that a look");
         assert_eq!(TOKENS.names(&model).await.len(), 1);
-        let before = a.cells.sent();
+        let before = a.base.cassandra.statements().sent;
         held.release().await.unwrap();
-        assert_eq!(a.cells.sent() - before, 1);
+        assert_eq!(a.base.cassandra.statements().sent - before, 1);
         assert!(matches!(waiter.advance().await, Ok(Reached::Hold { .. })));
     });
 }

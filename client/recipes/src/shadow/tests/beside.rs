@@ -22,8 +22,7 @@ fn meet(plan: &[Before], other: fn(SeedThread) -> SeedThread) -> (bool, Verdict)
         let mut attempt = shadow.attempt("foo");
         let attempted = attempt.advance().await;
         let theirs = meeting.other.lock().await.finish(&model).await;
-        let is_safe =
-            |started| runtime.clock.now() < shadow.cells.config.timing.safe_until(started);
+        let is_safe = |started| runtime.clock.now() < shadow.base.timing.safe_until(started);
         let ours = matches!(attempted, Ok(Reached::Hold { started }) if is_safe(started));
         (ours, theirs)
     })

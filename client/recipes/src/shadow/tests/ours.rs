@@ -11,9 +11,9 @@ fn usual(model: &Model, process: &Process) -> Shadow {
 
 /// How many statements `act` sends.
 async fn sent(shadow: &Shadow, act: impl Future<Output = ()>) -> u64 {
-    let before = shadow.cells.sent();
+    let before = shadow.base.cassandra.statements().sent;
     act.await;
-    shadow.cells.sent() - before
+    shadow.base.cassandra.statements().sent - before
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_release_whose_answer_is_lost_half_way_is_a_release() {
         let shadow = on(&cassandra, "ours", secs(180), secs(60));
         let released = shadow.lock("foo").await.unwrap().release().await;
         assert!(released.is_ok(), "{released:?}");
-        assert_eq!(shadow.cells.sent(), 9);
+        assert_eq!(shadow.base.cassandra.statements().sent, 9);
     });
 }
 
@@ -149,7 +149,7 @@ fn who_waits_looks_twice_a_second_and_writes_nothing() {
     machine.run(async {
         let held = a.lock("foo").await.unwrap();
         assert!(b.lock_within("foo", secs(60)).await.is_err());
-        let looks = b.cells.sent();
+        let looks = b.base.cassandra.statements().sent;
         assert!((75..=150).contains(&looks), "{looks}");
         runtime.sleep(secs(10)).await;
         assert_eq!(SHADOW.names(&model).await.len(), 1);

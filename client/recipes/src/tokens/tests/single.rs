@@ -4,6 +4,7 @@ use super::*;
 use crate::lock_task::{Attempt as _, Reached};
 use crate::locker::Wait;
 use crate::model::Odds;
+use crate::tokens::rows::TokenRows;
 use crate::{Error, LostReason};
 
 /// Two processes, each with a locker, and a third that runs a housekeeper.
@@ -257,7 +258,7 @@ fn a_hold_counts_from_the_last_beat_and_not_from_when_the_token_was_had() {
     let (machine, _model, _processes, [a, _]) = two(1);
     let world = machine.world().runtime();
     machine.run(async {
-        let mut rows = a.rows(vec!["jobs".into()]);
+        let mut rows = TokenRows::new(&a.base, &a.tables, vec!["jobs".into()]);
         let first = rows.advance().await.unwrap();
         world.sleep(secs(20)).await;
         assert_eq!(rows.advance().await.unwrap(), first, "20 s old, and not due before 39");

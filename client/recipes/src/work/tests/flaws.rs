@@ -1,6 +1,7 @@
 //! What the article leaves open, by its own steps; and how this recipe behaves there.
 
 use super::*;
+use crate::owner::{OwnerId, Signature};
 use crate::statement::Value;
 
 /// A worker of the article: its steps one by one, on the recipe's tables, without TTLs.

@@ -1,0 +1,125 @@
+//! What every locker on Cassandra stands on: its session, its lengths of time, and the name under which it writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_runtime::{Instant, Runtime};
+
+use super::cassandra::{Cassandra, LockerOptions};
+use super::database::Fault;
+use super::lock_task::Attempt;
+use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
+use super::owner::{OwnerId, Signature, Writer};
+use super::recipe::Recipe;
+use super::row_timing::RowTiming;
+use super::stamps::Stamps;
+use super::statement::Ident;
+use crate::{Result, check_lock_name};
+use holdfast_guard::Backoff;
+
+/// What all attempts of a locker share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct LockerBase {
+    pub(crate) cassandra: Cassandra,
+    pub(crate) timing: RowTiming,
+    /// How long a call that does not wait may take to get an answer.
+    pub(crate) answer_limit: Duration,
+    pub(crate) signature: Signature,
+    /// The timestamps of the cells that it writes without LWT.
+    pub(crate) stamps: Arc<Stamps>,
+}
+
+impl LockerBase {
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`](crate::Error::InvalidConfig) if TTL and skew make no sense together.
+    pub(crate) fn new(cassandra: &Cassandra, options: &LockerOptions) -> Result<Self> {
+        let runtime = cassandra.runtime();
+        Ok(Self {
+            cassandra: cassandra.clone(),
+            timing: options.timing()?,
+            answer_limit: options.answer_limit,
+            signature: Signature::draw(&options.service, &*runtime.rng),
+            stamps: Arc::new(Stamps::micros(runtime.clock.clone())),
+        })
+    }
+
+    /// The same, writing as that writer.
+    pub(crate) fn written_by(&self, writer: &Writer) -> Self {
+        Self { signature: self.signature.of_writer(writer), ..self.clone() }
+    }
+
+    /// A locker of `recipe` on these tables, as a [`Locker`](super::Locker) builds on it.
+    pub(crate) fn built_on(
+        &self,
+        recipe: Recipe,
+        tables: &[&Ident],
+        locker: impl RemoteLocker + 'static,
+    ) -> Option<OnCassandra> {
+        let recipe = self.cassandra.recipe(recipe.family(), tables);
+        Some(OnCassandra { locker: Arc::new(locker), recipe })
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.cassandra.runtime()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.runtime().clock.now()
+    }
+
+    /// Draws the owner id of a new attempt.
+    pub(crate) fn owner(&self) -> OwnerId {
+        OwnerId::draw(&self.signature, &*self.runtime().rng)
+    }
+
+    /// # Errors
+    ///
+    /// As of [`RemoteLocker::acquire`].
+    pub(crate) async fn acquire<A: Attempt>(
+        &self,
+        lock_id: &str,
+        wait: Wait,
+        attempt: impl FnOnce() -> A,
+    ) -> Result<RemoteGuard> {
+        check_lock_name(lock_id)?;
+        self.hold(lock_id, wait, attempt(), Arc::default()).await
+    }
+
+    /// The retries of a call that may take as long as one that does not wait.
+    pub(crate) fn tries(&self) -> Tries<'_> {
+        Tries::new(&self.cassandra, self.answer_limit, Duration::from_secs(2))
+    }
+}
+
+/// The retries of one call without an answer.
+pub(crate) struct Tries<'a> {
+    cassandra: &'a Cassandra,
+    began: Instant,
+    limit: Duration,
+    pauses: Backoff,
+}
+
+impl<'a> Tries<'a> {
+    /// `limit` bounds them, `pause_max` the pause between two.
+    pub(crate) fn new(cassandra: &'a Cassandra, limit: Duration, pause_max: Duration) -> Self {
+        let began = cassandra.runtime().clock.now();
+        Self { cassandra, began, limit, pauses: Backoff::new(pause_max) }
+    }
+
+    /// Pauses after `fault`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreachable`](crate::Error::Unreachable) when the limit has passed,
+    /// [`Error::Refused`](crate::Error::Refused) if a retry would be refused too.
+    pub(crate) async fn again(&mut self, fault: Fault) -> Result<()> {
+        let runtime = self.cassandra.runtime();
+        let is_over = runtime.clock.now().saturating_since(self.began) >= self.limit;
+        if is_over || matches!(fault, Fault::Refused(_)) {
+            return Err(self.cassandra.failed(fault, self.began));
+        }
+        runtime.sleep(self.pauses.next(&*runtime.rng)).await;
+        Ok(())
+    }
+}
