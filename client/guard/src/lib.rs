@@ -10,24 +10,16 @@
 //! - What was once seen to be unsafe never becomes safe again (I6, DESIGN §5.6).
 
 mod backoff;
-mod endpoints;
 mod error;
-mod holder;
-mod label;
-mod name;
-mod run;
 mod safety;
+mod settings;
 mod span;
 mod state;
 
 pub use backoff::{Backoff, spread};
-pub use endpoints::check_endpoints;
-pub use error::{Error, RefusalReason, Result, innermost};
-pub use holder::Holder;
+pub use error::{Error, Holder, RefusalReason, Result, innermost};
 pub use holdfast_types::{FencingToken, Mode, NAME_BYTES_MAX};
-pub use label::default_label;
-pub use name::check_lock_name;
-pub use run::run_while;
-pub use safety::Safety;
+pub use safety::{Safety, run_while};
+pub use settings::{check_endpoints, check_lock_name, default_label};
 pub use span::Span;
 pub use state::{GuardState, GuardStates, LostReason};

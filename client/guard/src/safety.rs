@@ -1,14 +1,17 @@
-//! Whether a grant is safe: its deadlines, its end, and the notification of both.
+//! Whether a grant is safe: its deadlines, its end, the notification of both, and work that is dropped with it.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Clock, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{GuardState, GuardStates, LostReason, Span};
+use crate::{Error, GuardState, GuardStates, LostReason, Result, Span};
 
 /// Shared by a guard and the task that keeps its hold.
 pub struct Safety {
@@ -127,4 +130,29 @@ impl Safety {
             changes
         });
     }
+}
+
+/// Runs `work` while `is_safe`, and drops it at its current await point when it is not, or when
+/// `lost` is done.
+///
+/// # Errors
+///
+/// [`Error::Lost`] if the lock stopped being safe before `work` was done.
+pub async fn run_while<F: Future>(
+    is_safe: impl Fn() -> bool,
+    lost: impl Future<Output = LostReason>,
+    work: F,
+) -> Result<F::Output> {
+    let (mut work, mut lost) = (pin!(work), pin!(lost));
+    poll_fn(|context| {
+        if let Poll::Ready(reason) = lost.as_mut().poll(context) {
+            return Poll::Ready(Err(Error::Lost { reason }));
+        }
+        // The watchdog reports the end a little later than the clock shows it.
+        if !is_safe() {
+            return Poll::Ready(Err(Error::Lost { reason: LostReason::DeadlinePassed }));
+        }
+        work.as_mut().poll(context).map(Ok)
+    })
+    .await
 }

@@ -1,6 +1,11 @@
-//! The addresses of servers.
+//! What a caller may write: addresses of servers, names of locks, and the name that a client gives itself.
+
+use holdfast_types::{LockName, TextError};
 
 use crate::{Error, Result};
+
+/// How much of a name that is too long an error shows, in characters.
+const SHOWN_MAX: usize = 32;
 
 /// Checks a list of `host:port`.
 ///
@@ -20,6 +25,34 @@ pub fn check_endpoints(endpoints: &[String]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that a lock may have this name, in either store: 1 to 512 bytes, without control characters and without
+/// characters that reorder the text around them.
+///
+/// # Errors
+///
+/// [`Error::Refused`], which shows the name and the rule that it breaks.
+pub fn check_lock_name(name: &str) -> Result<()> {
+    let shown = |name: &str| name.escape_debug().to_string();
+    LockName::parse(name).map(drop).map_err(|why| match why {
+        TextError::Empty => Error::invalid(why.to_string()),
+        TextError::TooLong { .. } => {
+            let start: String = name.chars().take(SHOWN_MAX).collect();
+            unusable(&format!("{}…", shown(&start)), &why)
+        }
+        _ => unusable(&shown(name), &why),
+    })
+}
+
+fn unusable(shown: &str, why: &TextError) -> Error {
+    Error::invalid(format!("the lock name \"{shown}\" is not usable: {why}"))
+}
+
+/// `host:pid`.
+pub fn default_label() -> String {
+    let uname = rustix::system::uname();
+    format!("{}:{}", uname.nodename().to_string_lossy(), std::process::id())
 }
 
 #[cfg(test)]
