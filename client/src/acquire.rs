@@ -4,9 +4,9 @@ use std::fmt;
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::items::{LockSet, Need};
-use crate::session::AcquireRequest;
-use crate::{Client, Guard, LockItem, QueuePlace, Result};
+use crate::items::{AcquireRequest, Need};
+use crate::session::PendingAcquire;
+use crate::{Client, Guard, LockItem, Mode, QueuePlace, Result};
 
 /// A request for locks that is not sent yet: `.await` sends it and waits for the guard,
 /// [`Acquire::enqueue`] sends it and returns its place in the queue.
@@ -24,18 +24,14 @@ use crate::{Client, Guard, LockItem, QueuePlace, Result};
 #[must_use = "nothing is asked until it is awaited or enqueued"]
 pub struct Acquire {
     client: Client,
-    items: Vec<LockItem>,
-    need: Need,
-    wait: bool,
+    request: AcquireRequest,
     limit: Option<Duration>,
-    follow: bool,
-    claim_owner: Option<String>,
 }
 
 impl Acquire {
     pub(crate) fn new(client: Client, items: Vec<LockItem>, need: Need, wait: bool) -> Self {
         let limit = (!wait).then(|| client.connect_timeout());
-        Self { client, items, need, wait, limit, follow: false, claim_owner: None }
+        Self { client, request: AcquireRequest::new(items, need, wait), limit }
     }
 
     /// Requests the lock, or all of several, in shared mode. The store grants shared requests that
@@ -48,8 +44,8 @@ impl Acquire {
     /// # Ok(()) }
     /// ```
     pub fn shared(mut self) -> Self {
-        for item in &mut self.items {
-            *item = LockItem::shared(item.name());
+        for item in &mut self.request.items {
+            item.mode = Mode::Shared;
         }
         self
     }
@@ -63,7 +59,7 @@ impl Acquire {
     }
 
     pub(crate) fn claimed_from(mut self, owner: String) -> Self {
-        self.claim_owner = Some(owner);
+        self.request.claim_owner = Some(owner);
         self
     }
 
@@ -78,7 +74,7 @@ impl Acquire {
     /// [`QueuePlace`] yields it. Without this, the [`QueuePlace`] yields only the place at which
     /// the request enters the queue.
     pub fn follow_place(mut self) -> Self {
-        self.follow = true;
+        self.request.follow_place = true;
         self
     }
 
@@ -96,12 +92,12 @@ impl Acquire {
     /// ```
     pub fn enqueue(self) -> QueuePlace {
         let asked = self.ask();
-        QueuePlace::new(self.client, self.items, self.limit, self.wait, asked)
+        QueuePlace::new(self.client, self.request, self.limit, asked)
     }
 
-    fn ask(&self) -> Result<crate::session::PendingAcquire> {
-        let lock_set = LockSet::new(&self.items, self.need)?.claimed_from(self.claim_owner.clone());
-        self.client.session().ask(AcquireRequest { lock_set, wait: self.wait, follow: self.follow })
+    fn ask(&self) -> Result<PendingAcquire> {
+        self.request.check()?;
+        self.client.session().ask(self.request.clone())
     }
 }
 
@@ -117,9 +113,9 @@ impl IntoFuture for Acquire {
 impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
-            .field("items", &self.items)
-            .field("need", &self.need)
-            .field("wait", &self.wait)
+            .field("items", &self.request.items)
+            .field("need", &self.request.need)
+            .field("wait", &self.request.wait)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
     }

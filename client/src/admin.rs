@@ -1,8 +1,15 @@
 //! What operators do, of which no session is needed.
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::operator::Operator;
+use crate::endpoints::{Asked, Servers};
+use crate::transport::operator::{self, Said, Services};
+use crate::{Error, Result};
+
+/// The longest one server may take before the client tries the next. A server ends every call
+/// itself, within its `propose_deadline_ms` (5 s unless it is set otherwise).
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 
 /// Members, scopes, imports, and sessions of others: [`Builder::admin`](crate::Builder::admin) makes
 /// one. It needs no session.
@@ -37,17 +44,42 @@ use crate::operator::Operator;
 /// change may still take effect.
 #[derive(Clone)]
 pub struct Admin {
-    pub(crate) operator: Operator,
+    servers: Servers,
 }
 
 impl Admin {
-    pub(crate) fn new(operator: Operator) -> Self {
-        Self { operator }
+    pub(crate) fn new(servers: Servers) -> Self {
+        Self { servers }
+    }
+
+    /// Makes a call at the leader, and repeats it until the outcome is known. `changes` is false for a
+    /// read; `what` names the call in errors.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Admin`].
+    pub(crate) async fn ask<T, F>(
+        &self,
+        what: &'static str,
+        changes: bool,
+        call: impl Fn(Services) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Said<T>>,
+    {
+        let mut asked = Asked::default();
+        let call = |endpoint: &str| operator::ask(endpoint.to_owned(), &call);
+        match self.servers.ask(ATTEMPT_LIMIT, &mut asked, call).await {
+            Err(Error::Unreachable { waited, .. }) if changes && asked.may_be_done => {
+                Err(Error::OutcomeUnknown { what, waited })
+            }
+            answer => answer,
+        }
     }
 }
 
 impl fmt::Debug for Admin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admin").field("operator", &self.operator).finish()
+        f.debug_struct("Admin").field("endpoints", &self.servers.endpoints).finish_non_exhaustive()
     }
 }

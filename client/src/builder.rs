@@ -7,8 +7,8 @@ use std::time::Duration;
 use holdfast_guard::{check_endpoints, default_label};
 use holdfast_runtime::{Runtime, Transport, select};
 
-use crate::operator::Operator;
-use crate::session::{Opening, Session, SessionConfig};
+use crate::endpoints::Servers;
+use crate::session::{Machine, Opening, Session, SessionConfig};
 use crate::transport::GrpcTransport;
 use crate::{Admin, Client, Error, Reader, Result};
 
@@ -96,14 +96,14 @@ impl Builder {
     ///
     /// [`Error::InvalidConfig`] if there is no endpoint, or one without a port.
     pub fn reader(&self) -> Result<Reader> {
-        check_endpoints(&self.endpoints)?;
         let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
-        Ok(Reader::new(
-            self.endpoints.clone(),
-            transport,
-            self.runtime.clone(),
-            self.connect_timeout,
-        ))
+        Ok(Reader::new(self.servers(self.connect_timeout)?, transport))
+    }
+
+    fn servers(&self, limit: Duration) -> Result<Servers> {
+        check_endpoints(&self.endpoints)?;
+        let endpoints = self.endpoints.clone().into();
+        Ok(Servers { endpoints, runtime: self.runtime.clone(), limit })
     }
 
     /// What operators do: members, scopes, imports, sessions of others. `limit` bounds each call to
@@ -113,8 +113,7 @@ impl Builder {
     ///
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
-        check_endpoints(&self.endpoints)?;
-        Ok(Admin::new(Operator::new(self.endpoints.clone(), self.runtime.clone(), limit)))
+        Ok(Admin::new(self.servers(limit)?))
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then
@@ -131,7 +130,7 @@ impl Builder {
     pub async fn connect(self) -> Result<Client> {
         let (limit, runtime) = (self.connect_timeout, self.runtime.clone());
         let client = self.connect_lazy()?;
-        let mut opening = client.session().opening();
+        let mut opening = client.session().look(Machine::opening);
         select! {
             opened = opening.wait_for(|opening| !matches!(opening, Opening::Trying)) => {
                 match opened.map(|opened| opened.clone()) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::acquire::{Acquire, TryAcquire};
 use crate::items::Need;
-use crate::session::Session;
+use crate::session::{Machine, Session};
 use crate::{Builder, Error, Guard, LockItem, Reader, Result};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
@@ -194,19 +194,19 @@ impl Client {
     /// The name under which others see its session: [`Builder::label`](crate::Builder::label), else
     /// `host:pid`.
     pub fn label(&self) -> String {
-        self.handle.session.label()
+        self.session().look(|session| session.label().to_owned())
     }
 
     /// Whether the session has a stream now to a server that may grant `name`, as far as this client
     /// knows: one with authority over the scope of the name, if the name is in a scope. It sends
     /// nothing.
     pub fn serves(&self, name: &str) -> bool {
-        self.handle.session.serves(name)
+        self.session().look(|session| session.serves(name))
     }
 
     /// The id of the cluster that the session is at, 16 bytes; `None` while the client knows none.
     pub fn cluster(&self) -> Option<Vec<u8>> {
-        self.handle.session.cluster()
+        self.session().look(Machine::cluster)
     }
 
     /// Ends the session: every guard of it is lost, every wait ends with [`Error::Closed`], and the
@@ -232,15 +232,15 @@ impl Client {
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.reader.limit()
+        self.reader.servers().limit
     }
 
     /// The error after `waited` without a server that served.
     pub(crate) fn unreachable(&self, waited: Duration) -> Error {
         Error::Unreachable {
-            endpoints: self.reader.endpoints().to_vec(),
+            endpoints: self.reader.servers().endpoints.to_vec(),
             waited,
-            last: self.session().last_error(),
+            last: self.session().look(|session| session.last_error().to_owned()),
         }
     }
 }
@@ -248,8 +248,8 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("endpoints", &self.reader.endpoints())
-            .field("attached", &self.session().is_attached())
+            .field("endpoints", &self.reader.servers().endpoints)
+            .field("attached", &self.session().look(Machine::is_ready))
             .finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1;
 
-use crate::transport::operator as calls;
+use crate::transport::operator::Services;
 use crate::{Admin, Result};
 
 /// A cluster as its leader reports it.
@@ -64,8 +64,9 @@ impl Admin {
     ///
     /// As of [`Admin`].
     pub async fn cluster(&self) -> Result<ClusterStatus> {
-        let status = self.operator.ask("the members", false, calls::status).await?;
-        Ok(ClusterStatus::from_wire(status))
+        let request = v1::ClusterStatusRequest {};
+        let ask = |mut at: Services| async move { at.cluster.cluster_status(request).await };
+        Ok(ClusterStatus::from_wire(self.ask("the members", false, ask).await?))
     }
 
     /// Adds node `node` as a learner, which does not vote. The node has to run, wait to be added
@@ -85,8 +86,11 @@ impl Admin {
             advertise: advertise.to_owned(),
             peer_advertise: peer_advertise.to_owned(),
         };
-        let add = |endpoint| calls::add_learner(endpoint, request.clone());
-        self.operator.ask("adding a member", true, add).await.map(drop)
+        let add = |mut at: Services| {
+            let request = request.clone();
+            async move { at.cluster.add_learner(request).await }
+        };
+        self.ask("adding a member", true, add).await.map(drop)
     }
 
     /// Promotes a learner that has nearly caught up to a voter.
@@ -96,10 +100,8 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn promote(&self, node: u64) -> Result<()> {
         let request = v1::PromoteRequest { node_id: node };
-        self.operator
-            .ask("promoting a member", true, |endpoint| calls::promote(endpoint, request))
-            .await
-            .map(drop)
+        let promote = |mut at: Services| async move { at.cluster.promote(request).await };
+        self.ask("promoting a member", true, promote).await.map(drop)
     }
 
     /// Removes a member, for ever under this id. A leader transfers its leadership first.
@@ -109,10 +111,8 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn remove_member(&self, node: u64) -> Result<()> {
         let request = v1::RemoveRequest { node_id: node };
-        self.operator
-            .ask("removing a member", true, |endpoint| calls::remove(endpoint, request))
-            .await
-            .map(drop)
+        let remove = |mut at: Services| async move { at.cluster.remove(request).await };
+        self.ask("removing a member", true, remove).await.map(drop)
     }
 
     /// Transfers leadership to voter `to`, or to any voter that has caught up. Without `to`, a
@@ -123,8 +123,8 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn transfer_leader(&self, to: Option<u64>) -> Result<()> {
         let request = v1::TransferLeadershipRequest { to };
-        let transfer = |endpoint| calls::transfer_leader(endpoint, request);
-        self.operator.ask("handing leadership over", true, transfer).await.map(drop)
+        let transfer = |mut at: Services| async move { at.cluster.transfer_leader(request).await };
+        self.ask("handing leadership over", true, transfer).await.map(drop)
     }
 }
 

@@ -1,9 +1,126 @@
-//! The list of servers, and the choice of the next one to try.
+//! The list of servers, the choice of the next one to try, and calls that go from one to the next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_guard::Backoff;
-use holdfast_runtime::Rng;
+use holdfast_runtime::{Rng, Runtime, TransportError};
+
+use crate::{Error, RefusalReason, Result, wire};
+
+/// The longest delay between two rounds of a call.
+const DELAY_MAX: Duration = Duration::from_millis(500);
+
+/// The servers of calls that need no session.
+#[derive(Clone)]
+pub(crate) struct Servers {
+    pub(crate) endpoints: Arc<[String]>,
+    pub(crate) runtime: Runtime,
+    /// How long a call may take.
+    pub(crate) limit: Duration,
+}
+
+/// Why one server gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// Nothing was changed, and the same call will not succeed by itself; the server's message.
+    Refused(String),
+    /// Another server may answer, or this one later.
+    Elsewhere {
+        why: String,
+        /// The leader's endpoint for clients, if the server named it.
+        leader: Option<String>,
+        /// The call may still take effect.
+        may_be_done: bool,
+    },
+}
+
+/// Of a read, which changes nothing.
+impl From<TransportError> for NoAnswer {
+    fn from(error: TransportError) -> Self {
+        let (why, leader) = match error {
+            TransportError::Refused { message } => return Self::Refused(message),
+            TransportError::Unavailable { message, leader } => (message, leader),
+            other => (other.to_string(), None),
+        };
+        Self::Elsewhere { why, leader, may_be_done: false }
+    }
+}
+
+/// What the client knows about a call without an answer.
+pub(crate) struct Asked {
+    pub(crate) may_be_done: bool,
+    last: String,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self { may_be_done: false, last: "nobody answered yet".to_owned() }
+    }
+}
+
+impl Servers {
+    /// Calls one server after the other, or the leader that one of them names, until one answers.
+    /// `attempt_limit` bounds each attempt.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] by a server; [`Error::Unreachable`] if none answered within the limit.
+    pub(crate) async fn ask<T, F>(
+        &self,
+        attempt_limit: Duration,
+        asked: &mut Asked,
+        call: impl Fn(&str) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, NoAnswer>>,
+    {
+        let answer = self.ask_in_turn(attempt_limit, asked, call);
+        let answer = self.runtime.timeout(self.limit, answer).await;
+        answer.unwrap_or_else(|_| Err(self.unreachable(asked.last.clone())))
+    }
+
+    async fn ask_in_turn<T, F>(
+        &self,
+        attempt_limit: Duration,
+        asked: &mut Asked,
+        call: impl Fn(&str) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T, NoAnswer>>,
+    {
+        let mut route = Route::new(self.endpoints.to_vec(), DELAY_MAX);
+        loop {
+            let endpoint = route.next();
+            let before = asked.may_be_done;
+            // Until the answer proves otherwise: the caller may drop this future while it waits.
+            asked.may_be_done = true;
+            let named = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(NoAnswer::Refused(message))) => {
+                    return Err(wire::refused(RefusalReason::Other, message));
+                }
+                Ok(Err(NoAnswer::Elsewhere { why, leader, may_be_done })) => {
+                    asked.may_be_done = before || may_be_done;
+                    asked.last = why;
+                    leader
+                }
+                Err(_) => {
+                    asked.last = format!("{endpoint} does not answer");
+                    None
+                }
+            };
+            if let Some(delay) = route.failed(named, &*self.runtime.rng) {
+                self.runtime.sleep(delay).await;
+            }
+        }
+    }
+
+    /// The error when the limit has passed; `last` is the error of the last attempt.
+    pub(crate) fn unreachable(&self, last: String) -> Error {
+        Error::Unreachable { endpoints: self.endpoints.to_vec(), waited: self.limit, last }
+    }
+}
 
 /// Chooses the next server to try: the leader that a node named, else the endpoints in turn, with a
 /// growing, jittered delay after each round without a leader.

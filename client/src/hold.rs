@@ -8,9 +8,8 @@ use holdfast_guard::{Safety, Span};
 use holdfast_mutants::mutant;
 use tokio::sync::watch;
 
-use crate::items::Item;
 use crate::value::Change;
-use crate::{FencingToken, Mode, Value};
+use crate::{FencingToken, LockItem, Mode, Value};
 
 /// One lock of a hold.
 pub(crate) struct HeldLock {
@@ -22,8 +21,8 @@ pub(crate) struct HeldLock {
 }
 
 impl HeldLock {
-    pub(crate) fn new(item: Item, value: Option<Value>) -> Self {
-        let Item { name, mode } = item;
+    pub(crate) fn new(item: LockItem, value: Option<Value>) -> Self {
+        let LockItem { name, mode } = item;
         Self { name, mode, held: AtomicBool::new(true), value: Mutex::new(value) }
     }
 

@@ -6,7 +6,7 @@ use holdfast_proto::v1;
 use holdfast_proto::v1::import_fate::Fate as WireFate;
 use holdfast_proto::v1::import_row::Has as WireHas;
 
-use crate::transport::operator as calls;
+use crate::transport::operator::Services;
 use crate::{Admin, Error, FencingToken, RefusalReason, Result, wire};
 
 /// Most rows that a server takes in one group.
@@ -120,8 +120,11 @@ impl Admin {
         let mut fates: Vec<Vec<ImportOutcome>> = groups.iter().map(|_| Vec::new()).collect();
         for call in calls_of(groups) {
             let request = v1::ImportRequest { groups: call.iter().map(Piece::to_wire).collect() };
-            let ask = |endpoint| calls::import(endpoint, request.clone());
-            let answer = self.operator.ask("an import", true, ask).await?;
+            let import = |mut at: Services| {
+                let request = request.clone();
+                async move { at.locks.import(request).await }
+            };
+            let answer = self.ask("an import", true, import).await?;
             if answer.groups.len() != call.len() {
                 return Err(odd_answer());
             }
@@ -229,12 +232,7 @@ fn fate(fate: v1::ImportFate) -> Result<ImportOutcome> {
 
 fn odd_answer() -> Error {
     let message = "the server's answer to an import is not one; is it of another release?";
-    Error::Refused {
-        reason: RefusalReason::Protocol,
-        message: message.to_owned(),
-        limit: None,
-        retry_after: None,
-    }
+    wire::refused(RefusalReason::Protocol, message)
 }
 
 #[cfg(test)]

@@ -57,7 +57,6 @@ mod import;
 mod info;
 mod items;
 mod lease;
-mod operator;
 mod queue_place;
 mod reader;
 mod scopes;

@@ -15,8 +15,9 @@ use tokio::sync::{oneshot, watch};
 use crate::client::Handle;
 use crate::hold::Hold;
 use crate::info::PlaceReport;
-use crate::session::{Key, PendingAcquire};
-use crate::{Client, Error, Guard, LockItem, Place, Result};
+use crate::items::AcquireRequest;
+use crate::session::{Key, Machine, PendingAcquire};
+use crate::{Client, Error, Guard, Place, Result};
 
 /// A place in a queue. As a future it resolves to the guard, or to the error (see
 /// [`Acquire`](crate::Acquire)). As a stream, or by [`QueuePlace::next`], it yields the place when
@@ -40,9 +41,8 @@ pub struct QueuePlace {
 impl QueuePlace {
     pub(crate) fn new(
         client: Client,
-        items: Vec<LockItem>,
+        request: AcquireRequest,
         limit: Option<Duration>,
-        waits: bool,
         asked: Result<PendingAcquire>,
     ) -> Self {
         let clock = client.session().runtime().clock.clone();
@@ -50,8 +50,8 @@ impl QueuePlace {
             Ok(asked) => {
                 let told = asked.place.clone();
                 let began = clock.now();
-                let request = Request { pending: Pending::new(&client, asked), client, items };
-                let granting = request.granting(began, limit, waits);
+                let sent = Sent { pending: Pending::new(&client, asked), client, request };
+                let granting = sent.granting(began, limit);
                 let (granting, places) = (Some(Box::pin(granting) as _), places(told.clone()));
                 Self { granting, answer: None, places, told: Some(told), clock }
             }
@@ -138,19 +138,14 @@ fn places(told: watch::Receiver<Option<PlaceReport>>) -> BoxStream<'static, Plac
 }
 
 /// A request and the client that made it.
-struct Request {
+struct Sent {
     pending: Pending,
     client: Client,
-    items: Vec<LockItem>,
+    request: AcquireRequest,
 }
 
-impl Request {
-    async fn granting(
-        mut self,
-        began: Instant,
-        limit: Option<Duration>,
-        waits: bool,
-    ) -> Result<Guard> {
+impl Sent {
+    async fn granting(mut self, began: Instant, limit: Option<Duration>) -> Result<Guard> {
         let runtime = self.client.session().runtime().clone();
         let granted = select! {
             answer = &mut self.pending.answer => Some(answer.unwrap_or(Err(Error::Closed))),
@@ -160,7 +155,7 @@ impl Request {
         match granted {
             Some(Ok(hold)) => Ok(self.pending.into_guard(hold)),
             // The server denied the try, or ended the wait; the client measures the time.
-            Some(Err(Error::NotGranted { names, holders, .. })) if waits => {
+            Some(Err(Error::NotGranted { names, holders, .. })) if self.request.wait => {
                 Err(Error::NotGranted { names, holders, waited: Some(waited) })
             }
             Some(Err(error)) => Err(error),
@@ -172,12 +167,11 @@ impl Request {
     fn given_up(&self, waited: Duration) -> Error {
         let now = self.client.session().runtime().clock.now();
         let place = self.pending.place.borrow().as_ref().map(|told| told.aged(now));
-        if place.is_none() && !self.client.session().is_attached() {
+        if place.is_none() && !self.client.session().look(Machine::is_ready) {
             return self.client.unreachable(waited);
         }
-        let names = self.items.iter().map(|item| item.name().to_owned()).collect();
         let holders = place.map(|place| place.holders).unwrap_or_default();
-        Error::NotGranted { names, holders, waited: Some(waited) }
+        Error::NotGranted { names: self.request.names(), holders, waited: Some(waited) }
     }
 }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use holdfast_proto::v1;
-use holdfast_runtime::{BoxFuture, Runtime, Transport, TransportError};
+use holdfast_runtime::{BoxFuture, Transport, TransportError};
 
-use crate::endpoints::Route;
-use crate::{Error, LockInfo, NodeStatus, Page, RefusalReason, Result, Watch};
+use crate::endpoints::{Asked, NoAnswer, Servers};
+use crate::{LockInfo, NodeStatus, Page, Result, Watch};
 
 /// The longest one server may take to answer before the reader tries the next.
 pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
@@ -18,36 +19,21 @@ const PAGE_SIZE: u32 = 1_000;
 /// Reads locks and nodes, without a session. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
-    endpoints: Arc<[String]>,
+    servers: Servers,
     transport: Arc<dyn Transport>,
-    runtime: Runtime,
-    limit: Duration,
 }
 
 impl Reader {
-    pub(crate) fn new(
-        endpoints: Vec<String>,
-        transport: Arc<dyn Transport>,
-        runtime: Runtime,
-        limit: Duration,
-    ) -> Self {
-        Self { endpoints: endpoints.into(), transport, runtime, limit }
+    pub(crate) fn new(servers: Servers, transport: Arc<dyn Transport>) -> Self {
+        Self { servers, transport }
     }
 
     pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
     }
 
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
-    }
-
-    pub(crate) fn endpoints(&self) -> &[String] {
-        &self.endpoints
-    }
-
-    pub(crate) fn limit(&self) -> Duration {
-        self.limit
+    pub(crate) fn servers(&self) -> &Servers {
+        &self.servers
     }
 
     /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
@@ -158,50 +144,13 @@ impl Reader {
         &self,
         call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
     ) -> Result<T> {
-        let mut last = "nobody answered yet".to_owned();
-        let asked = self.runtime.timeout(self.limit, self.ask_in_turn(call, &mut last)).await;
-        asked.unwrap_or_else(|_| {
-            Err(Error::Unreachable { endpoints: self.endpoints.to_vec(), waited: self.limit, last })
-        })
+        let call = |endpoint: &str| call(endpoint).map_err(NoAnswer::from);
+        self.servers.ask(ATTEMPT_LIMIT, &mut Asked::default(), call).await
     }
-
-    async fn ask_in_turn<T>(
-        &self,
-        call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
-        last: &mut String,
-    ) -> Result<T> {
-        let mut route = Route::new(self.endpoints.to_vec(), Duration::from_millis(500));
-        loop {
-            let endpoint = route.next();
-            let leader = match self.runtime.timeout(ATTEMPT_LIMIT, call(&endpoint)).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(TransportError::Refused { message })) => return Err(refused(message)),
-                Ok(Err(TransportError::Unavailable { message, leader })) => {
-                    *last = message;
-                    leader
-                }
-                Ok(Err(other)) => {
-                    *last = other.to_string();
-                    None
-                }
-                Err(_) => {
-                    *last = format!("{endpoint} does not answer");
-                    None
-                }
-            };
-            if let Some(delay) = route.failed(leader, &*self.runtime.rng) {
-                self.runtime.sleep(delay).await;
-            }
-        }
-    }
-}
-
-pub(crate) fn refused(message: String) -> Error {
-    Error::Refused { reason: RefusalReason::Other, message, limit: None, retry_after: None }
 }
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("endpoints", &self.endpoints).finish_non_exhaustive()
+        f.debug_struct("Reader").field("endpoints", &self.servers.endpoints).finish_non_exhaustive()
     }
 }

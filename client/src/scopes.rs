@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1;
 
-use crate::transport::operator as calls;
+use crate::transport::operator::Services;
 use crate::{Admin, Result};
 
 /// A scope, as its leader reports it.
@@ -57,8 +57,11 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn set_scope(&self, prefix: &str) -> Result<u32> {
         let request = v1::SetScopeRequest { scope: prefix.to_owned() };
-        let set = |endpoint| calls::set_scope(endpoint, request.clone());
-        Ok(self.operator.ask("setting a scope", true, set).await?.epoch)
+        let set = |mut at: Services| {
+            let request = request.clone();
+            async move { at.scopes.set_scope(request).await }
+        };
+        Ok(self.ask("setting a scope", true, set).await?.epoch)
     }
 
     /// Turns the names of a scope back into ordinary names. The store has to serve the scope at
@@ -69,8 +72,11 @@ impl Admin {
     /// As of [`Admin`].
     pub async fn remove_scope(&self, prefix: &str) -> Result<()> {
         let request = v1::RemoveScopeRequest { scope: prefix.to_owned() };
-        let remove = |endpoint| calls::remove_scope(endpoint, request.clone());
-        self.operator.ask("removing a scope", true, remove).await.map(drop)
+        let remove = |mut at: Services| {
+            let request = request.clone();
+            async move { at.scopes.remove_scope(request).await }
+        };
+        self.ask("removing a scope", true, remove).await.map(drop)
     }
 
     /// Every scope and its state.
@@ -79,7 +85,9 @@ impl Admin {
     ///
     /// As of [`Admin`].
     pub async fn scopes(&self) -> Result<Scopes> {
-        let listed = self.operator.ask("the scopes", false, calls::list_scopes).await?;
+        let request = v1::ListScopesRequest {};
+        let list = |mut at: Services| async move { at.scopes.list_scopes(request).await };
+        let listed = self.ask("the scopes", false, list).await?;
         let scopes = listed.scopes.into_iter().map(ScopeStatus::from_wire).collect();
         Ok(Scopes { scopes, has_fallback: listed.has_fallback })
     }

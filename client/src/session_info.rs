@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_proto::v1::session_request::State as WireState;
 
-use crate::transport::operator as calls;
+use crate::transport::operator::Services;
 use crate::{Admin, FencingToken, Result};
 
 /// A session as of one linearizable read.
@@ -68,8 +68,8 @@ impl Admin {
     /// [`Error::Refused`](crate::Error::Refused) by a server that does not know this call.
     pub async fn session(&self, session: u64) -> Result<Option<SessionInfo>> {
         let request = v1::InspectSessionRequest { session_id: session };
-        let ask = |endpoint| calls::inspect_session(endpoint, request);
-        let answer = self.operator.ask("a look at a session", false, ask).await?;
+        let look = |mut at: Services| async move { at.locks.inspect_session(request).await };
+        let answer = self.ask("a look at a session", false, look).await?;
         Ok(answer.session.map(SessionInfo::from_wire))
     }
 }

@@ -57,6 +57,11 @@ pub(crate) fn refusal(refusal: v1::Refusal, names: Vec<String>) -> Error {
     }
 }
 
+/// A refusal that names no limit and no time at which to try again.
+pub(crate) fn refused(reason: RefusalReason, message: impl Into<String>) -> Error {
+    Error::Refused { reason, message: message.into(), limit: None, retry_after: None }
+}
+
 pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
     match reason {
         v1::RefusalReason::Invalid => RefusalReason::Invalid,

@@ -16,13 +16,15 @@ fn no_names_bring_a_request_down() {
             None => LockItem::exclusive(name),
         };
         let items: Vec<LockItem> = text.split(' ').map(item).collect();
-        let lock_set = LockSet::new(&items, Need::Any { min: 1 });
-        if let Ok(lock_set) = &lock_set {
-            let wire = lock_set.to_wire(1, true, false).items;
-            assert_eq!(wire.len(), items.len());
+        let number = items.len();
+        let request = AcquireRequest::new(items, Need::Any { min: 1 }, true);
+        let checked = request.check();
+        if checked.is_ok() {
+            let wire = request.to_wire(1).items;
+            assert_eq!(wire.len(), number);
             assert!(wire.iter().all(|item| item.name.len() <= NAME_BYTES_MAX));
         }
-        Outcome::of(&lock_set)
+        Outcome::of(&checked)
     });
 }
 

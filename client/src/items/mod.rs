@@ -27,19 +27,19 @@ const NAMES_MAX: usize = 64;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockItem {
-    name: String,
-    mode: Mode,
+    pub(crate) name: Arc<str>,
+    pub(crate) mode: Mode,
 }
 
 impl LockItem {
     /// The lock `name` in exclusive mode.
     pub fn exclusive(name: impl Into<String>) -> Self {
-        Self { name: name.into(), mode: Mode::Exclusive }
+        Self { name: name.into().into(), mode: Mode::Exclusive }
     }
 
     /// The lock `name` in shared mode.
     pub fn shared(name: impl Into<String>) -> Self {
-        Self { name: name.into(), mode: Mode::Shared }
+        Self { name: name.into().into(), mode: Mode::Shared }
     }
 
     /// The lock's name.
@@ -83,62 +83,51 @@ pub(crate) enum Need {
     },
 }
 
-/// One name of a request.
+/// The request of an acquire.
 #[derive(Clone, Debug)]
-pub(crate) struct Item {
-    pub(crate) name: Arc<str>,
-    pub(crate) mode: Mode,
+pub(crate) struct AcquireRequest {
+    pub(crate) items: Vec<LockItem>,
+    pub(crate) need: Need,
+    pub(crate) wait: bool,
+    pub(crate) follow_place: bool,
+    /// The owner whose import it takes over.
+    pub(crate) claim_owner: Option<String>,
 }
 
-/// The locks, mode and claim of one request.
-#[derive(Clone, Debug)]
-pub(crate) struct LockSet {
-    items: Box<[Item]>,
-    need: Need,
-    /// The owner whose import the request takes over.
-    claim_owner: Option<String>,
-}
+impl AcquireRequest {
+    pub(crate) fn new(items: Vec<LockItem>, need: Need, wait: bool) -> Self {
+        Self { items, need, wait, follow_place: false, claim_owner: None }
+    }
 
-impl LockSet {
     /// # Errors
     ///
     /// [`Error::Refused`] for a request that no server would accept.
-    pub(crate) fn new(items: &[LockItem], need: Need) -> Result<Self> {
-        check_number(items.len())?;
+    pub(crate) fn check(&self) -> Result<()> {
+        check_number(self.items.len())?;
         let mut modes = BTreeMap::new();
-        for item in items {
+        for item in &self.items {
             check_lock_name(&item.name)?;
             if let Some(before) = modes.insert(&item.name, item.mode) {
                 return Err(named_again(&item.name, before == item.mode));
             }
         }
-        let item = |item: &LockItem| Item { name: item.name.as_str().into(), mode: item.mode };
-        Ok(Self { items: items.iter().map(item).collect(), need, claim_owner: None })
-    }
-
-    /// The same, as a claim of an import for `owner`.
-    pub(crate) fn claimed_from(self, owner: Option<String>) -> Self {
-        Self { claim_owner: owner, ..self }
-    }
-
-    pub(crate) fn need(&self) -> Need {
-        self.need
+        Ok(())
     }
 
     /// The names, for errors.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.items.iter().map(|item| item.name.as_ref().to_owned()).collect()
+        self.each_name().map(str::to_owned).collect()
     }
 
     /// Each of the names.
     pub(crate) fn each_name(&self) -> impl Iterator<Item = &str> + Clone {
-        self.items.iter().map(|item| item.name.as_ref())
+        self.items.iter().map(LockItem::name)
     }
 
     /// The items that a grant of `names` gives. For [`Need::All`] these are all items: a grant is
     /// always whole.
-    pub(crate) fn granted(&self, names: &[Bytes]) -> Vec<Item> {
-        let is_granted = |item: &&Item| match self.need {
+    pub(crate) fn granted(&self, names: &[Bytes]) -> Vec<LockItem> {
+        let is_granted = |item: &&LockItem| match self.need {
             Need::All => true,
             Need::Any { .. } => names.iter().any(|name| name == item.name.as_bytes()),
         };
@@ -146,8 +135,8 @@ impl LockSet {
     }
 
     /// The frame of the request.
-    pub(crate) fn to_wire(&self, request_id: u64, wait: bool, follow_place: bool) -> v1::Acquire {
-        let item = |item: &Item| v1::Item {
+    pub(crate) fn to_wire(&self, request_id: u64) -> v1::Acquire {
+        let item = |item: &LockItem| v1::Item {
             name: Bytes::copy_from_slice(item.name.as_bytes()),
             mode: crate::wire::mode_to(item.mode).into(),
         };
@@ -158,8 +147,8 @@ impl LockSet {
         v1::Acquire {
             request_id,
             items: self.items.iter().map(item).collect(),
-            wait,
-            follow_place,
+            wait: self.wait,
+            follow_place: self.follow_place,
             any,
             claim_owner: self.claim_owner.clone(),
         }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::machine::{Machine, Opening, StreamEnd};
 use super::{CLOSE_LIMIT, Ending, Session};
 use crate::endpoints::Route;
-use crate::{Error, RefusalReason};
+use crate::{RefusalReason, wire};
 
 /// A stream that ran shorter than this counts as a failed attempt for the delays, so that the
 /// client does not retry without pause at a server that attaches every session and drops it at
@@ -184,12 +184,7 @@ impl Attempt<'_> {
                 StreamEnd::SessionOver
             }
             TransportError::Refused { message } if self.never_opened() => {
-                StreamEnd::Refused(Error::Refused {
-                    reason: RefusalReason::Other,
-                    message,
-                    limit: None,
-                    retry_after: None,
-                })
+                StreamEnd::Refused(wire::refused(RefusalReason::Other, message))
             }
             other @ (TransportError::Unreachable { .. }
             | TransportError::TooSlow
@@ -198,6 +193,6 @@ impl Attempt<'_> {
     }
 
     fn never_opened(&self) -> bool {
-        matches!(*self.session.opening().borrow(), Opening::Trying)
+        self.session.look(|machine| matches!(*machine.opening().borrow(), Opening::Trying))
     }
 }

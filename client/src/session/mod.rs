@@ -15,12 +15,12 @@ use holdfast_runtime::{Instant, Runtime, Transport, Watchdog};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::hold::Hold;
+use crate::items::AcquireRequest;
 use crate::value::Change;
 use crate::{Error, LostReason, Result};
-use machine::Machine;
 use request::Done;
 
-pub(crate) use machine::{AcquireRequest, Opening, PendingAcquire, SessionConfig};
+pub(crate) use machine::{Machine, Opening, PendingAcquire, SessionConfig};
 pub(crate) use request::Key;
 
 /// How long closing may take before its outcome counts as unknown. The session then expires.
@@ -88,11 +88,6 @@ impl Session {
         &self.runtime
     }
 
-    /// The session's label.
-    pub(crate) fn label(&self) -> String {
-        self.lock().machine.label().to_owned()
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,32 +115,13 @@ impl Session {
 
     // ---- for callers ----------------------------------------------------------------------
 
-    pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
-        self.lock().machine.opening()
+    /// Asks the machine something that changes nothing.
+    pub(crate) fn look<T>(&self, at: impl FnOnce(&Machine) -> T) -> T {
+        at(&self.lock().machine)
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.lock().machine.timing().ttl()
-    }
-
-    /// Whether the session has a stream to a server now.
-    pub(crate) fn is_attached(&self) -> bool {
-        self.lock().machine.is_ready()
-    }
-
-    /// Whether the session has a stream now to a server that may grant `name`, as far as the client
-    /// knows: one with authority over the scope of the name, if the name is in a scope.
-    pub(crate) fn serves(&self, name: &str) -> bool {
-        self.lock().machine.serves(name)
-    }
-
-    /// The cluster of the session; `None` while there is none.
-    pub(crate) fn cluster(&self) -> Option<Vec<u8>> {
-        self.lock().machine.cluster()
-    }
-
-    pub(crate) fn last_error(&self) -> String {
-        self.lock().machine.last_error().to_owned()
+        self.look(|machine| machine.timing().ttl())
     }
 
     pub(crate) fn ask(&self, ask: AcquireRequest) -> Result<PendingAcquire> {

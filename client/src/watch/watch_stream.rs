@@ -9,9 +9,9 @@ use holdfast_proto::v1;
 use holdfast_runtime::{Instant, TransportError, Watched};
 
 use super::WatchEvent;
-use crate::endpoints::Route;
-use crate::reader::{self, ATTEMPT_LIMIT, Reader};
-use crate::{Error, Result};
+use crate::endpoints::{NoAnswer, Route};
+use crate::reader::{ATTEMPT_LIMIT, Reader};
+use crate::{RefusalReason, Result, wire};
 
 /// The longest delay between two rounds of attempts.
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ enum LookLimit {
 
 impl WatchStream {
     pub(super) fn new(reader: Reader, prefix: String) -> Self {
-        let route = Route::new(reader.endpoints().to_vec(), DELAY_MAX);
+        let route = Route::new(reader.servers().endpoints.to_vec(), DELAY_MAX);
         Self {
             reader,
             prefix,
@@ -117,7 +117,7 @@ impl WatchStream {
         }
         let mut at_the_same = None;
         if let Some(Line { endpoint, began, .. }) = line {
-            let lived = self.reader.runtime().clock.now().saturating_since(began);
+            let lived = self.reader.servers().runtime.clock.now().saturating_since(began);
             if lived >= LIFE_MIN {
                 self.route.succeeded();
             }
@@ -130,7 +130,7 @@ impl WatchStream {
 
     /// Tries one server, within the rest of the time limit.
     async fn connect(&mut self) -> Result<()> {
-        let runtime = self.reader.runtime().clone();
+        let runtime = self.reader.servers().runtime.clone();
         let left = self.time_left()?;
         if let Some(pause) = self.pause.take() {
             runtime.sleep(left.map_or(pause, |left| pause.min(left))).await;
@@ -156,39 +156,33 @@ impl WatchStream {
 
     /// How long the watch still looks for a server; `None`: for ever.
     fn time_left(&mut self) -> Result<Option<Duration>> {
-        let now = self.reader.runtime().clock.now();
+        let now = self.reader.servers().runtime.clock.now();
         let until = match self.limit {
             LookLimit::None => return Ok(None),
             LookLimit::Until(until) => until,
-            LookLimit::NotBegun => now + self.reader.limit(),
+            LookLimit::NotBegun => now + self.reader.servers().limit,
         };
         self.limit = LookLimit::Until(until);
         if now < until {
             return Ok(Some(until.saturating_since(now)));
         }
-        Err(Error::Unreachable {
-            endpoints: self.reader.endpoints().to_vec(),
-            waited: self.reader.limit(),
-            last: self.last.clone(),
-        })
+        Err(self.reader.servers().unreachable(self.last.clone()))
     }
 
     /// Handles the end of an attempt or of its stream; `next` is the endpoint to try then, if
     /// known.
     fn failed(&mut self, error: TransportError, next: Option<String>) -> Result<()> {
-        let next = match error {
-            TransportError::Refused { message } => return Err(reader::refused(message)),
-            TransportError::Unavailable { message, leader } => {
-                self.last = message;
-                leader
+        let next = match NoAnswer::from(error) {
+            NoAnswer::Refused(message) => {
+                return Err(wire::refused(RefusalReason::Other, message));
             }
-            other => {
-                self.last = other.to_string();
-                next
+            NoAnswer::Elsewhere { why, leader, .. } => {
+                self.last = why;
+                leader.or(next)
             }
         };
         tracing::debug!(prefix = self.prefix, why = self.last, "a watch is over");
-        self.pause = self.route.failed(next, &*self.reader.runtime().rng);
+        self.pause = self.route.failed(next, &*self.reader.servers().runtime.rng);
         Ok(())
     }
 }

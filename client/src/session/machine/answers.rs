@@ -119,7 +119,7 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return };
         if matches!(request.phase, Phase::Sent | Phase::Queued) {
             request.phase = Phase::Queued;
-            let names = request.lock_set.each_name();
+            let names = request.asked.each_name();
             let is_next = place.place == 0 && place.holders.is_empty();
             let place = Place {
                 awaits_authority: is_next && !self.covers.are_served(names, self.clock.now()),
@@ -163,7 +163,7 @@ impl Machine {
                 // A copy sent on a stream that broke may still take a place.
                 let earlier = request.id.filter(|_| request.sent > 1);
                 let earlier = earlier.filter(|_| is_of_one_copy(refusal.reason()));
-                let error = wire::refusal(refusal, request.lock_set.names());
+                let error = wire::refusal(refusal, request.asked.names());
                 if let Some(id) = earlier {
                     self.queue(Intent::Forget(id));
                 }

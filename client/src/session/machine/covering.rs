@@ -13,7 +13,7 @@ use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
     /// Whether the store may grant this name now, as far as reported.
-    pub(in crate::session) fn serves(&self, name: &str) -> bool {
+    pub(crate) fn serves(&self, name: &str) -> bool {
         self.is_ready() && self.covers.are_served([name].into_iter(), self.clock.now())
     }
 
@@ -97,7 +97,7 @@ impl Machine {
     ) -> bool {
         let now = self.clock.now();
         let Some(request) = self.requests.get_mut(key) else { return false };
-        let items = request.lock_set.granted(&granted.names);
+        let items = request.asked.granted(&granted.names);
         let names = items.iter().map(|item| item.name.as_ref());
         let covered = match self.covers.of(names, token) {
             Covered::Free => true,
@@ -165,8 +165,8 @@ mod tests {
     use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
-    use crate::items::{LockSet, Need};
-    use crate::session::machine::{AcquireRequest, SessionConfig};
+    use crate::items::{AcquireRequest, Need};
+    use crate::session::machine::SessionConfig;
     use crate::{GuardState, LockItem};
     use holdfast_mutants::{Mutant, while_armed};
 
@@ -201,9 +201,8 @@ mod tests {
             let opened =
                 v1::Opened { session_id: 7, secret, cluster_id, ttl_ms, scopes, lease_unmoved };
             said(&mut machine, Said::Opened(opened));
-            let lock_set = LockSet::new(&[LockItem::from("jobs")], Need::All).unwrap();
-            let mut asked =
-                machine.ask(AcquireRequest { lock_set, wait: true, follow: false }).unwrap();
+            let request = AcquireRequest::new(vec![LockItem::from("jobs")], Need::All, true);
+            let mut asked = machine.ask(request).unwrap();
             let _ = machine.take_output();
             let names = vec!["jobs".into()];
             let granted =
@@ -262,9 +261,8 @@ mod tests {
         on_virtual_time(async {
             let mut world = World::new();
             world.machine.cover(world.runtime.clock.now(), &told(5, 2_000));
-            let lock_set = LockSet::new(&[LockItem::from("joint")], Need::All).unwrap();
-            let mut asked =
-                world.machine.ask(AcquireRequest { lock_set, wait: true, follow: false }).unwrap();
+            let request = AcquireRequest::new(vec![LockItem::from("joint")], Need::All, true);
+            let mut asked = world.machine.ask(request).unwrap();
             let _ = world.machine.take_output();
             let (names, token) = (vec!["joint".into()], (5 << 48) + 9);
             let granted = v1::Granted { request_id: 2, token, names, values: vec![] };

@@ -16,6 +16,7 @@ use prost::Message;
 
 use super::*;
 use crate::LockItem;
+use crate::items::Need;
 
 /// The kinds of step; 0 is a message from the server.
 const SAYS: u8 = 0;
@@ -90,8 +91,12 @@ impl World {
     fn asks(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes);
         let items: Vec<LockItem> = text.split(' ').map(LockItem::from).collect();
-        let Ok(lock_set) = LockSet::new(&items, Need::All) else { return };
-        if let Ok(asked) = self.machine.ask(AcquireRequest { lock_set, wait: true, follow: true }) {
+        let mut request = AcquireRequest::new(items, Need::All, true);
+        request.follow_place = true;
+        if request.check().is_err() {
+            return;
+        }
+        if let Ok(asked) = self.machine.ask(request) {
             self.asked.push(asked);
         }
     }

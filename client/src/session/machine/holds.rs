@@ -10,9 +10,10 @@ use holdfast_proto::v1::{self, client_frame::Body};
 use super::retries::is_for_now;
 use super::{Intent, Machine, StreamEnd};
 use crate::hold::{HeldLock, Hold};
-use crate::items::Item;
 use crate::session::request::{Done, GivingBack, Key, Part, Phase, tell};
-use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result, Value, wire};
+use crate::{
+    Error, FencingToken, GuardState, LockItem, LostReason, RefusalReason, Result, Value, wire,
+};
 use holdfast_guard::Span;
 
 impl Machine {
@@ -39,7 +40,7 @@ impl Machine {
     }
 
     fn make_hold(&self, key: Key, token: FencingToken, granted: v1::Granted) -> Result<Arc<Hold>> {
-        let items = self.requests.get(key).map(|request| request.lock_set.granted(&granted.names));
+        let items = self.requests.get(key).map(|request| request.asked.granted(&granted.names));
         let items = items.filter(|items| !items.is_empty()).ok_or_else(strange_grant)?;
         let too_late = Error::SessionLost { reason: LostReason::DeadlinePassed };
         let mut span = self.lease.span().clone();
@@ -161,7 +162,8 @@ impl Machine {
         // Before the release of a hold that is lost.
         self.synchronise_parts(key, names);
         if !is_whole {
-            self.revoke(key);
+            // The server does not know the hold as it was handed out.
+            self.lose_hold(key, LostReason::Revoked);
         }
     }
 
@@ -180,17 +182,6 @@ impl Machine {
         for part in parts {
             self.queue(Intent::ReleaseNames(key, part));
         }
-    }
-
-    /// The server does not know the hold as it was handed out: ends it and releases the rest.
-    fn revoke(&mut self, key: Key) {
-        let reason = LostReason::Revoked;
-        let Some(request) = self.requests.get_mut(key) else { return };
-        let Phase::Held(hold) = &request.phase else { return };
-        hold.safety().end(GuardState::Lost(reason));
-        request.phase = Phase::GivingBack(GivingBack::lost(hold.token));
-        self.end_changes(key, reason);
-        self.queue(Intent::Release(key));
     }
 
     pub(super) fn lost(&mut self, lost: &v1::Lost) {
@@ -260,7 +251,7 @@ fn is_among(name: &str, names: &[Bytes]) -> bool {
     names.iter().any(|there| there == name.as_bytes())
 }
 
-fn locks(items: Vec<Item>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {
+fn locks(items: Vec<LockItem>, values: Vec<v1::NamedValue>) -> Vec<HeldLock> {
     let mut locks: Vec<_> = items.into_iter().map(|item| (item, None)).collect();
     for v1::NamedValue { name, value } in values {
         if let Some((_, there)) = locks.iter_mut().find(|(item, _)| item.name.as_bytes() == name) {
@@ -277,10 +268,6 @@ fn of_refused_release(sent: u32) -> Result<()> {
 }
 
 fn strange_grant() -> Error {
-    Error::Refused {
-        reason: RefusalReason::Protocol,
-        message: "the server granted none of the locks that were asked for".into(),
-        limit: None,
-        retry_after: None,
-    }
+    let message = "the server granted none of the locks that were asked for";
+    wire::refused(RefusalReason::Protocol, message)
 }

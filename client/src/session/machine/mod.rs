@@ -42,9 +42,9 @@ use super::cover::Covers;
 use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
 use crate::hold::Hold;
 use crate::info::PlaceReport;
-use crate::items::{LockSet, Need};
+use crate::items::{AcquireRequest, past_limit};
 use crate::lease::{Lease, LeaseTiming, TTL_DEFAULT};
-use crate::{Error, LostReason, RefusalReason, Result};
+use crate::{Error, LostReason, Result};
 
 /// Most requests of one client at a time, including those being released; past it an acquire is
 /// refused. It is far above a server's limit for a session, so it only bounds the backlog while no
@@ -60,14 +60,6 @@ pub(crate) struct SessionConfig {
     pub(crate) ttl: Option<Duration>,
     pub(crate) label: String,
     pub(crate) allowance: f64,
-}
-
-/// An acquire, as the caller made it.
-#[derive(Debug)]
-pub(crate) struct AcquireRequest {
-    pub(crate) lock_set: LockSet,
-    pub(crate) wait: bool,
-    pub(crate) follow: bool,
 }
 
 /// A caller's ends of an acquire: its answer and its place.
@@ -139,7 +131,7 @@ enum Intent {
     Close,
 }
 
-pub(super) struct Machine {
+pub(crate) struct Machine {
     clock: Arc<dyn Clock>,
     rng: Arc<dyn Rng>,
     config: SessionConfig,
@@ -184,7 +176,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn opening(&self) -> watch::Receiver<Opening> {
+    pub(crate) fn opening(&self) -> watch::Receiver<Opening> {
         self.opening.subscribe()
     }
 
@@ -192,7 +184,7 @@ impl Machine {
         self.lease.timing()
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         matches!(self.stream, Stream::Ready)
     }
 
@@ -211,29 +203,26 @@ impl Machine {
     }
 
     /// The cluster of the session, as far as the client knows.
-    pub(super) fn cluster(&self) -> Option<Vec<u8>> {
+    pub(crate) fn cluster(&self) -> Option<Vec<u8>> {
         self.identity.as_ref().map(|identity| identity.cluster.to_vec())
     }
 
-    pub(super) fn label(&self) -> &str {
+    pub(crate) fn label(&self) -> &str {
         &self.config.label
     }
 
-    pub(super) fn last_error(&self) -> &str {
+    pub(crate) fn last_error(&self) -> &str {
         &self.last_error
     }
 
     /// Makes a request.
-    pub(super) fn ask(&mut self, ask: AcquireRequest) -> Result<PendingAcquire> {
+    pub(super) fn ask(&mut self, asked: AcquireRequest) -> Result<PendingAcquire> {
         self.may_ask()?;
         let (answer, answered) = oneshot::channel();
         let place = watch::Sender::new(None);
         let places = place.subscribe();
         let key = self.requests.insert(Request {
-            // The server grants or denies it at once.
-            wait: ask.wait && ask.lock_set.need() != Need::Any { min: 0 },
-            lock_set: ask.lock_set,
-            follow: ask.follow,
+            asked,
             id: None,
             sent: 0,
             seen: 0,
@@ -251,12 +240,8 @@ impl Machine {
             return Err(Error::Closed);
         }
         if self.requests.len() >= REQUESTS_MAX {
-            return Err(Error::Refused {
-                reason: RefusalReason::Limit,
-                message: format!("{REQUESTS_MAX} requests of this client are not over yet"),
-                limit: Some("requests of one client".into()),
-                retry_after: None,
-            });
+            let message = format!("{REQUESTS_MAX} requests of this client are not over yet");
+            return Err(past_limit("requests of one client", message));
         }
         Ok(())
     }

@@ -92,8 +92,7 @@ impl Machine {
                 let request = self.requests.get_mut(key)?;
                 request.phase = Phase::Sent;
                 request.sent = request.sent.saturating_add(1);
-                let (wait, follow_place) = (request.wait, request.follow);
-                Some(Body::Acquire(request.lock_set.to_wire(request_id, wait, follow_place)))
+                Some(Body::Acquire(request.asked.to_wire(request_id)))
             }
             Intent::Cancel(key) => {
                 let request_id = self.requests.get(key)?.id?;

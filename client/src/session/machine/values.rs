@@ -159,13 +159,9 @@ impl Machine {
 }
 
 fn not_exclusive(name: &str, token: FencingToken) -> Error {
-    Error::Refused {
-        reason: RefusalReason::NotExclusive,
-        message: format!(
-            "{} is held shared under token {token}; only an exclusive holder sets its value",
-            name.escape_debug()
-        ),
-        limit: None,
-        retry_after: None,
-    }
+    let message = format!(
+        "{} is held shared under token {token}; only an exclusive holder sets its value",
+        name.escape_debug()
+    );
+    wire::refused(RefusalReason::NotExclusive, message)
 }

@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::hold::Hold;
 use crate::info::PlaceReport;
-use crate::items::LockSet;
+use crate::items::AcquireRequest;
 use crate::{Error, FencingToken, Result};
 
 pub(super) use changes::Change;
@@ -100,9 +100,7 @@ impl GivingBack {
 
 /// One acquire.
 pub(super) struct Request {
-    pub(super) lock_set: LockSet,
-    pub(super) wait: bool,
-    pub(super) follow: bool,
+    pub(super) asked: AcquireRequest,
     /// Its id in this session; `None` while it was never sent.
     pub(super) id: Option<u64>,
     /// How often it was sent under that id.
