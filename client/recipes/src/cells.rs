@@ -8,7 +8,9 @@
 //! - The article's lemma 1 (thesis, §5.1): of two clients that each have a write acknowledged and then read the row, at
 //!   least one sees both. So of all clients whose cells are in the row, at most one finds its own alone.
 
-use holdfast_runtime::Instant;
+use std::time::Duration;
+
+use holdfast_runtime::{Instant, Rng};
 
 use super::database::{Fault, Row, Tables};
 use super::locker_base::LockerBase;
@@ -129,4 +131,10 @@ impl OwnCells {
         let other = others.first().map(|name| name.unwrap_or("somebody without a name").to_owned());
         Ok(Seen { ours: !ours.is_empty(), other })
     }
+}
+
+/// A pause of a random length up to `max`, uniformly distributed, as the articles have them.
+pub(super) fn drawn_up_to(max: Duration, rng: &dyn Rng) -> Duration {
+    let span = u64::try_from(max.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
+    Duration::from_micros(rng.next_u64() % span)
 }

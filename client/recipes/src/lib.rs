@@ -42,17 +42,14 @@ mod lock_task;
 mod locker;
 mod locker_base;
 pub mod modes;
-mod native;
 mod opening;
 pub mod optimistic;
 mod owner;
-mod pauses;
 pub mod queue;
 pub mod recipe;
 mod row_timing;
 mod schema;
 pub mod shadow;
-mod stamps;
 pub mod tokens;
 pub mod work;
 

@@ -1,12 +1,12 @@
-//! The interface that all lockers share, and the guard they hand out.
+//! The interface that all lockers share, the guard they hand out, and the native client as a locker.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_runtime::Clock;
-use holdfast_runtime::Instant;
+use holdfast::{Client, Guard};
+use holdfast_runtime::{Clock, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::owner::Writer;
@@ -308,5 +308,49 @@ impl fmt::Debug for RemoteGuard {
             .field("owner", &self.owner)
             .field("state", &self.state())
             .finish_non_exhaustive()
+    }
+}
+
+/// The native client: the owner is the session's label. A waiting call has a place in the lock's queue; a release is
+/// [`Guard::release`].
+impl RemoteLocker for Client {
+    fn acquire<'a>(&'a self, name: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(async move {
+            let guard = match wait {
+                Wait::Forever => self.lock(name).await,
+                Wait::AtMost(limit) => self.lock(name).wait(limit).await,
+                Wait::No => self.try_lock(name).await,
+                Wait::NoAnsweredWithin(limit) => self.try_lock(name).answered_within(limit).await,
+            };
+            let held = NativeHold { guard: guard?, ttl: self.ttl() };
+            Ok(RemoteGuard::new(name, &self.label(), Box::new(held)))
+        })
+    }
+}
+
+struct NativeHold {
+    guard: Guard,
+    ttl: Duration,
+}
+
+impl Held for NativeHold {
+    fn safety(&self) -> &Safety {
+        self.guard.safety()
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.guard.clock()
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        Some(self.guard.token())
+    }
+
+    fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(self.guard.release())
     }
 }

@@ -1,9 +1,10 @@
 //! What every locker on Cassandra stands on: its session, its lengths of time, and the name under which it writes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast_runtime::{Instant, Runtime};
+use holdfast_runtime::{Clock, Instant, Runtime};
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::database::Fault;
@@ -12,7 +13,6 @@ use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::owner::{OwnerId, Signature, Writer};
 use super::recipe::Recipe;
 use super::row_timing::RowTiming;
-use super::stamps::Stamps;
 use super::statement::Ident;
 use crate::{Result, check_lock_name};
 use holdfast_guard::Backoff;
@@ -121,5 +121,35 @@ impl<'a> Tries<'a> {
         }
         runtime.sleep(self.pauses.next(&*runtime.rng)).await;
         Ok(())
+    }
+}
+
+/// Rising timestamps, which order the writes of one process: each is above the one before, whatever the clock does. No timestamp is compared with
+/// another process's: no two processes write the same cell.
+pub(crate) struct Stamps {
+    clock: Arc<dyn Clock>,
+    /// The number of timestamps in a millisecond.
+    per_ms: u64,
+    last: AtomicU64,
+}
+
+impl Stamps {
+    /// In microseconds, as a write carries them: a delete that is sent after a write wins over it.
+    pub(crate) fn micros(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, per_ms: 1_000, last: AtomicU64::new(0) }
+    }
+
+    /// In milliseconds, as a column of type `timestamp` has them.
+    pub(crate) fn millis(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, per_ms: 1, last: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn next(&self) -> i64 {
+        let now = self.clock.wall_ms().saturating_mul(self.per_ms);
+        let drawn = self.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+            Some(now.max(last.saturating_add(1)))
+        });
+        let last = drawn.unwrap_or_else(|last| last);
+        i64::try_from(now.max(last.saturating_add(1))).unwrap_or(i64::MAX)
     }
 }

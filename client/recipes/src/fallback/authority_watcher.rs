@@ -8,14 +8,14 @@ use std::time::Duration;
 use holdfast_keyspace::answer_limit::AnswerLimit;
 use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Look, Mode};
 use holdfast_mutants::mutant;
-use holdfast_runtime::{Instant, Rng, Runtime, select};
+use holdfast_runtime::{Instant, Runtime, select};
 use tokio::sync::{Notify, watch};
 
 use super::row_view::{Permit, RowView};
+use crate::cells::drawn_up_to;
 use crate::database::Fault;
 use crate::{FencingToken, GuardState, LostReason};
-use holdfast_guard::Backoff;
-use holdfast_guard::Safety;
+use holdfast_guard::{Backoff, Safety};
 
 /// Cheap to clone; all clones share their state.
 #[derive(Clone)]
@@ -307,8 +307,7 @@ impl AuthorityWatcher {
     /// Between three quarters of the interval and all of it, so that processes that began together spread out.
     fn until_next_read(&self) -> Duration {
         let every = self.read_every();
-        let span = u64::try_from((every / 4).as_micros()).unwrap_or(u64::MAX).saturating_add(1);
-        every * 3 / 4 + Duration::from_micros(Rng::next_u64(&*self.0.runtime.rng) % span)
+        every * 3 / 4 + drawn_up_to(every / 4, &*self.0.runtime.rng)
     }
 }
 

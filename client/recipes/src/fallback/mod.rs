@@ -40,7 +40,6 @@
 //! fallback protects the scope, not each client.
 
 mod authority_watcher;
-mod fence;
 mod row;
 mod row_view;
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::Fallback;
 use super::authority_watcher::{Acquiring, Holding};
-use super::fence;
 use super::row_view::Permit;
 use crate::FencingToken;
-use crate::database::Fault;
+use crate::database::{Conditional, Fault, Tables};
 use crate::lease::LeaseRow;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
+use crate::statement::{Action, Ident, Statement, Value};
 use holdfast_guard::Safety;
 
 /// See the module.
@@ -77,16 +77,12 @@ impl Attempt for FallbackRow {
         self.take_back().await?;
         let attempted = self.lease.advance().await?;
         let Reached::Hold { .. } = attempted else { return Ok(attempted) };
-        let number = fence::draw(self.of.base.cassandra.tables(), &self.name).await?;
+        let number = draw_token_number(self.of.base.cassandra.tables(), &self.name).await?;
         let number = u64::try_from(number).ok();
         let token = number.and_then(|number| FencingToken::new(permit.epoch, number));
-        let token = token.ok_or_else(|| fence::used_up(&self.name))?;
+        let token = token.ok_or_else(|| used_up(&self.name))?;
         self.drawn = Some((token, permit));
-        match self.lease.renew().await {
-            Renewal::Applied(started) => Ok(Reached::Hold { started }),
-            Renewal::Gone => Ok(Reached::HeldBy { owner: None, again: None }),
-            Renewal::Unknown => Err(Fault::Unknown("a renewal was not answered".into())),
-        }
+        self.lease.confirm().await
     }
 
     fn begins(&mut self, safety: &Arc<Safety>) {
@@ -114,4 +110,40 @@ impl Attempt for FallbackRow {
         self.take_back().await?;
         self.lease.give_back().await
     }
+}
+
+/// Draws the next number of `name`, which no other call gets. Call it while the lock is held. The counters,
+/// `fences(name, n)`, have no TTL, are never deleted, and know no epoch: they go on counting in a new one.
+///
+/// # Errors
+///
+/// [`Fault`]: the call drew no number, or one that is spent. Before it draws the next one, the caller has to check that
+/// it still holds the lock.
+async fn draw_token_number(tables: &Tables, name: &str) -> Result<i64, Fault> {
+    let n = Ident::new("n");
+    let look = Action::SelectSerial { columns: vec![n.clone()] };
+    let before = tables.read(fence(name, look)).await?.and_then(|row| row.long(&n));
+    let next = before.unwrap_or(0).checked_add(1).ok_or_else(|| used_up(name))?;
+    let action = Action::UpdateIf {
+        cells: vec![(n.clone(), Some(Value::from(next)))],
+        ttl_s: None,
+        only_if: vec![(n, before.map(Value::from))],
+    };
+    match tables.conditional(fence(name, action)).await.1? {
+        Conditional::Applied => Ok(next),
+        // An attempt that has ended drew a number late.
+        Conditional::NotApplied(_) => {
+            Err(Fault::NotDone(format!("the fence of {name:?} moved meanwhile")))
+        }
+    }
+}
+
+/// A token has no room for a larger number.
+fn used_up(name: &str) -> Fault {
+    Fault::Refused(format!("table fences: the numbers of {name:?} are used up, or not ours"))
+}
+
+fn fence(name: &str, action: Action) -> Statement {
+    let key = vec![(Ident::new("name"), Value::from(name))];
+    Statement::new(Ident::new("fences"), key, action).decided_everywhere()
 }

@@ -179,9 +179,9 @@ impl LeaseRow {
         }
     }
 
-    /// Begins the hold with a renewal: the row has this attempt's id, but no answer of its insert
-    /// says since when the TTL runs.
-    async fn confirm(&mut self) -> Result<Reached, Fault> {
+    /// Begins the hold with a renewal, for example if the row has this attempt's id, but no answer of
+    /// its insert says since when the TTL runs.
+    pub(crate) async fn confirm(&mut self) -> Result<Reached, Fault> {
         match self.renew().await {
             Renewal::Applied(started) => Ok(Reached::Hold { started }),
             Renewal::Gone => Ok(held_by(None, None)),

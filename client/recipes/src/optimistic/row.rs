@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::OptimisticTable;
-use crate::cells::OwnCells;
+use crate::cells::{OwnCells, drawn_up_to};
 use crate::database::Fault;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
-use crate::pauses::drawn_up_to;
 
 /// "Random sleep between lock retries": the longest one after the first attempt. It doubles with each.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);

@@ -56,12 +56,13 @@
 mod row;
 #[cfg(test)]
 mod tests;
-mod time;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
+use holdfast_runtime::Clock;
 
 use super::cassandra::{Cassandra, LockerOptions};
 use super::cells::{CellColumns, OwnCells};
@@ -72,7 +73,6 @@ use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use row::QueueAttempt;
-pub use time::{LocalTime, QueueTime};
 
 /// The names of the queue's table and the main row's. All columns are of type `text`; the article
 /// names none, and column families made through Thrift show up as `key, column1, value`.
@@ -200,5 +200,43 @@ impl RemoteLocker for Queue {
 impl fmt::Debug for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+/// Gives out the time for places in the queue. A client that comes later should get no less; how far
+/// that holds between processes is how fair the queue is. Safety does not depend on it.
+pub trait QueueTime: Send + Sync + 'static {
+    /// Microseconds since 1970; never less than an earlier answer of this source.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept the source from answering. Then the attempt has no place and ends without a write.
+    /// The lock task retries it after a pause; [`Error::Refused`](crate::Error::Refused) goes to the
+    /// caller.
+    fn now_us(&self) -> BoxFuture<'_, Result<u64>>;
+}
+
+/// The wall clock of this machine, made never to go back.
+pub struct LocalTime {
+    clock: Arc<dyn Clock>,
+    last: AtomicU64,
+}
+
+impl LocalTime {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, last: AtomicU64::new(0) }
+    }
+}
+
+impl QueueTime for LocalTime {
+    fn now_us(&self) -> BoxFuture<'_, Result<u64>> {
+        let now = self.clock.wall_ms().saturating_mul(1_000);
+        Box::pin(ready(Ok(now.max(self.last.fetch_max(now, Ordering::AcqRel)))))
+    }
+}
+
+impl fmt::Debug for LocalTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalTime").finish_non_exhaustive()
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use holdfast_runtime::Instant;
 
-use super::QueueTables;
-use super::time::QueueTime;
+use super::{QueueTables, QueueTime};
 use crate::Error;
 use crate::cells::OwnCells;
 use crate::database::{Fault, Row};

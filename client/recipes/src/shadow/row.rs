@@ -6,10 +6,9 @@ use std::time::Duration;
 use holdfast_runtime::Instant;
 
 use super::ShadowTables;
-use crate::cells::OwnCells;
+use crate::cells::{OwnCells, drawn_up_to};
 use crate::database::Fault;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
-use crate::pauses::drawn_up_to;
 
 /// Listing 4, step 6: the longest pause while another client has the lock.
 pub(super) const OWNER_PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -276,14 +276,12 @@ impl Housekeeper {
         if !self.is_gone(&held.session).await {
             return;
         }
-        let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
+        let TokenTables { session, timestamp, .. } = &*self.tables;
         let only_if = vec![
             (session.clone(), Some(Value::from(held.session.as_str()))),
             (timestamp.clone(), held.stamp.map(Value::Time)),
         ];
-        let key = vec![(token.clone(), Value::from(held.token.as_str()))];
-        let action = Action::DeleteIf { only_if };
-        match self.remove(Statement::new(tokens.clone(), key, action)).await {
+        match self.remove(self.token_row(held, Action::DeleteIf { only_if })).await {
             Removal::Done => sweep.removed.push(held.removed()),
             Removal::Open if self.has_left(held).await => sweep.removed.push(held.removed()),
             Removal::Open => sweep.unanswered += 1,
@@ -293,10 +291,9 @@ impl Housekeeper {
 
     /// Whether a token certainly no longer belongs to that session, by a read at SERIAL.
     async fn has_left(&self, held: &Held) -> bool {
-        let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
-        let key = vec![(token.clone(), Value::from(held.token.as_str()))];
+        let TokenTables { session, timestamp, .. } = &*self.tables;
         let columns = vec![session.clone(), timestamp.clone()];
-        let look = Statement::new(tokens.clone(), key, Action::SelectSerial { columns });
+        let look = self.token_row(held, Action::SelectSerial { columns });
         let same = |row: &Row| {
             row.text(session) == Some(&held.session) && row.time_ms(timestamp) == held.stamp
         };
@@ -317,6 +314,11 @@ impl Housekeeper {
         let columns = vec![self.tables.beat.clone()];
         let look = self.session_row(session, Action::SelectSerial { columns });
         matches!(self.cassandra.tables().read(look).await, Ok(None))
+    }
+
+    fn token_row(&self, held: &Held, action: Action) -> Statement {
+        let key = vec![(self.tables.token.clone(), Value::from(held.token.as_str()))];
+        Statement::new(self.tables.tokens.clone(), key, action)
     }
 
     fn session_row(&self, session: &str, action: Action) -> Statement {

@@ -10,8 +10,7 @@ use super::TokenTables;
 use super::session::{Beat, SessionRow};
 use crate::database::{Conditional, Fault, Row, Tables};
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
-use crate::locker_base::LockerBase;
-use crate::stamps::Stamps;
+use crate::locker_base::{LockerBase, Stamps};
 use crate::statement::{Action, Cells, Statement, Value};
 
 /// How many statements of one attempt are under way at once.

@@ -15,9 +15,8 @@ use holdfast_runtime::Instant;
 
 use super::TokenTables;
 use crate::database::{Conditional, Fault, Row, Tables};
-use crate::locker_base::LockerBase;
+use crate::locker_base::{LockerBase, Stamps};
 use crate::owner::{MARK, OwnerId};
-use crate::stamps::Stamps;
 use crate::statement::{Action, Cells, Statement, Value};
 
 /// `service_session_id`: an owner's id, and the session's term: how long it may stand without a

@@ -7,7 +7,7 @@ use holdfast_runtime::Clock;
 use super::WorkQueue;
 use super::id::{ItemId, hour_of};
 use crate::database::Fault;
-use crate::stamps::Stamps;
+use crate::locker_base::Stamps;
 use crate::{Error, Result};
 
 /// Longest payload, bytes. Longer data belongs elsewhere, with its place as the payload.

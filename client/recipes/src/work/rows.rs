@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use holdfast_runtime::Instant;
 
+use super::WorkTables;
 use super::id::{HOUR_US, ItemId};
-use super::tables::WorkTables;
 use crate::database::{Fault, Row, Tables};
 use crate::locker_base::LockerBase;
 use crate::owner::OwnerId;
