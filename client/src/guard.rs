@@ -317,7 +317,7 @@ impl GuardedLock<'_> {
 impl Drop for Guard {
     fn drop(&mut self) {
         // After a release this finds nothing left to give back.
-        self.handle.session.give_back(self.key, None);
+        self.handle.session.give_back(self.key);
     }
 }
 

@@ -106,6 +106,13 @@ impl Session {
         result
     }
 
+    /// As [`Session::with`], and lets the task send what comes of it.
+    fn act<T>(&self, act: impl FnOnce(&mut Machine) -> T) -> T {
+        let result = self.with(act);
+        self.wake.notify_one();
+        result
+    }
+
     /// Runs on the watchdog's thread: the executor may be stalled.
     fn on_alarm(&self) {
         self.lock().alarm = None;
@@ -125,29 +132,26 @@ impl Session {
     }
 
     pub(crate) fn ask(&self, ask: AcquireRequest) -> Result<PendingAcquire> {
-        let asked = self.with(|machine| machine.ask(ask))?;
-        self.wake.notify_one();
-        Ok(asked)
+        self.act(|machine| machine.ask(ask))
     }
 
     /// Cancels an acquire whose caller is gone. Does not wait.
     pub(crate) fn abandon(&self, key: Key) {
-        self.with(|machine| machine.abandon(key));
-        self.wake.notify_one();
+        self.act(|machine| machine.abandon(key));
     }
 
     /// Queues a release. The hold is unsafe when this returns.
-    pub(crate) fn give_back(&self, key: Key, done: Done) {
-        self.with(|machine| machine.give_back(key, done));
-        self.wake.notify_one();
+    pub(crate) fn give_back(&self, key: Key) {
+        self.act(|machine| machine.give_back(key, None));
     }
 
     /// Releases a hold and waits for the store's answer.
     pub(crate) async fn release(&self, key: Key, hold: &Hold) -> Result<()> {
-        let (done, outcome) = oneshot::channel();
-        let limit = self.ttl();
-        self.give_back(key, Some(done));
-        self.outcome("a release", limit, outcome, hold).await
+        let release = |machine: &mut Machine, done| {
+            machine.give_back(key, done);
+            Ok(())
+        };
+        self.outcome("a release", hold, release).await
     }
 
     /// The same for some names of a hold.
@@ -157,11 +161,8 @@ impl Session {
         hold: &Hold,
         names: &[Arc<str>],
     ) -> Result<()> {
-        let (done, outcome) = oneshot::channel();
-        let limit = self.ttl();
-        self.with(|machine| machine.give_back_names(key, names, Some(done)))?;
-        self.wake.notify_one();
-        self.outcome("a release", limit, outcome, hold).await
+        let release = |machine: &mut Machine, done| machine.give_back_names(key, names, done);
+        self.outcome("a release", hold, release).await
     }
 
     /// Changes the value of a lock that is held, and waits until that is committed.
@@ -172,22 +173,21 @@ impl Session {
         name: &str,
         change: Change,
     ) -> Result<()> {
-        let (done, outcome) = oneshot::channel();
-        let limit = self.ttl();
-        self.with(|machine| machine.change_value(key, name, change, Some(done)))?;
-        self.wake.notify_one();
-        self.outcome(CHANGE, limit, outcome, hold).await
+        let set = |machine: &mut Machine, done| machine.change_value(key, name, change, done);
+        self.outcome(CHANGE, hold, set).await
     }
 
-    /// The outcome of an operation under `hold`. If its sender is dropped, the client did not send
-    /// the operation, because the hold was over.
+    /// Begins an operation under `hold`, and waits for its outcome. If the sender of that is dropped,
+    /// the client did not send the operation, because the hold was over.
     async fn outcome(
         &self,
         what: &'static str,
-        limit: Duration,
-        outcome: oneshot::Receiver<Result<()>>,
         hold: &Hold,
+        begin: impl FnOnce(&mut Machine, Done) -> Result<()>,
     ) -> Result<()> {
+        let (done, outcome) = oneshot::channel();
+        let limit = self.ttl();
+        self.act(|machine| begin(machine, Some(done)))?;
         match self.runtime.timeout(limit, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {

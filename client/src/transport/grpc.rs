@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
 use holdfast_guard::innermost;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
@@ -14,8 +14,8 @@ use holdfast_proto::v1::{
 use holdfast_runtime::{BoxFuture, Pipe, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
 
 use super::verdict::Verdict;
 
@@ -58,6 +58,22 @@ impl GrpcTransport {
     async fn client(self, endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
         let channel = channel(&*self.connect, &endpoint).await?;
         Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+    }
+
+    /// Makes one call on a connection of its own.
+    fn ask<T: Send + 'static, F>(
+        &self,
+        endpoint: &str,
+        call: impl FnOnce(LockServiceClient<Channel>) -> F + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, TransportError>>
+    where
+        F: Future<Output = Result<Response<T>, Status>> + Send,
+    {
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
+        Box::pin(async move {
+            let answer = call(transport.client(endpoint.clone()).await?).await;
+            answer.map(Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
     }
 }
 
@@ -122,11 +138,7 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: InspectRequest,
     ) -> BoxFuture<'static, Result<InspectResponse, TransportError>> {
-        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
-        Box::pin(async move {
-            let answer = transport.client(endpoint.clone()).await?.inspect(request).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
-        })
+        self.ask(endpoint, move |mut client| async move { client.inspect(request).await })
     }
 
     fn list(
@@ -134,11 +146,7 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: ListRequest,
     ) -> BoxFuture<'static, Result<ListResponse, TransportError>> {
-        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
-        Box::pin(async move {
-            let answer = transport.client(endpoint.clone()).await?.list(request).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
-        })
+        self.ask(endpoint, move |mut client| async move { client.list(request).await })
     }
 
     fn check_token(
@@ -146,11 +154,7 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: CheckTokenRequest,
     ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
-        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
-        Box::pin(async move {
-            let answer = transport.client(endpoint.clone()).await?.check_token(request).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
-        })
+        self.ask(endpoint, move |mut client| async move { client.check_token(request).await })
     }
 
     fn watch(
@@ -158,16 +162,12 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>> {
-        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
-        Box::pin(async move {
-            match transport.client(endpoint.clone()).await?.watch(request).await {
-                Ok(response) => {
-                    let watched = response.into_inner();
-                    Ok(watched.map_err(move |status| told(&endpoint, &status)).boxed())
-                }
-                Err(status) => Err(told(&endpoint, &status)),
-            }
-        })
+        let at = endpoint.to_owned();
+        let watched =
+            self.ask(endpoint, move |mut client| async move { client.watch(request).await });
+        Box::pin(
+            watched.map_ok(|watched| watched.map_err(move |status| told(&at, &status)).boxed()),
+        )
     }
 
     fn status(
@@ -175,11 +175,7 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: StatusRequest,
     ) -> BoxFuture<'static, Result<StatusResponse, TransportError>> {
-        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
-        Box::pin(async move {
-            let answer = transport.client(endpoint.clone()).await?.status(request).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| told(&endpoint, &status))
-        })
+        self.ask(endpoint, move |mut client| async move { client.status(request).await })
     }
 }
 

@@ -197,16 +197,8 @@ impl Machine {
             return;
         }
         self.end_changes(key, reason);
-        let Some(mut request) = self.requests.remove(key) else { return };
-        request.finish_parts(outcome);
-        match request.phase {
-            Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
-            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
-            Phase::Unsent
-            | Phase::Sent
-            | Phase::Queued
-            | Phase::Uncovered(_)
-            | Phase::Cancelling => {}
+        if let Some(request) = self.requests.remove(key) {
+            request.end(outcome, reason, None);
         }
     }
 

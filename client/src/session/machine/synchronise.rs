@@ -7,8 +7,7 @@ use holdfast_proto::v1;
 
 use super::arriving::Arriving;
 use super::{Intent, Machine, Retries, Stream};
-use crate::GuardState;
-use crate::session::request::{Key, Phase, tell};
+use crate::session::request::{Key, Phase};
 use crate::{Error, LostReason, Place};
 
 impl Machine {
@@ -34,16 +33,8 @@ impl Machine {
     pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
         let over = Err(Error::Lost { reason });
         self.end_all_changes(reason);
-        for mut request in self.requests.take_sent() {
-            request.finish_parts(&over);
-            match request.phase {
-                Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
-                Phase::GivingBack(giving) => tell(giving.done, over.clone()),
-                Phase::Sent | Phase::Queued | Phase::Uncovered(_) => {
-                    request.answer(Err(waits.clone()));
-                }
-                Phase::Unsent | Phase::Cancelling => {}
-            }
+        for request in self.requests.take_sent() {
+            request.end(&over, reason, Some(waits.clone()));
         }
     }
 
@@ -156,18 +147,10 @@ impl Machine {
         }
         let reason = LostReason::Revoked;
         self.end_changes(key, reason);
-        let Some(mut request) = self.requests.remove(key) else { return };
+        let Some(request) = self.requests.remove(key) else { return };
         // The session is alive, so only its release can have ended a hold that is being released.
         let is_given_back = matches!(request.phase, Phase::GivingBack(_));
         let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
-        request.finish_parts(&outcome);
-        match request.phase {
-            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
-            Phase::GivingBack(giving) => tell(giving.done, outcome),
-            Phase::Sent | Phase::Queued => {
-                request.answer(Err(Error::SessionLost { reason }));
-            }
-            Phase::Unsent | Phase::Uncovered(_) | Phase::Cancelling => {}
-        }
+        request.end(&outcome, reason, Some(Error::SessionLost { reason }));
     }
 }

@@ -43,8 +43,9 @@ impl Machine {
     }
 
     pub(super) fn change_frame(&mut self, key: Key) -> Option<Body> {
-        let id = self.requests.id_of_change(key)?;
-        self.requests.change_is_sent(key);
+        let id = self.requests.id_of(key)?;
+        let (_, sent) = self.requests.sending(key)?;
+        *sent = sent.saturating_add(1);
         let change = self.requests.change(key)?;
         Some(Body::SetValue(change.what.to_wire(id, change.token, &change.name)))
     }
@@ -72,7 +73,8 @@ impl Machine {
             self.change_refused(key, refusal);
             return None;
         }
-        self.requests.change_did_nothing(key);
+        let (_, sent) = self.requests.sending(key)?;
+        *sent = sent.saturating_sub(1);
         self.put_off(Intent::Change(key), &refusal)
     }
 
@@ -139,7 +141,7 @@ impl Machine {
                 // The server refused it before proposing it, and the refusal was lost. The client
                 // spends the old id, so that no copy under way can undo a later change.
                 Some((id, None)) => {
-                    self.requests.renumber_change(key);
+                    self.requests.renumber(key);
                     self.queue(Intent::Forget(id));
                     self.queue(Intent::Change(key));
                 }

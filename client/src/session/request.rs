@@ -1,20 +1,17 @@
 //! The client's requests and their states.
 
-mod changes;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_mutants::mutant;
 use holdfast_proto::v1;
+use holdfast_runtime::Instant;
 use tokio::sync::{oneshot, watch};
 
 use crate::hold::Hold;
 use crate::info::PlaceReport;
 use crate::items::AcquireRequest;
-use crate::{Error, FencingToken, Result};
-
-pub(super) use changes::Change;
+use crate::{Error, FencingToken, GuardState, LostReason, Result, value};
 
 /// The receiver of an outcome; `None`: no caller waits.
 pub(super) type Done = Option<oneshot::Sender<Result<()>>>;
@@ -121,12 +118,39 @@ impl Request {
         self.answer.take().is_some_and(|answer| answer.send(outcome).is_ok())
     }
 
-    /// Answers the releases of single names: the hold is over.
-    pub(super) fn finish_parts(&mut self, outcome: &Result<()>) {
+    /// Ends a request that is no more among the others: its releases get `outcome`, its hold is lost
+    /// for `reason`, and a caller that waits for a grant gets `waits`.
+    pub(super) fn end(mut self, outcome: &Result<()>, reason: LostReason, waits: Option<Error>) {
         for part in self.parts.drain(..) {
             tell(part.done, outcome.clone());
         }
+        match self.phase {
+            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
+            Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
+            Phase::Sent | Phase::Queued | Phase::Uncovered(_) => {
+                if let Some(error) = waits {
+                    self.answer(Err(error));
+                }
+            }
+            Phase::Unsent | Phase::Cancelling => {}
+        }
     }
+}
+
+/// A change of the value of a held lock.
+pub(super) struct Change {
+    /// The request that holds the lock.
+    pub(super) of: Key,
+    pub(super) token: FencingToken,
+    pub(super) name: Arc<str>,
+    pub(super) what: value::Change,
+    /// Its id in this session; `None` while it was never sent.
+    pub(super) id: Option<u64>,
+    pub(super) asked: Instant,
+    /// How often it was sent under that id.
+    pub(super) sent: u32,
+    /// Receives the outcome.
+    pub(super) done: Done,
 }
 
 /// All requests of a client, by key, id and token; changes of values among them.
@@ -206,21 +230,25 @@ impl Requests {
         self.by_token.remove(&token);
     }
 
-    /// The request's id; assigns one if it has none.
-    pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
-        if self.by_key.get(&key)?.id.is_none() {
-            let id = self.give_id(key);
-            self.by_key.get_mut(&key)?.id = Some(id);
+    /// The id of a request or a change, and how often it was sent under that id.
+    pub(super) fn sending(&mut self, key: Key) -> Option<(&mut Option<u64>, &mut u32)> {
+        if let Some(request) = self.by_key.get_mut(&key) {
+            return Some((&mut request.id, &mut request.sent));
         }
-        self.by_key.get(&key)?.id
+        self.changes.get_mut(&key).map(|change| (&mut change.id, &mut change.sent))
     }
 
-    /// Assigns the next id to `key`.
-    fn give_id(&mut self, key: Key) -> u64 {
-        self.ids_given += 1;
-        self.by_id.insert(self.ids_given, key);
-        self.unanswered.insert(self.ids_given);
-        self.ids_given
+    /// The id of a request or a change; assigns the next one if it has none.
+    pub(super) fn id_of(&mut self, key: Key) -> Option<u64> {
+        let next = self.ids_given + 1;
+        let (id, _) = self.sending(key)?;
+        let id = *id.get_or_insert(next);
+        if id == next {
+            self.ids_given = id;
+            self.by_id.insert(id, key);
+            self.unanswered.insert(id);
+        }
+        Some(id)
     }
 
     fn drop_id(&mut self, id: u64) {
@@ -240,12 +268,14 @@ impl Requests {
         self.by_token.insert(token, key);
     }
 
-    /// Removes the id of a request that will be sent under a new one. Returns the old id.
+    /// Removes the id of a request or a change that will be sent under a new one. Returns the old id.
     pub(super) fn renumber(&mut self, key: Key) -> Option<u64> {
-        let request = self.by_key.get_mut(&key)?;
-        let id = request.id.take()?;
-        request.seen = 0;
-        request.sent = 0;
+        let (id, sent) = self.sending(key)?;
+        let id = id.take()?;
+        *sent = 0;
+        if let Some(request) = self.by_key.get_mut(&key) {
+            request.seen = 0;
+        }
         self.drop_id(id);
         Some(id)
     }
@@ -287,6 +317,41 @@ impl Requests {
         let unsent: Vec<_> =
             self.by_key.iter().filter(|(_, one)| one.id.is_none()).map(|(key, _)| *key).collect();
         unsent.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    pub(super) fn insert_change(&mut self, change: Change) -> Key {
+        let key = self.next_key();
+        self.changes.insert(key, change);
+        key
+    }
+
+    pub(super) fn change(&self, key: Key) -> Option<&Change> {
+        self.changes.get(&key)
+    }
+
+    pub(super) fn change_with_id(&self, id: u64) -> Option<Key> {
+        self.by_id.get(&id).copied().filter(|key| self.changes.contains_key(key))
+    }
+
+    pub(super) fn change_keys(&self) -> Vec<Key> {
+        self.changes.keys().copied().collect()
+    }
+
+    /// Removes a change. The client does not send it again, so its id counts as answered: a late
+    /// copy is below `done_below` and changes nothing.
+    pub(super) fn remove_change(&mut self, key: Key) -> Option<Change> {
+        let change = self.changes.remove(&key)?;
+        if let Some(id) = change.id {
+            self.drop_id(id);
+        }
+        Some(change)
+    }
+
+    /// Removes the changes made under one hold.
+    pub(super) fn remove_changes_of(&mut self, of: Key) -> Vec<Change> {
+        let keys: Vec<_> =
+            self.changes.iter().filter(|(_, one)| one.of == of).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.remove_change(key)).collect()
     }
 }
 
