@@ -12,7 +12,6 @@ use futures_util::{Stream, StreamExt, stream};
 use holdfast_runtime::{BoxFuture, Clock, Instant, select};
 use tokio::sync::{oneshot, watch};
 
-use crate::client::Handle;
 use crate::hold::Hold;
 use crate::info::PlaceReport;
 use crate::items::AcquireRequest;
@@ -50,8 +49,9 @@ impl QueuePlace {
             Ok(asked) => {
                 let told = asked.place.clone();
                 let began = clock.now();
-                let sent = Sent { pending: Pending::new(&client, asked), client, request };
-                let granting = sent.granting(began, limit);
+                let PendingAcquire { key, answer, place } = asked;
+                let pending = Pending { client, request, key, armed: true, answer, place };
+                let granting = pending.granting(began, limit);
                 let (granting, places) = (Some(Box::pin(granting) as _), places(told.clone()));
                 Self { granting, answer: None, places, told: Some(told), clock }
             }
@@ -137,23 +137,31 @@ fn places(told: watch::Receiver<Option<PlaceReport>>) -> BoxStream<'static, Plac
     stream::unfold(told, next).boxed()
 }
 
-/// A request and the client that made it.
-struct Sent {
-    pending: Pending,
+/// A sent request. Dropping it cancels the request, unless its grant became a guard.
+struct Pending {
     client: Client,
     request: AcquireRequest,
+    key: Key,
+    /// Whether dropping this undoes the request.
+    armed: bool,
+    answer: oneshot::Receiver<Result<Arc<Hold>>>,
+    place: watch::Receiver<Option<PlaceReport>>,
 }
 
-impl Sent {
+impl Pending {
     async fn granting(mut self, began: Instant, limit: Option<Duration>) -> Result<Guard> {
         let runtime = self.client.session().runtime().clone();
         let granted = select! {
-            answer = &mut self.pending.answer => Some(answer.unwrap_or(Err(Error::Closed))),
+            answer = &mut self.answer => Some(answer.unwrap_or(Err(Error::Closed))),
             () = passing(limit.map(|limit| began + limit), &*runtime.clock) => None,
         };
         let waited = runtime.clock.now().saturating_since(began);
         match granted {
-            Some(Ok(hold)) => Ok(self.pending.into_guard(hold)),
+            Some(Ok(hold)) => {
+                // From here on the guard releases the locks.
+                self.armed = false;
+                Ok(Guard::new(hold, self.key, self.client.handle().clone()))
+            }
             // The server denied the try, or ended the wait; the client measures the time.
             Some(Err(Error::NotGranted { names, holders, .. })) if self.request.wait => {
                 Err(Error::NotGranted { names, holders, waited: Some(waited) })
@@ -166,7 +174,7 @@ impl Sent {
     /// The error when the limit passed without a grant.
     fn given_up(&self, waited: Duration) -> Error {
         let now = self.client.session().runtime().clock.now();
-        let place = self.pending.place.borrow().as_ref().map(|told| told.aged(now));
+        let place = self.place.borrow().as_ref().map(|told| told.aged(now));
         if place.is_none() && !self.client.session().look(Machine::is_ready) {
             return self.client.unreachable(waited);
         }
@@ -183,33 +191,10 @@ async fn passing(limit: Option<Instant>, clock: &dyn Clock) {
     }
 }
 
-/// A sent request. Dropping it cancels the request, unless its grant became a guard.
-struct Pending {
-    handle: Arc<Handle>,
-    key: Key,
-    /// Whether dropping this undoes the request.
-    armed: bool,
-    answer: oneshot::Receiver<Result<Arc<Hold>>>,
-    place: watch::Receiver<Option<PlaceReport>>,
-}
-
-impl Pending {
-    fn new(client: &Client, asked: PendingAcquire) -> Self {
-        let PendingAcquire { key, answer, place } = asked;
-        Self { handle: client.handle().clone(), key, armed: true, answer, place }
-    }
-
-    fn into_guard(mut self, hold: Arc<Hold>) -> Guard {
-        // From here on the guard releases the locks.
-        self.armed = false;
-        Guard::new(hold, self.key, self.handle.clone())
-    }
-}
-
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.armed {
-            self.handle.session.abandon(self.key);
+            self.client.session().abandon(self.key);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! One watchdog for all holds of a locker: a thread for each hold would be one for each lock.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use holdfast_runtime::{Clock, Instant, Watchdog};
@@ -101,11 +100,5 @@ impl Drop for Alarm {
         if let Some(watched) = self.watched.upgrade() {
             watched.lock().safeties.remove(&self.id);
         }
-    }
-}
-
-impl fmt::Debug for Alarm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Alarm").field("id", &self.id).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,6 @@ use tokio::sync::watch;
 use super::alarms::Alarms;
 use super::database::{Database, Fault, StatementCounts, Tables};
 use super::row_timing::RowTiming;
-use super::statement::Ident;
 use crate::{Error, Result};
 use holdfast_guard::default_label;
 
@@ -72,12 +71,6 @@ impl Cassandra {
     pub(crate) fn unreachable(&self, began: Instant, last: String) -> Error {
         let waited = self.runtime.clock.now().saturating_since(began);
         Error::Unreachable { endpoints: self.nodes(), waited, last }
-    }
-
-    /// The name of a recipe on these tables in the table of modes.
-    pub(crate) fn recipe(&self, recipe: &str, tables: &[&Ident]) -> String {
-        let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
-        recipe_on(recipe, &self.tables.keyspace(), &tables)
     }
 }
 

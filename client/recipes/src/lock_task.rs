@@ -21,7 +21,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Clock, Instant, select};
 use tokio::sync::{Notify, oneshot, watch};
@@ -30,7 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::database::Fault;
 use super::locker::{Held, RemoteGuard, Wait};
 use super::locker_base::LockerBase;
-use super::owner::thread_id;
+use super::owner::service_of;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 use holdfast_guard::{Backoff, Holder, Safety, Span};
 
@@ -141,35 +141,31 @@ impl LockerBase {
         self.runtime().spawn("holdfast-lock", task.keep(answer, ended)).detach();
         let limit = wait.limit(self.answer_limit).map(|limit| began + limit);
         let granted = select! {
-            granted = answered => granted.unwrap_or(Err(Error::Closed)),
-            () = passing(limit, &*self.runtime().clock) => {
-                Err(self.given_up(lock_id, began, wait, &seen.borrow()))
-            }
+            granted = answered => granted.map_err(|_| Error::Closed)?,
+            () = passing(limit, &*self.runtime().clock) => Err(None),
         };
-        let granted = granted.map_err(|error| self.named(error, lock_id, began, wait))?;
-        let Granted { safety, token, lasts } = granted;
-        let hold = Hold { safety, token, lasts, base: self.clone(), _stopper: stopper };
-        Ok(RemoteGuard::new(lock_id, self.signature.service(), Box::new(RowHold { hold, end })))
+        let given_up = || self.given_up(lock_id, began, wait, &seen.borrow());
+        let granted = granted.map_err(|error| error.unwrap_or_else(given_up))?;
+        let hold = Hold { granted, end: Some(end), base: self.clone(), _stopper: stopper };
+        Ok(RemoteGuard::new(lock_id, self.signature.service(), Box::new(hold)))
     }
 
-    /// The error for a caller whose limit passed without a grant.
+    /// The error for a caller that does not wait, or no longer.
     fn given_up(&self, lock_id: &str, began: Instant, wait: Wait, progress: &Progress) -> Error {
         let last = match progress {
             Progress::HeldBy(owner) => {
-                let waited = wait.waits().then(|| self.now().saturating_since(began));
-                return not_granted(lock_id, owner.as_deref(), waited);
+                // The tables contain no session, no token, and no time since which the lock is held.
+                let holder = |owner: &String| Holder::named(service_of(owner).to_owned());
+                return Error::NotGranted {
+                    names: vec![lock_id.to_owned()],
+                    holders: owner.iter().map(holder).collect(),
+                    waited: wait.waits().then(|| self.now().saturating_since(began)),
+                };
             }
             Progress::Failed(fault) => fault.clone(),
             Progress::Begun => "no answer yet".into(),
         };
         self.cassandra.unreachable(began, last)
-    }
-
-    /// Adds the name and the waiting time, which the lock task does not know.
-    fn named(&self, error: Error, lock_id: &str, began: Instant, wait: Wait) -> Error {
-        let Error::NotGranted { holders, .. } = error else { return error };
-        let waited = wait.waits().then(|| self.now().saturating_since(began));
-        Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
     }
 }
 
@@ -179,13 +175,6 @@ pub(super) async fn passing(limit: Option<Instant>, clock: &dyn Clock) {
         Some(limit) => clock.sleep_until(limit).await,
         None => std::future::pending().await,
     }
-}
-
-fn not_granted(lock_id: &str, owner: Option<&str>, waited: Option<Duration>) -> Error {
-    // The tables contain no session, no token, and no time since which the lock is held.
-    let holder = |owner: &str| Holder::named(thread_id(owner).to_owned());
-    let holders = owner.map(holder).into_iter().collect();
-    Error::NotGranted { names: vec![lock_id.to_owned()], holders, waited }
 }
 
 /// Counts one running task for as long as it exists.
@@ -217,7 +206,7 @@ struct LockTask<A> {
 impl<A: Attempt> LockTask<A> {
     async fn keep(
         mut self,
-        answer: oneshot::Sender<Result<Granted>>,
+        answer: oneshot::Sender<Result<Granted, Option<Error>>>,
         ended: oneshot::Sender<Result<Left, Fault>>,
     ) {
         match self.acquire().await {
@@ -241,8 +230,8 @@ impl<A: Attempt> LockTask<A> {
         let _ = ended.send(left);
     }
 
-    /// Attempts until it holds the lock; `None` if the caller has given up.
-    async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>> {
+    /// Attempts until it holds the lock; `None` if the caller has given up, or has to: the progress shows why.
+    async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>, Option<Error>> {
         let rng = self.base.runtime().rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
         let mut usual = || pauses.next(&*rng);
@@ -258,7 +247,8 @@ impl<A: Attempt> LockTask<A> {
                 Ok(Reached::HeldBy { owner, .. } | Reached::TryAgain { owner, .. })
                     if !self.waits =>
                 {
-                    return Err(not_granted("", owner.as_deref(), None));
+                    self.progress.send_replace(Progress::HeldBy(owner));
+                    return Err(None);
                 }
                 Ok(Reached::HeldBy { owner, again }) => {
                     self.progress.send_replace(Progress::HeldBy(owner));
@@ -269,7 +259,7 @@ impl<A: Attempt> LockTask<A> {
                     self.progress.send_replace(Progress::HeldBy(owner));
                     after
                 }
-                Err(Fault::Refused(message)) => return Err(Error::invalid(message)),
+                Err(Fault::Refused(message)) => return Err(Some(Error::invalid(message))),
                 Err(fault) => {
                     self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
                     usual()
@@ -369,61 +359,55 @@ struct Granted {
     lasts: Duration,
 }
 
-/// Dropping it makes the hold unsafe and lets the lock task take it back.
+/// The hold behind a [`RemoteGuard`]. Dropping it makes the hold unsafe and lets the lock task take it back.
 struct Hold {
-    safety: Arc<Safety>,
-    token: Option<FencingToken>,
-    lasts: Duration,
+    granted: Granted,
+    /// How the lock task took it back.
+    end: Option<oneshot::Receiver<Result<Left, Fault>>>,
     base: LockerBase,
     _stopper: DropGuard,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.safety.end(GuardState::Released);
+        self.granted.safety.end(GuardState::Released);
     }
 }
 
-/// The hold behind a [`RemoteGuard`].
-struct RowHold {
-    hold: Hold,
-    end: oneshot::Receiver<Result<Left, Fault>>,
-}
-
-impl Held for RowHold {
+impl Held for Hold {
     fn safety(&self) -> &Safety {
-        &self.hold.safety
+        &self.granted.safety
     }
 
     fn clock(&self) -> &dyn Clock {
-        &*self.hold.base.runtime().clock
+        &*self.base.runtime().clock
     }
 
     fn token(&self) -> Option<FencingToken> {
-        self.hold.token
+        self.granted.token
     }
 
     fn ttl(&self) -> Duration {
-        self.hold.lasts
+        self.granted.lasts
     }
 
-    fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+    fn release(mut self: Box<Self>) -> BoxFuture<'static, Result<()>> {
         Box::pin(async move {
-            let Self { hold, end } = *self;
-            let (safety, runtime) = (hold.safety.clone(), hold.base.runtime().clone());
+            let (safety, runtime) = (self.granted.safety.clone(), self.base.runtime().clone());
+            let end = self.end.take();
             if !safety.is_safe(&*runtime.clock) {
                 // The deadline has passed, and no alarm has reported it yet.
                 safety.end(GuardState::Lost(LostReason::DeadlinePassed));
             }
-            drop(hold);
-            let left = runtime.timeout(RELEASE_LIMIT, end).await;
+            drop(self);
+            let left = runtime.timeout(RELEASE_LIMIT, OptionFuture::from(end)).await;
             if let Some(reason) = safety.lost_reason() {
                 return Err(Error::Lost { reason });
             }
             match left {
-                Ok(Ok(Ok(Left::Released))) => Ok(()),
-                Ok(Ok(Ok(Left::NotHad))) => Err(Error::Lost { reason: LostReason::Revoked }),
-                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+                Ok(Some(Ok(Ok(Left::Released)))) => Ok(()),
+                Ok(Some(Ok(Ok(Left::NotHad)))) => Err(Error::Lost { reason: LostReason::Revoked }),
+                Ok(Some(Ok(Err(_)) | Err(_)) | None) | Err(_) => {
                     Err(Error::OutcomeUnknown { what: "a release", waited: RELEASE_LIMIT })
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdfast_runtime::{Clock, Instant, Runtime};
 
-use super::cassandra::{Cassandra, LockerOptions};
+use super::cassandra::{Cassandra, LockerOptions, recipe_on};
 use super::database::Fault;
 use super::lock_task::Attempt;
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
@@ -56,7 +56,8 @@ impl LockerBase {
         tables: &[&Ident],
         locker: impl RemoteLocker + 'static,
     ) -> Option<OnCassandra> {
-        let recipe = self.cassandra.recipe(recipe.family(), tables);
+        let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
+        let recipe = recipe_on(recipe.family(), &self.cassandra.tables().keyspace(), &tables);
         Some(OnCassandra { locker: Arc::new(locker), recipe })
     }
 

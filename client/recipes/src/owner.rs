@@ -94,11 +94,6 @@ impl OwnerId {
 
 /// How an owner is shown to people: the service of an id of this client, any other id unchanged.
 pub fn service_of(owner: &str) -> &str {
-    thread_id(owner)
-}
-
-/// The same, under the recipes' name for it.
-pub(crate) fn thread_id(owner: &str) -> &str {
     let ours = owner.strip_prefix(MARK).and_then(|rest| rest.rsplit_once('/'));
     let Some((service, _)) = ours else { return owner };
     split(service).map_or(service, |(service, _)| service)
@@ -125,9 +120,9 @@ mod tests {
 
         let [writer, attempt] = ["a5".repeat(8), "a5".repeat(16)];
         assert_eq!(owner.as_str(), format!("hf1:billing/eu@{writer}/{attempt}"));
-        assert_eq!(thread_id(owner.as_str()), "billing/eu");
-        assert_eq!(thread_id("client_unique_id_1"), "client_unique_id_1");
-        assert_eq!(thread_id("node/1"), "node/1");
+        assert_eq!(service_of(owner.as_str()), "billing/eu");
+        assert_eq!(service_of("client_unique_id_1"), "client_unique_id_1");
+        assert_eq!(service_of("node/1"), "node/1");
     }
 
     /// A service of version 0.1 may have an `@` in its name, too.
@@ -136,7 +131,7 @@ mod tests {
         let writer = |owner: &str| Writer::of(owner).map(|writer| writer.0.to_string());
         let of_0_1 = format!("hf1:billing@eu/{}", "a5".repeat(16));
 
-        assert_eq!(thread_id(&of_0_1), "billing@eu");
+        assert_eq!(service_of(&of_0_1), "billing@eu");
         assert_eq!(writer(&of_0_1), None);
         assert_eq!(writer("hf1:billing/0123"), None);
         assert_eq!(writer("billing@0123456789abcdef/7"), None);

@@ -15,7 +15,7 @@ use super::row::WantedValue;
 use crate::check_lock_name;
 use crate::database::{Fault, Row};
 use crate::locker::{RemoteGuard, Wait};
-use crate::owner::thread_id;
+use crate::owner::service_of;
 use crate::statement::{Action, Statement, Value};
 use crate::{Error, Result};
 use holdfast_guard::Backoff;
@@ -75,7 +75,7 @@ impl Lease {
     fn leader_in(&self, row: &Row) -> Option<Leader> {
         let owner = row.text(&self.table.owner)?.to_owned();
         let value = row.text(&self.table.value).map(str::to_owned);
-        Some(Leader { name: thread_id(&owner).to_owned(), owner, value })
+        Some(Leader { name: service_of(&owner).to_owned(), owner, value })
     }
 }
 

@@ -9,7 +9,7 @@ use super::{LockerMode, ModesTable, Stage};
 use crate::cassandra::Cassandra;
 use crate::database::{Conditional, Fault, Row};
 use crate::locker_base::Tries;
-use crate::owner::{Writer, thread_id};
+use crate::owner::{Writer, service_of};
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 use crate::{Error, Result};
 
@@ -319,7 +319,7 @@ impl Rows {
         let unknown = || self.unknown(&format!("has a process {process:?} in a mode {mode:?}"));
         let seq = row.long(&column("seq")).ok_or_else(unknown)?;
         let mode = LockerMode::of_row(mode).ok_or_else(unknown)?;
-        let service = thread_id(process).to_owned();
+        let service = service_of(process).to_owned();
         let writer = Writer::of(process);
         Ok(Some((Registered { process: process.to_owned(), service, mode, writer }, seq)))
     }

@@ -91,7 +91,7 @@ impl TokenRows {
     }
 
     fn owned(&self) -> Cells {
-        let session = Value::from(self.session.id().as_str());
+        let session = Value::from(self.session.id());
         vec![(self.columns.session.clone(), Some(session))]
     }
 
@@ -106,7 +106,7 @@ impl TokenRows {
     fn seen(&self, row: Option<Row>) -> Seen {
         let Some(row) = row else { return Seen::Free };
         match row.text(&self.columns.session) {
-            Some(session) if session == self.session.id().as_str() => Seen::Ours,
+            Some(session) if session == self.session.id() => Seen::Ours,
             session => Seen::Theirs(session.map(str::to_owned)),
         }
     }

@@ -19,21 +19,11 @@ use crate::locker_base::{LockerBase, Stamps};
 use crate::owner::{MARK, OwnerId};
 use crate::statement::{Action, Cells, Statement, Value};
 
-/// `service_session_id`: an owner's id, and the session's term: how long it may stand without a
-/// beat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SessionId(String);
-
-impl SessionId {
-    /// "generate `service_session_id`". One for each attempt: a late statement of one that is over
-    /// cannot be taken for another's.
-    fn of(owner: &OwnerId, ttl_s: i32) -> Self {
-        Self(format!("{}:{ttl_s}", owner.as_str()))
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        &self.0
-    }
+/// "generate `service_session_id`": an owner's id, and the session's term: how long it may stand
+/// without a beat. One for each attempt: a late statement of one that is over cannot be taken for
+/// another's.
+fn session_id(owner: &OwnerId, ttl_s: i32) -> String {
+    format!("{}:{ttl_s}", owner.as_str())
 }
 
 /// The term of a session, if its id has one: those of Holdfast do.
@@ -48,7 +38,7 @@ pub(super) struct SessionRow {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
     stamps: Arc<Stamps>,
-    id: SessionId,
+    id: String,
     /// Its timestamp; `None`: the row is not known to exist.
     known: Option<i64>,
     /// Timestamps that were sent after that one and may be, or become, the row's.
@@ -75,7 +65,7 @@ impl SessionRow {
             tables: base.cassandra.tables().clone(),
             columns: columns.clone(),
             stamps: stamps.clone(),
-            id: SessionId::of(&base.owner(), base.timing.ttl_s()),
+            id: session_id(&base.owner(), base.timing.ttl_s()),
             known: None,
             open: Vec::new(),
             beaten: None,
@@ -84,7 +74,7 @@ impl SessionRow {
         }
     }
 
-    pub(super) fn id(&self) -> &SessionId {
+    pub(super) fn id(&self) -> &str {
         &self.id
     }
 
@@ -197,14 +187,14 @@ mod tests {
     #[test]
     fn a_session_says_how_long_it_lives_and_a_stranger_does_not() {
         let owner = OwnerId::draw(&Signature::draw("billing/eu:9", &Always), &Always);
-        let id = SessionId::of(&owner, 180);
+        let id = session_id(&owner, 180);
 
         assert_eq!(
             id.as_str(),
             format!("hf1:billing/eu:9@{}/{}:180", "a5".repeat(8), "a5".repeat(16))
         );
         assert_eq!(term_of(id.as_str()), Some(Duration::from_mins(3)));
-        assert_eq!(crate::owner::thread_id(id.as_str()), "billing/eu:9");
+        assert_eq!(crate::owner::service_of(id.as_str()), "billing/eu:9");
         assert_eq!(term_of("worker-7:180"), None);
         assert_eq!(term_of("hf1:worker/abc"), None);
         assert_eq!(term_of("hf1:worker/abc:-1"), None);

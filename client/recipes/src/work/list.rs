@@ -7,7 +7,7 @@ use super::scan::Seen;
 use super::{Result, WorkQueue};
 use crate::Error;
 use crate::database::Fault;
-use crate::owner::thread_id;
+use crate::owner::service_of;
 
 /// An item at the time of the look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl WorkQueue {
         let mut listed = Vec::new();
         for Seen { id, taken_by } in self.first(limit).await? {
             let status = taken_by.map_or(ItemStatus::Waiting, |owner| ItemStatus::Taken {
-                by: thread_id(&owner).to_owned(),
+                by: service_of(&owner).to_owned(),
             });
             listed.extend(self.look_at(id, status).await?);
         }
