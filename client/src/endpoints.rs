@@ -16,7 +16,6 @@ const DELAY_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct Servers {
     pub(crate) endpoints: Arc<[String]>,
     pub(crate) runtime: Runtime,
-    /// How long a call may take.
     pub(crate) limit: Duration,
 }
 
@@ -140,7 +139,6 @@ impl Route {
         Self { endpoints, at: 0, hint: None, attempts: 0, delays }
     }
 
-    /// The endpoint to try now.
     pub(crate) fn next(&mut self) -> String {
         self.attempts += 1;
         if let Some(leader) = self.hint.take() {

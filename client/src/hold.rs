@@ -11,7 +11,6 @@ use tokio::sync::watch;
 use crate::value::Change;
 use crate::{FencingToken, LockItem, Mode, Value};
 
-/// One lock of a hold.
 pub(crate) struct HeldLock {
     pub(crate) name: Arc<str>,
     pub(crate) mode: Mode,
@@ -26,7 +25,6 @@ impl HeldLock {
         Self { name, mode, held: AtomicBool::new(true), value: Mutex::new(value) }
     }
 
-    /// Whether it is still part of the hold.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire)
     }
@@ -61,7 +59,6 @@ impl Hold {
         })
     }
 
-    /// The first lock of the grant.
     pub(crate) fn first(&self) -> Option<&HeldLock> {
         self.locks.first()
     }
@@ -92,19 +89,16 @@ impl Hold {
         }
     }
 
-    /// Records that a request waits for `name`.
     pub(crate) fn note_contended(&self, name: &[u8]) {
         if let Some(lock) = self.held().find(|lock| lock.name.as_bytes() == name) {
             self.contended.send_if_modified(|names| names.insert(lock.name.clone()));
         }
     }
 
-    /// The names for which a request waits.
     pub(crate) fn contended(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
         self.contended.subscribe()
     }
 
-    /// The safety of the hold as a whole.
     pub(crate) fn safety(&self) -> &Safety {
         &self.safety
     }

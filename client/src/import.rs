@@ -142,7 +142,6 @@ impl Admin {
 
 /// A part of a group that fits a server's limits for one group.
 struct Piece<'a> {
-    /// The index of the group.
     group: usize,
     of: &'a ImportGroup,
     rows: &'a [ImportRow],

@@ -105,7 +105,6 @@ impl Lease {
         &self.span
     }
 
-    /// When the next keepalive is due.
     pub(crate) fn next_due(&self) -> Instant {
         self.next_due
     }

@@ -78,7 +78,6 @@ impl QueuePlace {
         StreamExt::next(self).await
     }
 
-    /// Whether there is an answer.
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(granting) = &mut self.granting {
             let Poll::Ready(answer) = granting.as_mut().poll(context) else {
@@ -142,7 +141,6 @@ struct Pending {
     client: Client,
     request: AcquireRequest,
     key: Key,
-    /// Whether dropping this undoes the request.
     armed: bool,
     answer: oneshot::Receiver<Result<Arc<Hold>>>,
     place: watch::Receiver<Option<PlaceReport>>,

@@ -8,7 +8,6 @@ use holdfast_proto::v1::{self, set_value};
 use crate::items::past_limit;
 use crate::{FencingToken, Result};
 
-/// Largest value, bytes.
 const VALUE_BYTES_MAX: usize = 4_096;
 
 /// The value that a holder left with a lock. It outlives the hold and goes to the next holder with
@@ -36,7 +35,6 @@ impl Value {
     }
 }
 
-/// A change of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Set(Bytes),

@@ -18,7 +18,6 @@ use super::owner::OwnerId;
 use super::statement::{Action, Ident, Statement, Value};
 use crate::Result;
 
-/// The columns of tables whose rows are cells.
 #[derive(Clone, Debug)]
 pub(super) struct CellColumns {
     /// The column with the lock's name.
@@ -37,10 +36,8 @@ pub(super) struct OwnCells {
     pub(super) owner: OwnerId,
 }
 
-/// The owners of the cells in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// This attempt has a cell there.
     pub(super) ours: bool,
     /// Another owner has a cell there: one of them.
     pub(super) other: Option<String>,
@@ -55,7 +52,6 @@ impl Seen {
 }
 
 impl OwnCells {
-    /// The cells of a new attempt.
     pub(super) fn new(base: &LockerBase, lock_id: &str, columns: CellColumns) -> Self {
         Self { base: base.clone(), columns, lock: lock_id.to_owned(), owner: base.owner() }
     }
@@ -81,7 +77,6 @@ impl OwnCells {
         self.put_value(table, name, Value::from(self.owner.as_str())).await
     }
 
-    /// The same with another content.
     pub(super) async fn put_value(
         &self,
         table: &Ident,

@@ -45,7 +45,6 @@ pub(crate) trait Attempt: Send + 'static {
     /// Goes as far towards the lock as it can without waiting. The lock task calls it again after
     /// a pause; whatever an earlier call wrote is still in the tables then.
     fn advance(&mut self) -> impl Future<Output = Result<Reached, Fault>> + Send;
-    /// Extends the hold.
     fn renew(&mut self) -> impl Future<Output = Renewal> + Send;
     /// Bounds `safety`, that of the guard about to be handed out, by whatever else the recipe knows. The lock task
     /// hands out nothing that is not safe after this.
@@ -55,7 +54,6 @@ pub(crate) trait Attempt: Send + 'static {
     fn lasts(&self, ttl: Duration) -> Duration {
         ttl
     }
-    /// The fencing token of the hold, if the recipe has one.
     fn token(&self) -> Option<FencingToken> {
         None
     }
@@ -63,7 +61,6 @@ pub(crate) trait Attempt: Send + 'static {
     fn give_back(&mut self) -> impl Future<Output = Result<Left, Fault>> + Send;
 }
 
-/// How far an attempt got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
     /// The attempt holds the lock, by writes of which the first was sent at `started`.
@@ -74,14 +71,12 @@ pub(crate) enum Reached {
     TryAgain { owner: Option<String>, after: Duration },
 }
 
-/// The outcome of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
     /// The renewal is applied; it was sent at this instant.
     Applied(Instant),
     /// The owner certainly no longer holds the lock.
     Gone,
-    /// No answer.
     Unknown,
 }
 
@@ -97,12 +92,10 @@ pub(crate) enum Left {
 /// How the last attempt ended, for the error of a caller that stops waiting.
 #[derive(Clone, Debug, Default)]
 enum Progress {
-    /// No attempt has ended yet.
     #[default]
     Begun,
     /// Another owner holds the lock: its id, if the attempt read it.
     HeldBy(Option<String>),
-    /// The attempt got no answer.
     Failed(String),
 }
 
@@ -352,7 +345,6 @@ async fn renewed<A: Attempt>(
     renewal.await
 }
 
-/// What the lock task hands to the caller.
 struct Granted {
     safety: Arc<Safety>,
     token: Option<FencingToken>,

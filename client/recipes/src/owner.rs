@@ -11,7 +11,6 @@ use holdfast_runtime::Rng;
 
 /// The prefix of this client's ids, by which a migration recognises its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";
-/// Hexadecimal digits of a writer.
 const WRITER_DIGITS: usize = 16;
 
 /// Whether an id was written by this client, in any version.
@@ -39,14 +38,12 @@ impl Writer {
     }
 }
 
-/// A service and its writer, if it has one.
 fn split(service: &str) -> Option<(&str, &str)> {
     let (service, writer) = service.rsplit_once('@')?;
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     (writer.len() == WRITER_DIGITS && writer.bytes().all(is_digit)).then_some((service, writer))
 }
 
-/// The service and the writer under which rows are written.
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     service: Arc<str>,
@@ -59,7 +56,6 @@ impl Signature {
         Self { service: service.into(), writer: Writer::draw(rng) }
     }
 
-    /// The same service with another writer.
     pub(crate) fn of_writer(&self, writer: &Writer) -> Self {
         Self { service: self.service.clone(), writer: writer.clone() }
     }

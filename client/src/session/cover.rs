@@ -28,7 +28,6 @@ pub(crate) struct Covers {
     scopes: BTreeMap<String, Cover>,
 }
 
-/// One scope.
 #[derive(Clone, Copy, Debug)]
 struct Cover {
     epoch: u64,
@@ -38,7 +37,6 @@ struct Cover {
     told: Instant,
 }
 
-/// What the scopes mean for a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Covered {
     /// None of its names is in a scope.

@@ -18,7 +18,6 @@ use crate::{RefusalReason, wire};
 /// once.
 const STREAM_LIFE_MIN: Duration = Duration::from_secs(1);
 
-/// Keeps the session until it is closed.
 pub(super) async fn drive(
     session: Arc<Session>,
     transport: Arc<dyn Transport>,
@@ -69,7 +68,6 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
     }
 }
 
-/// One stream at one endpoint.
 struct Attempt<'a> {
     session: &'a Session,
     endpoint: &'a str,

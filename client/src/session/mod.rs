@@ -26,10 +26,8 @@ pub(crate) use request::Key;
 /// How long closing may take before its outcome counts as unknown. The session then expires.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What errors call a change of a value.
 const CHANGE: &str = "a change of a value";
 
-/// How the session's task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Running,
@@ -56,7 +54,6 @@ struct Watched {
 }
 
 impl Session {
-    /// Starts a session and the task that keeps it.
     pub(crate) fn start(
         config: SessionConfig,
         endpoints: Vec<String>,
@@ -206,7 +203,6 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Waits until the session's task has ended.
     pub(crate) async fn closed(&self) -> Result<()> {
         let mut ending = self.ending.subscribe();
         // The sender lives as long as the session.

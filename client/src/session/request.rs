@@ -29,13 +29,11 @@ pub(super) fn tell(done: Done, outcome: Result<()>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
-/// The state of a request.
 pub(super) enum Phase {
     /// Never sent in this session.
     Unsent,
     /// Sent; no answer yet, or none that has come.
     Sent,
-    /// Waits in the queue.
     Queued,
     /// Granted at the server; handed out once authority covers it.
     Uncovered(Uncovered),
@@ -53,7 +51,6 @@ pub(super) struct Uncovered {
     pub(super) granted: v1::Granted,
 }
 
-/// A release that is under way.
 pub(super) struct GivingBack {
     pub(super) token: FencingToken,
     /// How often it was sent. After a second copy, "not the holder" means that the first one
@@ -62,7 +59,6 @@ pub(super) struct GivingBack {
     /// The hold was lost before: what its holder was doing may be half done, and the store marks the
     /// value as suspect.
     pub(super) is_lost: bool,
-    /// Receives the outcome.
     pub(super) done: Done,
 }
 
@@ -74,7 +70,6 @@ pub(super) struct Part {
     pub(super) names: BTreeSet<Arc<str>>,
     /// As of [`GivingBack::sent`].
     pub(super) sent: u32,
-    /// Receives the outcome.
     pub(super) done: Done,
 }
 
@@ -95,7 +90,6 @@ impl GivingBack {
     }
 }
 
-/// One acquire.
 pub(super) struct Request {
     pub(super) asked: AcquireRequest,
     /// Its id in this session; `None` while it was never sent.
@@ -139,7 +133,6 @@ impl Request {
 
 /// A change of the value of a held lock.
 pub(super) struct Change {
-    /// The request that holds the lock.
     pub(super) of: Key,
     pub(super) token: FencingToken,
     pub(super) name: Arc<str>,
@@ -149,7 +142,6 @@ pub(super) struct Change {
     pub(super) asked: Instant,
     /// How often it was sent under that id.
     pub(super) sent: u32,
-    /// Receives the outcome.
     pub(super) done: Done,
 }
 
@@ -211,7 +203,6 @@ impl Requests {
         self.by_key.keys().copied().collect()
     }
 
-    /// The holds that were handed out, with their keys.
     pub(super) fn holds(&self) -> impl Iterator<Item = (Key, &Arc<Hold>)> {
         self.by_token.values().filter_map(|key| match &self.by_key.get(key)?.phase {
             Phase::Held(hold) => Some((*key, hold)),
@@ -219,7 +210,6 @@ impl Requests {
         })
     }
 
-    /// The keys of grants that wait for cover.
     pub(super) fn uncovered(&self) -> Vec<Key> {
         let is_uncovered = |key: &&Key| matches!(self.phase(**key), Some(Phase::Uncovered(_)));
         self.by_token.values().filter(is_uncovered).copied().collect()
@@ -305,18 +295,19 @@ impl Requests {
     /// Removes the requests that were sent in a session that is over; the others stay for the next
     /// session, in which ids start again. The caller removes changes of values before.
     pub(super) fn take_sent(&mut self) -> Vec<Request> {
-        let sent: Vec<_> =
-            self.by_key.iter().filter(|(_, one)| one.id.is_some()).map(|(key, _)| *key).collect();
-        let taken = sent.into_iter().filter_map(|key| self.remove(key)).collect();
         self.ids_given = 0;
-        taken
+        self.take(|request| request.id.is_some())
     }
 
     /// Removes the requests that were never sent in this session.
     pub(super) fn take_unsent(&mut self) -> Vec<Request> {
-        let unsent: Vec<_> =
-            self.by_key.iter().filter(|(_, one)| one.id.is_none()).map(|(key, _)| *key).collect();
-        unsent.into_iter().filter_map(|key| self.remove(key)).collect()
+        self.take(|request| request.id.is_none())
+    }
+
+    fn take(&mut self, of: impl Fn(&Request) -> bool) -> Vec<Request> {
+        let keys: Vec<_> =
+            self.by_key.iter().filter(|(_, one)| of(one)).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
     pub(super) fn insert_change(&mut self, change: Change) -> Key {
@@ -355,7 +346,6 @@ impl Requests {
     }
 }
 
-/// Answers every request with `error`.
 pub(super) fn fail_all(requests: Vec<Request>, error: &Error) {
     for mut request in requests {
         request.answer(Err(error.clone()));

@@ -28,12 +28,9 @@ const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const WINDOW_BYTES: u32 = 4 << 20;
 /// A half-open connection is detected after one interval and one time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// As above.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection attempt.
 type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
-/// Connects to an endpoint.
 type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
 /// Connects to servers by gRPC; each stream or read has a connection of its own. Public for
@@ -45,7 +42,6 @@ pub struct GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// Over TCP.
     pub(crate) fn new() -> Self {
         Self::over(tcp)
     }

@@ -30,7 +30,6 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    /// The meaning of `status`.
     pub(super) fn of(status: &Status) -> Self {
         match status.code() {
             // tonic returns an UNAVAILABLE of its own when a connection breaks, with a source; a
@@ -64,7 +63,6 @@ impl Verdict {
     }
 }
 
-/// The leader, if the node named one.
 fn leader_of(status: &Status) -> Option<String> {
     let leader = status.metadata().get(LEADER_METADATA)?;
     leader.to_str().ok().map(str::to_owned)

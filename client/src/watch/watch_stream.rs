@@ -23,21 +23,16 @@ pub(super) struct WatchStream {
     reader: Reader,
     prefix: String,
     route: Route,
-    /// The stream that runs.
     line: Option<Line>,
-    /// Events that the caller has not taken yet.
     told: VecDeque<WatchEvent>,
-    /// Before the next attempt.
     pause: Option<Duration>,
     limit: LookLimit,
     /// Events came since the last break; they are valid until `Restarted`.
     counts: bool,
-    /// The error of the last attempt.
     last: String,
     over: bool,
 }
 
-/// A stream of one server.
 struct Line {
     endpoint: String,
     began: Instant,
@@ -72,7 +67,6 @@ impl WatchStream {
         }
     }
 
-    /// The next event; `None` after an error.
     pub(super) async fn next(&mut self) -> Option<Result<WatchEvent>> {
         while !self.over {
             if let Some(event) = self.told.pop_front() {
@@ -109,7 +103,6 @@ impl WatchStream {
         }
     }
 
-    /// Ends the stream that ran.
     fn broke(&mut self, error: TransportError) -> Result<()> {
         let line = self.line.take();
         if std::mem::take(&mut self.counts) && !mutant!(WatchRestartUntold) {

@@ -19,13 +19,10 @@ const NEAR: usize = 2;
 const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// How often a `try` looks whether those that are choosing have drawn: drawing takes about three round trips.
 const TRY_LOOKS: u32 = 8;
-/// The pause between two of these looks.
 const TRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// One attempt.
 pub(super) struct BakeryAttempt {
     cells: Cells,
-    /// Whether it stays in line behind others.
     waits: bool,
     ticket: Option<Ticket>,
     /// In the PHP form: the choosers that its first step waits for, once it has looked.
@@ -118,7 +115,6 @@ impl BakeryAttempt {
         Ok(Some(sent))
     }
 
-    /// A waiter renews its number as a holder does.
     async fn keep_in_line(&mut self) -> Result<(), Fault> {
         let is_due = |ticket: &Ticket| self.now() >= self.timing().renew_at(ticket.sent);
         if self.ticket.as_ref().is_some_and(is_due) {
@@ -208,7 +204,6 @@ impl BakeryAttempt {
     }
 }
 
-/// The phase in which it waits for choosers.
 #[derive(Clone, Copy)]
 enum Phase {
     /// PHP, step 1.

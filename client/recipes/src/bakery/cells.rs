@@ -14,7 +14,6 @@ use crate::statement::{Ident, Value};
 /// The most cells that a row may have: a client has to look at all of them.
 const ROW_MAX: i32 = 10_000;
 
-/// The cells of one attempt.
 pub(super) struct Cells {
     pub(super) own: OwnCells,
     pub(super) names: Arc<BakeryTables>,

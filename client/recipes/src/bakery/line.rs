@@ -2,28 +2,21 @@
 
 use crate::owner::is_ours;
 
-/// The numbers that clients have drawn.
 #[derive(Debug, Default)]
 pub(super) struct Line(Vec<(i64, String)>);
 
-/// A client's position in a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// First.
     Ours,
     /// The number is missing or another one: it has ended, or was deleted.
     NotThere,
     /// No client has a lower number, but a foreign client has the same; whether and how it compares ids
     /// is unknown.
     Tied {
-        /// The foreign client.
         with: String,
     },
-    /// Others are before it.
     Behind {
-        /// The first in line.
         first: String,
-        /// How many are before it.
         before: usize,
     },
 }
@@ -50,7 +43,6 @@ impl Line {
         self.0.iter().map(|(number, _)| *number).max().unwrap_or(0).checked_add(1)
     }
 
-    /// One client in line other than `own`.
     pub(super) fn other_than(&self, own: &str) -> Option<&str> {
         self.0.iter().map(|(_, id)| id.as_str()).find(|id| *id != own)
     }

@@ -51,7 +51,6 @@ impl Asking {
         answered.await.unwrap_or_else(|_| Err(Fault::NotDone("the process ends".into())))
     }
 
-    /// Reads until no question waits.
     async fn read_on(&self) {
         loop {
             let askers = {

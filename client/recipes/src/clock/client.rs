@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use holdfast_runtime::Runtime;
 
-use super::cell::is_time;
+use super::replica::is_time;
 use crate::clock::grpc::{GrpcReplica, NoTime};
 use crate::queue::QueueTime;
 use crate::{Error, Result};
@@ -31,7 +31,6 @@ pub struct TimeClient {
     last_us: Arc<AtomicU64>,
 }
 
-/// A replica, and how to ask it.
 pub(super) struct Replica {
     pub(super) name: String,
     pub(super) ask: Box<dyn Fn() -> BoxFuture<'static, Result<u64, NoTime>> + Send + Sync>,

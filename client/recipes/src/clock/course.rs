@@ -35,7 +35,6 @@ impl Course {
     }
 }
 
-/// Whole microseconds.
 pub(super) fn micros(length: Duration) -> u64 {
     u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }

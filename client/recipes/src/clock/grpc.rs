@@ -18,12 +18,10 @@ use crate::{Error, Result};
 
 /// A request and its answer are a few bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// Most open requests of one connection.
 const STREAMS_MAX: u32 = 1_000;
 /// A half-open connection is detected after one interval and one time-out.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Why a replica did not return the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoTime {
     /// A retry may succeed.
@@ -53,7 +51,6 @@ impl GrpcReplica {
         Ok(Self { described, channel: OnceLock::new() })
     }
 
-    /// Requests the time once.
     pub(crate) async fn now_us(&self) -> Result<u64, NoTime> {
         // The channel can be made only inside a runtime.
         let channel = self.channel.get_or_init(|| self.described.connect_lazy()).clone();
@@ -130,7 +127,6 @@ impl TimePort {
     }
 }
 
-/// The service around one function.
 struct Answering(Box<dyn Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync>);
 
 #[tonic::async_trait]

@@ -1,7 +1,7 @@
 //! The time service: several replicas that report one time, which never goes back.
 //!
-//! Article: the thesis, §5.4, listing 8 and theorem 5, and §6 on its fault (in Russian); `cell.rs` and
-//! the text below cite its steps. One cell of a table, `GlobalTime`, holds the largest local time of
+//! Article: the thesis, §5.4, listing 8 and theorem 5, and §6 on its fault (in Russian); `replica.rs`
+//! and the text below cite its steps. One cell of a table, `GlobalTime`, holds the largest local time of
 //! all replicas, and is its own timestamp. A [`Queue`](super::Queue) can take its places by it.
 //!
 //! # What it promises
@@ -68,7 +68,6 @@
 //!   this module do not (`beside_old_replicas_no_answer_of_ours_is_less_than_one_before`).
 
 mod asking;
-mod cell;
 mod client;
 mod course;
 mod grpc;

@@ -1,4 +1,4 @@
-//! One replica of the service.
+//! One replica of the service, and its cell `GlobalTime`: the statements, and which values are a time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,32 +6,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_runtime::Runtime;
 
 use super::asking::Asking;
-use super::cell::{Cell, is_time};
 use super::course::{Course, micros};
 use super::{TimeOptions, TimeTable};
 use crate::cassandra::Cassandra;
 use crate::clock::grpc::TimePort;
 use crate::database::Fault;
 use crate::queue::QueueTime;
+use crate::statement::{Action, Ident, NODE_TIME, Statement, Value};
 use crate::{Error, Result};
+
+/// The end of the year 9999. A later value is no time, and the service does not go on from it.
+pub(super) const LATEST_US: u64 = 253_402_300_799_999_999;
+
+pub(super) fn is_time(us: u64) -> bool {
+    (1..=LATEST_US).contains(&us)
+}
 
 /// Answers with the time, and keeps it going; see the [module](super). Cheap to clone; clones are the
 /// same replica. All its state that matters is in the cell: a restarted replica is as good as one that
 /// never stopped.
 #[derive(Clone)]
 pub struct TimeReplica {
-    cassandra: Cassandra,
     options: TimeOptions,
     shared: Arc<Shared>,
     asking: Arc<Asking>,
 }
 
 struct Shared {
-    cell: Cell,
-    runtime: Runtime,
+    cassandra: Cassandra,
+    table: TimeTable,
     max_ahead: Duration,
     course: Mutex<Course>,
     /// The largest value that a QUORUM has acknowledged to this replica.
@@ -65,20 +70,19 @@ impl TimeReplica {
     /// [`Error::InvalidConfig`] for an interval out of bounds.
     pub fn new(cassandra: &Cassandra, table: TimeTable, options: TimeOptions) -> Result<Self> {
         let options = options.checked()?;
-        let runtime = cassandra.runtime().clone();
         let shared = Arc::new(Shared {
-            cell: Cell::new(cassandra.tables().clone(), table),
-            runtime: runtime.clone(),
+            cassandra: cassandra.clone(),
+            table,
             max_ahead: options.max_ahead,
             course: Mutex::default(),
             settled_us: AtomicU64::new(0),
         });
         let reader = shared.clone();
-        let asking = Asking::new(runtime, move || {
+        let asking = Asking::new(cassandra.runtime().clone(), move || {
             let shared = reader.clone();
             Box::pin(async move { shared.answer().await })
         });
-        Ok(Self { cassandra: cassandra.clone(), options, shared, asking })
+        Ok(Self { options, shared, asking })
     }
 
     /// The time: at least every answer that any replica gave before this call. Microseconds since 1970.
@@ -89,8 +93,9 @@ impl TimeReplica {
     /// [`Error::Unreachable`] without a QUORUM, or while there is no time yet; [`Error::Refused`] if
     /// the table does not exist, or its cell holds no time.
     pub async fn now_us(&self) -> Result<u64> {
-        let began = self.shared.runtime.clock.now();
-        self.asking.ask().await.map_err(|fault| self.cassandra.failed(fault, began))
+        let cassandra = &self.shared.cassandra;
+        let began = cassandra.runtime().clock.now();
+        self.asking.ask().await.map_err(|fault| cassandra.failed(fault, began))
     }
 
     /// Updates the cell once (listing 8). Dropping the future leaves open whether the update was done;
@@ -100,8 +105,9 @@ impl TimeReplica {
     ///
     /// As [`TimeReplica::now_us`].
     pub async fn update(&self) -> Result<TimeUpdate> {
-        let began = self.shared.runtime.clock.now();
-        self.shared.update().await.map_err(|fault| self.cassandra.failed(fault, began))
+        let cassandra = &self.shared.cassandra;
+        let began = cassandra.runtime().clock.now();
+        self.shared.update().await.map_err(|fault| cassandra.failed(fault, began))
     }
 
     /// Keeps the time going: updates the cell repeatedly, passes each result to `tell`, and returns
@@ -113,7 +119,7 @@ impl TimeReplica {
             if let Err(refused @ Error::Refused { .. }) = updated {
                 return refused;
             }
-            self.shared.runtime.sleep(self.options.interval).await;
+            self.shared.cassandra.runtime().sleep(self.options.interval).await;
         }
     }
 
@@ -133,13 +139,68 @@ impl TimeReplica {
 }
 
 impl Shared {
+    fn statement(&self, action: Action) -> Statement {
+        let TimeTable { table, name, cell, .. } = &self.table;
+        Statement::new(table.clone(), vec![(name.clone(), Value::from(cell.as_str()))], action)
+    }
+
+    /// Listing 8, step 2: the cell's value, microseconds since 1970; `None` before the first time.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Refused`] if the value is no time, or the table is not as it should be.
+    async fn read(&self) -> Result<Option<u64>, Fault> {
+        let value = &self.table.value;
+        let read = Action::First { columns: vec![value.clone()], limit: 1 };
+        let rows = self.cassandra.tables().scan(self.statement(read)).await?;
+        let Some(there) = rows.first().and_then(|row| row.0.get(value.as_str())) else {
+            return Ok(None);
+        };
+        let time = there.value.long().and_then(|value| u64::try_from(value).ok());
+        match time.filter(|time| is_time(*time)) {
+            Some(time) => Ok(Some(time)),
+            None => Err(self.no_time(&there.value)),
+        }
+    }
+
+    /// Step 4: writes the value with itself as the timestamp, so that on no node it is ever less than
+    /// before. A repeated or late write is harmless.
+    async fn write_cell(&self, time: u64) -> Result<(), Fault> {
+        let at_us = i64::try_from(time).unwrap_or(i64::MAX);
+        let cells = vec![(self.table.value.clone(), Some(Value::from(at_us)))];
+        self.cassandra.tables().write(self.statement(Action::Put { cells, ttl_s: 0, at_us })).await
+    }
+
+    /// The wall clock of any one of the cluster's nodes, since 1970.
+    async fn node_time(&self) -> Result<Duration, Fault> {
+        let rows = self.cassandra.tables().scan(Statement::node_time()).await?;
+        let shown = rows.first().and_then(|row| row.long(&Ident::new(NODE_TIME)));
+        let shown = shown.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        shown.ok_or_else(|| Fault::NotDone("a node does not tell what time it is".into()))
+    }
+
+    fn no_time(&self, there: &Value) -> Fault {
+        let TimeTable { table, cell, .. } = &self.table;
+        let there = match there {
+            Value::Long(number) => number.to_string(),
+            other => format!("{other:?}"),
+        };
+        Fault::Refused(format!(
+            "table {}: {:?} has {}, which is no time (a bigint of microseconds from 1970 to 9999); once nobody waits by \
+             it, go on with another cell (--time-cell)",
+            table.as_str(),
+            cell,
+            there.escape_debug(),
+        ))
+    }
+
     /// "It is enough to return the current value": a value that a QUORUM has, or a later read could
     /// miss it.
     async fn answer(&self) -> Result<u64, Fault> {
-        let mut there = self.cell.read().await?;
+        let mut there = self.read().await?;
         if there.is_none() {
             self.update().await?;
-            there = self.cell.read().await?;
+            there = self.read().await?;
         }
         let none = || {
             Fault::NotDone("there is no time yet, and this replica's clock is not believed".into())
@@ -153,9 +214,9 @@ impl Shared {
 
     /// Listing 8, and what it leaves out: what step 3 does otherwise.
     async fn update(&self) -> Result<TimeUpdate, Fault> {
-        let clock = &self.runtime.clock;
+        let clock = &self.cassandra.runtime().clock;
         let local = Duration::from_millis(clock.wall_ms());
-        let (there, node) = futures_util::join!(self.cell.read(), self.cell.node_time());
+        let (there, node) = futures_util::join!(self.read(), self.node_time());
         let (there, node, now) = (there?, node?, clock.now());
         if let Some(there) = there {
             self.course().saw(there, now);
@@ -173,7 +234,7 @@ impl Shared {
 
     /// Writes at QUORUM: each later read at QUORUM returns no less.
     async fn write(&self, time: u64) -> Result<(), Fault> {
-        self.cell.write(time).await?;
+        self.write_cell(time).await?;
         self.settled_us.fetch_max(time, Ordering::AcqRel);
         Ok(())
     }

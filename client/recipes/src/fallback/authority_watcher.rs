@@ -34,12 +34,10 @@ struct State {
     view: RowView,
     /// The number of callers that wait for a lock; the scope is taken over only for them.
     acquiring: usize,
-    /// The holds that the row covers.
     holds: BTreeMap<u64, Held>,
     last_hold: u64,
     /// The number of the latest read that began.
     reading: u64,
-    /// Whether the task runs.
     runs: bool,
     /// Why the row is not known, for error messages.
     trouble: String,
@@ -91,7 +89,6 @@ impl AuthorityWatcher {
         self.lock().view.pace().hold()
     }
 
-    /// How often the task reads the row.
     fn read_every(&self) -> Duration {
         self.lock().view.pace().read_every()
     }
@@ -159,7 +156,6 @@ impl AuthorityWatcher {
         }
     }
 
-    /// Waits until requests are permitted.
     pub(super) async fn served(&self) {
         let mut news = self.0.news.subscribe();
         while self.permit().is_err() {

@@ -13,7 +13,6 @@ use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::statement::{Action, Ident, Statement, Value};
 use holdfast_guard::Safety;
 
-/// See the module.
 pub(super) struct FallbackRow {
     of: Fallback,
     name: String,
@@ -47,7 +46,6 @@ impl FallbackRow {
         self.take_back().await
     }
 
-    /// Gives back the lease that was given up.
     async fn take_back(&mut self) -> Result<(), Fault> {
         if let Some(lease) = &mut self.given_up {
             lease.give_back().await?;
@@ -57,7 +55,6 @@ impl FallbackRow {
     }
 }
 
-/// A lease with a new owner id.
 fn fresh(of: &Fallback, name: &str) -> LeaseRow {
     LeaseRow::new(&of.base, &of.leases, name, Arc::default()).within(of.partition_of(name))
 }

@@ -8,7 +8,6 @@ use holdfast_keyspace::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mod
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct RowView {
     /// Of the last row that was read, also after `forget`: it determines how often to read.
@@ -16,11 +15,9 @@ pub(super) struct RowView {
     seen: Option<Seen>,
 }
 
-/// The last read of the row.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     row: AuthorityRow,
-    /// Those of the row.
     durations: Durations,
     /// Before that read was sent: holds count from here.
     began: Instant,
@@ -28,12 +25,9 @@ struct Seen {
     since: Instant,
 }
 
-/// Permission to request a lock in Cassandra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Permit {
-    /// The epoch of the token to be drawn.
     pub(super) epoch: u16,
-    /// Until when a hold under it is safe.
     pub(super) until: Instant,
 }
 
@@ -51,7 +45,6 @@ impl RowView {
         self.seen.map(|seen| seen.row)
     }
 
-    /// Takes in a read of the row.
     pub(super) fn looked(&mut self, look: &Look) {
         let Some(row) = look.row else { return self.seen = None };
         let before = self.seen.filter(|seen| is_unchanged(seen.row, row));

@@ -12,7 +12,6 @@ use crate::locker_base::LockerBase;
 use crate::owner::OwnerId;
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 
-/// One row, and what one attempt knows of it.
 pub(crate) struct LeaseRow {
     base: LockerBase,
     columns: Arc<LeaseTable>,
@@ -69,7 +68,6 @@ impl WantedValue {
     }
 }
 
-/// What a read found in the row.
 enum Seen {
     Free,
     Ours,

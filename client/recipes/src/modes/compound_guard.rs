@@ -13,7 +13,6 @@ use crate::locker::{Held, RemoteGuard};
 use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
 use holdfast_guard::{Safety, Span};
 
-/// See the module.
 pub(super) struct CompoundGuard {
     safety: Arc<Safety>,
     standing: Arc<Safety>,

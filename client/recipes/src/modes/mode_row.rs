@@ -21,7 +21,6 @@ use holdfast_guard::{Backoff, Safety, Span};
 /// The longest pause between two attempts to write the row after no answer.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// See the module.
 pub(super) struct ModeRow {
     rows: Rows,
     process: String,
@@ -33,7 +32,6 @@ pub(super) struct ModeRow {
     over: CancellationToken,
     /// The row as an applied write of this process left it; `None`: it has to be read.
     known: Option<OwnRow>,
-    /// When that write was sent.
     written: Option<Instant>,
     /// Grows with every write: no two writes of this process have the same number.
     last_seq: i64,
@@ -259,7 +257,6 @@ impl ModeRow {
         None
     }
 
-    /// Makes the row certain, counted from `sent`.
     fn stand(&mut self, row: OwnRow, sent: Instant) {
         if self.extend(row, sent).is_some() {
             return;
@@ -333,7 +330,6 @@ impl ModeRow {
         });
     }
 
-    /// Records that the row stays as it is.
     fn refuse_change(&self, mode: LockerMode, asked: u64, error: &Error) {
         self.shared.change(|state| {
             if state.asked == asked {

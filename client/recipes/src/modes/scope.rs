@@ -15,7 +15,6 @@ use crate::{Error, Result};
 
 /// The longest pause between two attempts to get an answer.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long a call retries.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A scope and its stage, for operators; the [module](crate::modes) explains what a move promises.
@@ -244,7 +243,6 @@ impl ScopeModes {
     }
 }
 
-/// The partition of one scope.
 #[derive(Clone)]
 pub(super) struct Rows {
     pub(super) cassandra: Cassandra,
@@ -259,11 +257,9 @@ pub(super) struct Seen {
     pub(super) cluster: Option<String>,
     /// All of this as it was read, to be compared by the writes that depend on it.
     pub(super) at: Cells,
-    /// The process' own row, if there is one.
     pub(super) own: Option<OwnRow>,
 }
 
-/// What a process reads of its own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnRow {
     pub(super) mode: LockerMode,
@@ -291,7 +287,6 @@ impl Rows {
         Ok(ScopeView { stage, turn, recipe, cluster, processes, at })
     }
 
-    /// The scope, and the process' own row if there is one.
     pub(super) async fn own(&self, process: &str) -> Result<Seen, Fault> {
         let rows = self.read().await?;
         let (stage, _) = self.stage_of(rows.first())?;
@@ -404,7 +399,6 @@ pub(super) fn column(name: &str) -> Ident {
     Ident::new(name)
 }
 
-/// The recipe and the cluster that the scope is tied to.
 fn ties_of(row: Option<&Row>) -> (Option<String>, Option<String>) {
     let text = |name: &str| row.and_then(|row| row.text(&column(name))).map(str::to_owned);
     (text("recipe"), text("cluster"))

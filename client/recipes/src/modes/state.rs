@@ -19,7 +19,6 @@ pub(super) struct CertainRow {
     pub(super) safety: Arc<Safety>,
 }
 
-/// See the module.
 #[derive(Clone)]
 pub(super) struct State {
     /// `None`: no row is certain.
@@ -27,7 +26,6 @@ pub(super) struct State {
     /// A change of the row to this mode is under way and may or may not be applied.
     pub(super) changing: Option<LockerMode>,
     pub(super) wanted: LockerMode,
-    /// Counts the requests for a mode.
     pub(super) asked: u64,
     /// The last request that has completed, and its outcome.
     pub(super) answered: (u64, Option<Error>),
@@ -103,7 +101,6 @@ impl State {
     }
 }
 
-/// A shared, observable state.
 #[derive(Clone)]
 pub(super) struct Shared(Arc<watch::Sender<State>>);
 

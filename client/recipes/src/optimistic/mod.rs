@@ -47,24 +47,25 @@
 //! `lwt_lock.tokens`, in two keyspaces. Here recipes share a keyspace, and this one's table is `optimistic_tokens` unless
 //! it is [named](OptimisticTable::named) otherwise.
 
-mod row;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::cells::{CellColumns, OwnCells};
+use super::cells::{CellColumns, OwnCells, drawn_up_to};
+use super::database::Fault;
+use super::lock_task::{Attempt, Left, Reached, Renewal};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::locker_base::LockerBase;
 use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
-use row::OptimisticAttempt;
 
 /// The name of the tokens' table, whose key is both columns, of type `text`.
 #[derive(Clone, Debug)]
@@ -172,5 +173,76 @@ impl RemoteLocker for OptimisticTokens {
 impl fmt::Debug for OptimisticTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OptimisticTokens").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// "Random sleep between lock retries": the longest one after the first attempt. It doubles with each.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// One attempt: its row, beside those of other clients that want the token.
+struct OptimisticAttempt {
+    cells: OwnCells,
+    table: Arc<OptimisticTable>,
+    /// This attempt's row may be there, or may still arrive.
+    written: bool,
+    /// Other rows were there: look before the next write.
+    look_first: bool,
+    attempts: u32,
+}
+
+impl OptimisticAttempt {
+    async fn take_back(&mut self) -> Result<(), Fault> {
+        if self.written {
+            self.cells.erase_owner(&self.table.tokens).await?;
+        }
+        self.written = false;
+        Ok(())
+    }
+
+    /// Pauses the same way for a holder and for another attempt: their rows look alike.
+    fn try_again(&mut self, owner: Option<String>) -> Reached {
+        let longest =
+            PAUSE_FIRST.saturating_mul(1_u32.checked_shl(self.attempts).unwrap_or(u32::MAX));
+        self.attempts = self.attempts.saturating_add(1);
+        let after = drawn_up_to(longest.min(PAUSE_MAX), &*self.cells.base.runtime().rng);
+        Reached::TryAgain { owner, after }
+    }
+}
+
+impl Attempt for OptimisticAttempt {
+    /// The article's loop, without its sleep. An attempt that found others looks first, which the article does not: each
+    /// row that has to be deleted again is a tombstone, and keeps others from a token that is free.
+    async fn advance(&mut self) -> Result<Reached, Fault> {
+        let table = self.table.clone();
+        if self.look_first
+            && let Some(owner) = self.cells.seen(&table.tokens).await?.other
+        {
+            self.take_back().await?;
+            return Ok(self.try_again(Some(owner)));
+        }
+        // "write (token, service_session_id) to index_lock.tokens"
+        self.written = true;
+        let started = self.cells.put_owner(&table.tokens).await?;
+        // "entries = read token", and "if it finds only itself".
+        let seen = self.cells.seen(&table.tokens).await?;
+        if seen.is_ours_alone() {
+            return Ok(Reached::Hold { started });
+        }
+        // "delete (token, service_session_id) from index_lock.tokens"
+        self.look_first = true;
+        self.take_back().await?;
+        Ok(self.try_again(seen.other))
+    }
+
+    async fn renew(&mut self) -> Renewal {
+        let put = self.cells.put_owner(&self.table.tokens).await;
+        put.map_or(Renewal::Unknown, Renewal::Applied)
+    }
+
+    async fn give_back(&mut self) -> Result<Left, Fault> {
+        let had = self.written;
+        self.take_back().await?;
+        Ok(if had { Left::Released } else { Left::NotHad })
     }
 }

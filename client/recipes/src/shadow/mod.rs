@@ -1,7 +1,7 @@
 //! The older recipe of the thesis: a main row that decides who has the lock, and a shadow row in which clients check
 //! whether they are alone.
 //!
-//! Article: the thesis, §4 (in Russian), listings 3 and 4; `row.rs` cites their steps. No LWT: plain writes and reads at
+//! Article: the thesis, §4 (in Russian), listings 3 and 4, cited at their steps. No LWT: plain writes and reads at
 //! QUORUM, with the client's own timestamps. The thesis described it in order to replace it by the [queue](super::queue),
 //! and gives no proof.
 //!
@@ -59,17 +59,20 @@
 //! The main rows have the queue's name, as the thesis has one name for both. In one keyspace a lock is either a queue's
 //! or one of these.
 
-mod row;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast_runtime::Instant;
 
 use super::cassandra::{Cassandra, LockerOptions};
-use super::cells::{CellColumns, OwnCells};
+use super::cells::{CellColumns, OwnCells, drawn_up_to};
+use super::database::Fault;
+use super::lock_task::{Attempt, Left, Reached, Renewal};
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
 use super::locker_base::LockerBase;
 use super::owner::Writer;
@@ -77,7 +80,6 @@ use super::queue::MAIN;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
-use row::ShadowAttempt;
 
 /// The names of the main and shadow rows' tables. All columns are of type `text`; the article names
 /// none, and column families made through Thrift show up as `key, column1, value`.
@@ -186,5 +188,119 @@ impl RemoteLocker for Shadow {
 impl fmt::Debug for Shadow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shadow").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+/// Listing 4, step 6: the longest pause while another client has the lock.
+const OWNER_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Step 9: the growth of the longest pause with each attempt that met another one.
+const CONCURRENT_PAUSE_STEP: Duration = Duration::from_millis(50);
+/// Its bound; the article has none. A hundred attempts in a row do not come near it.
+const CONCURRENT_PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// One attempt: its cell in the shadow row, and its cell in the main row.
+struct ShadowAttempt {
+    cells: OwnCells,
+    tables: Arc<ShadowTables>,
+    /// This attempt's cell may be there, or may still arrive.
+    in_shadow: bool,
+    in_main: bool,
+    /// Listing 4's `attempt`.
+    attempt: u32,
+}
+
+#[derive(Debug)]
+enum TryLock {
+    /// It has the lock, by cells of which the first was sent at `started`.
+    Success {
+        started: Instant,
+    },
+    AnotherThreadIsOwner(String),
+    /// Other clients tried at the same time: one of them.
+    ConcurrentAttempt(Option<String>),
+}
+
+impl ShadowAttempt {
+    /// Listing 3.
+    ///
+    /// A cell of this attempt in the main row is from an earlier run, whose answer was lost. That is no success yet (step
+    /// 4), because what a read shows may be on one replica only: the run goes on as if the cell were not there.
+    async fn try_lock(&mut self) -> Result<TryLock, Fault> {
+        // Steps 1 to 6.
+        if let Some(owner) = self.cells.seen(&self.tables.main).await?.other {
+            self.take_back().await?;
+            return Ok(TryLock::AnotherThreadIsOwner(owner));
+        }
+        // Step 7. The hold counts from here: only while this cell stands does no other client pass step
+        // 9.
+        self.in_shadow = true;
+        let started = self.cells.put_owner(&self.tables.shadow).await?;
+        // Steps 8 and 9, and the check they lack: whose the one cell is.
+        let tries = self.cells.seen(&self.tables.shadow).await?;
+        // Step 10, which reads the row again: what step 1 saw may be older than another client's
+        // success.
+        if tries.is_ours_alone() && self.cells.seen(&self.tables.main).await?.other.is_none() {
+            // Step 11. Step 12 waits for the release: a client that goes by what its step 1 saw is kept out by that cell
+            // alone.
+            self.in_main = true;
+            self.cells.put_owner(&self.tables.main).await?;
+            return Ok(TryLock::Success { started });
+        }
+        // Steps 14 and 15.
+        self.take_back().await?;
+        Ok(TryLock::ConcurrentAttempt(tries.other))
+    }
+
+    /// Deletes the main row's cell first, because waiters look at that. The flags fall only once both
+    /// deletes are acknowledged.
+    async fn take_back(&mut self) -> Result<(), Fault> {
+        if self.in_main {
+            self.cells.erase_owner(&self.tables.main).await?;
+        }
+        if self.in_shadow {
+            self.cells.erase_owner(&self.tables.shadow).await?;
+        }
+        (self.in_main, self.in_shadow) = (false, false);
+        Ok(())
+    }
+
+    /// Listing 4, steps 9 and 10.
+    fn concurrent_pause(&mut self) -> Duration {
+        let longest = CONCURRENT_PAUSE_STEP.saturating_mul(self.attempt).min(CONCURRENT_PAUSE_MAX);
+        self.attempt = self.attempt.saturating_add(1);
+        self.pause(longest)
+    }
+
+    fn pause(&self, longest: Duration) -> Duration {
+        drawn_up_to(longest, &*self.cells.base.runtime().rng)
+    }
+}
+
+impl Attempt for ShadowAttempt {
+    /// Listing 4, without its loop.
+    async fn advance(&mut self) -> Result<Reached, Fault> {
+        Ok(match self.try_lock().await? {
+            TryLock::Success { started } => Reached::Hold { started },
+            TryLock::AnotherThreadIsOwner(owner) => {
+                Reached::TryAgain { owner: Some(owner), after: self.pause(OWNER_PAUSE_MAX) }
+            }
+            TryLock::ConcurrentAttempt(owner) => {
+                Reached::TryAgain { owner, after: self.concurrent_pause() }
+            }
+        })
+    }
+
+    /// Writes both cells, and counts from the first: both stand for that long.
+    async fn renew(&mut self) -> Renewal {
+        let started = self.cells.put_owner(&self.tables.shadow).await;
+        let Ok(started) = started else { return Renewal::Unknown };
+        let put = self.cells.put_owner(&self.tables.main).await;
+        put.map_or(Renewal::Unknown, |_| Renewal::Applied(started))
+    }
+
+    async fn give_back(&mut self) -> Result<Left, Fault> {
+        let had = self.in_main;
+        self.take_back().await?;
+        Ok(if had { Left::Released } else { Left::NotHad })
     }
 }

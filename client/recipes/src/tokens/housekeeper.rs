@@ -45,7 +45,6 @@ struct Watched {
     since: Instant,
 }
 
-/// A row of `tokens`, as it was read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     token: String,
@@ -59,7 +58,6 @@ impl Held {
     }
 }
 
-/// The outcome of a delete.
 enum Removal {
     Done,
     /// The row has changed by now, or is gone.

@@ -46,13 +46,11 @@ pub(super) struct TokenRows {
     open: BTreeSet<String>,
     /// Those whose delete was sent and not answered.
     delete_open: BTreeSet<String>,
-    /// The session has had a token.
     has_had: bool,
     /// The session has lost one of its tokens to another session or to a delete.
     robbed: bool,
 }
 
-/// What a read found in the row.
 enum Seen {
     Free,
     Ours,

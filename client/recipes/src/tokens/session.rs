@@ -33,7 +33,6 @@ pub fn term_of(session: &str) -> Option<Duration> {
     seconds.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The row, as the session itself knows it.
 pub(super) struct SessionRow {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
@@ -50,12 +49,10 @@ pub(super) struct SessionRow {
     over: bool,
 }
 
-/// The outcome of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beat {
     /// It is applied, and was sent at this instant.
     Applied(Instant),
-    /// The session is over.
     Over,
 }
 

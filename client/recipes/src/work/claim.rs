@@ -18,7 +18,6 @@ const CHOOSER_LOOKS: usize = 4;
 /// The pause between two of these looks: "sleep a little".
 const CHOOSER_PAUSE: Duration = Duration::from_millis(50);
 
-/// One attempt at one item.
 pub(super) struct Claim {
     rows: Rows,
     id: ItemId,

@@ -6,7 +6,6 @@ use holdfast_runtime::Rng;
 
 /// As many digits as any time in microseconds needs: ids sort by their text.
 const TIME_DIGITS: usize = 20;
-/// The digits of the number behind them.
 const OWN_DIGITS: usize = 16;
 /// The last microsecond of the year 9999: an id that claims a later time is invalid, so no sum with a
 /// time overflows.

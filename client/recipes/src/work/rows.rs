@@ -13,7 +13,6 @@ use crate::statement::{Action, Ident, Statement, Value};
 
 /// The worker of the row `0=0`, which is the item's own and makes it an item of the queue.
 pub(super) const MARKER: &str = "0";
-/// How many rows one read takes.
 pub(super) const PAGE: i32 = 500;
 /// The name of the detail that holds the payload; every other detail is an attempt.
 const PAYLOAD: &str = "payload";
@@ -31,7 +30,6 @@ pub(super) struct Rows {
     pub(super) queue: Arc<str>,
 }
 
-/// A row of the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NumberRow {
     pub(super) item: String,
@@ -46,12 +44,10 @@ impl NumberRow {
     }
 }
 
-/// The details of an item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Details {
     /// `None`: the item was done, or never was one.
     pub(super) payload: Option<String>,
-    /// The owners of all attempts.
     pub(super) attempts: Vec<String>,
 }
 
@@ -218,7 +214,6 @@ impl Rows {
         Ok((read.iter().filter_map(number_row).collect(), rows_read))
     }
 
-    /// Lists an hour as one with items.
     pub(super) async fn list_hour(&self, hour: i64) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: self.base.stamps.next() };
         self.tables().write(self.hour(hour, action)).await
@@ -256,7 +251,6 @@ impl Rows {
         self.tables().write(self.hour(hour, Action::Erase { at_us })).await
     }
 
-    /// Lists an item as a dead letter.
     pub(super) async fn list_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: id.written_us() };
         self.tables()
@@ -264,7 +258,6 @@ impl Rows {
             .await
     }
 
-    /// Removes an item from the dead letters.
     pub(super) async fn unlist_dead_letter(&self, id: &ItemId) -> Result<(), Fault> {
         let action = Action::Erase { at_us: id.removed_us() };
         self.tables()
@@ -282,7 +275,6 @@ impl Rows {
         Ok(read.iter().filter_map(|row| row.text(&item)).map(str::to_owned).collect())
     }
 
-    /// The time by this process' wall clock.
     pub(super) fn now_us(&self) -> i64 {
         i64::try_from(self.base.runtime().clock.wall_ms().saturating_mul(1_000)).unwrap_or(i64::MAX)
     }

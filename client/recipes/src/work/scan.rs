@@ -28,7 +28,6 @@ const SPARE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: ItemId,
-    /// The worker with the lowest number, if there is one.
     pub(super) taken_by: Option<String>,
 }
 

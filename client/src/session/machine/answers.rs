@@ -37,13 +37,9 @@ impl Machine {
                     return self.believe_state();
                 }
             }
-            Said::Queued(queued) => {
-                let place = Place::new(queued.place, queued.holders);
-                self.queued(queued.request_id, index, place);
-            }
-            Said::Moved(moved) => {
-                let place = Place::new(moved.place, moved.holders);
-                self.queued(moved.request_id, index, place);
+            Said::Queued(v1::Queued { request_id, place, holders })
+            | Said::Moved(v1::Moved { request_id, place, holders }) => {
+                self.queued(request_id, index, Place::new(place, holders));
             }
             Said::Granted(granted) => self.granted(granted, index),
             Said::Denied(denied) => {

@@ -25,17 +25,14 @@ const REQUESTS_MAX: usize = 1_000_000;
 /// another. A server keeps 8,192 for a client that does not read, and the answer comes behind them.
 const BEHIND_MAX: usize = 65_536;
 
-/// The part of a State that has come.
 #[derive(Default)]
 pub(super) struct Arriving {
     /// Opened moved no deadline.
     lease_unmoved: bool,
     pages: Vec<v1::RequestState>,
-    /// The index of the pages so far.
     index: Option<u64>,
     /// The State, once it is complete and waits for the lease.
     whole: Option<(State, u64)>,
-    /// The frames that came behind it.
     behind: Vec<(u64, Body)>,
 }
 

@@ -21,15 +21,8 @@ impl Machine {
     pub(super) fn cover(&mut self, sent: Instant, scopes: &[ScopeAuthority]) {
         let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
         self.covers.told(sent, scopes, self.lease.timing());
-        let ended: Vec<_> = self
-            .requests
-            .holds()
-            .filter(|(_, hold)| !self.cover_hold(hold))
-            .map(|(key, _)| key)
-            .collect();
-        for key in ended {
-            self.lose_hold(key, LostReason::AuthorityPassed);
-        }
+        let reason = LostReason::AuthorityPassed;
+        self.lose_holds_that(|machine, hold| !machine.cover_hold(hold), reason);
         self.hand_out_covered();
         self.note_cover_ends();
         self.hurry(sent);
@@ -70,15 +63,8 @@ impl Machine {
         if self.cover_ends.is_none_or(|ends| self.clock.now() < ends) {
             return;
         }
-        let passed: Vec<_> = self
-            .requests
-            .holds()
-            .filter(|(_, hold)| !hold.safety().is_in_time(&*self.clock))
-            .map(|(key, _)| key)
-            .collect();
-        for key in passed {
-            self.lose_hold(key, LostReason::AuthorityPassed);
-        }
+        let passed = |machine: &Self, hold: &Hold| !hold.safety().is_in_time(&*machine.clock);
+        self.lose_holds_that(passed, LostReason::AuthorityPassed);
         self.note_cover_ends();
     }
 

@@ -9,6 +9,7 @@ use holdfast_runtime::Instant;
 use super::{Intent, Machine, Stream};
 use crate::GuardState;
 use crate::LostReason;
+use crate::hold::Hold;
 use crate::session::request::{GivingBack, Key, Phase};
 
 impl Machine {
@@ -63,12 +64,21 @@ impl Machine {
 
     /// Ends the holds here and queues their releases.
     fn lose_holds(&mut self, reason: LostReason) {
-        let keys: Vec<_> = self.requests.holds().map(|(key, _)| key).collect();
-        for key in keys {
-            self.lose_hold(key, reason);
-        }
+        self.lose_holds_that(|_, _| true, reason);
         for key in self.requests.uncovered() {
             self.give_up_uncovered(key, reason);
+        }
+    }
+
+    pub(super) fn lose_holds_that(
+        &mut self,
+        are_over: impl Fn(&Self, &Hold) -> bool,
+        reason: LostReason,
+    ) {
+        let holds = self.requests.holds().filter(|(_, hold)| are_over(self, hold));
+        let keys: Vec<_> = holds.map(|(key, _)| key).collect();
+        for key in keys {
+            self.lose_hold(key, reason);
         }
     }
 

@@ -34,11 +34,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// least.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The intents that wait for a retry.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     what: BTreeSet<Intent>,
-    /// When all of them are sent.
     at: Option<Instant>,
     /// The pause that the server last named.
     asked: Option<Duration>,
@@ -50,7 +48,6 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// When the next retry is due.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
@@ -60,7 +57,6 @@ impl Retries {
         self.rounds = 0;
     }
 
-    /// Whether this intent waits for a retry.
     pub(super) fn has(&self, intent: Intent) -> bool {
         self.what.contains(&intent)
     }
@@ -101,7 +97,6 @@ impl Machine {
         too_many.then(|| StreamEnd::failed("the server refused more than it was asked"))
     }
 
-    /// Queues the retries that are due.
     pub(super) fn retry_what_is_due(&mut self) {
         if self.retries.at.is_none_or(|at| self.clock.now() < at) {
             return;

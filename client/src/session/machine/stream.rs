@@ -27,7 +27,6 @@ impl Machine {
         self.message(vec![Body::Open(open)])
     }
 
-    /// Handles the end of the stream.
     pub(in crate::session) fn detached(&mut self, end: &StreamEnd) {
         self.stream = Stream::None;
         self.arriving = Arriving::default();

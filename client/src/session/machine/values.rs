@@ -105,7 +105,6 @@ impl Machine {
         }
     }
 
-    /// The same for all holds.
     pub(super) fn end_all_changes(&mut self, reason: LostReason) {
         for key in self.requests.change_keys() {
             if let Some(change) = self.requests.remove_change(key) {

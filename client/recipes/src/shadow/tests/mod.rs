@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use holdfast_runtime::simulated::{Machine, Process};
 
-use super::row::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
+use super::{CONCURRENT_PAUSE_STEP, OWNER_PAUSE_MAX};
 use super::{Shadow, ShadowTables};
 use crate::cassandra::{Cassandra, LockerOptions};
 use crate::database::Database;
