@@ -108,20 +108,28 @@ impl<'a> Tries<'a> {
         Self { cassandra, began, limit, pauses: Backoff::new(pause_max) }
     }
 
-    /// Pauses after `fault`.
+    /// Tries until `call` has an answer, and pauses in between.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`](crate::Error::Unreachable) when the limit has passed,
     /// [`Error::Refused`](crate::Error::Refused) if a retry would be refused too.
-    pub(crate) async fn again(&mut self, fault: Fault) -> Result<()> {
+    pub(crate) async fn until_answered<T, F>(&mut self, call: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
         let runtime = self.cassandra.runtime();
-        let is_over = runtime.clock.now().saturating_since(self.began) >= self.limit;
-        if is_over || matches!(fault, Fault::Refused(_)) {
-            return Err(self.cassandra.failed(fault, self.began));
+        loop {
+            let fault = match call().await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            let is_over = runtime.clock.now().saturating_since(self.began) >= self.limit;
+            if is_over || matches!(fault, Fault::Refused(_)) {
+                return Err(self.cassandra.failed(fault, self.began));
+            }
+            runtime.sleep(self.pauses.next(&*runtime.rng)).await;
         }
-        runtime.sleep(self.pauses.next(&*runtime.rng)).await;
-        Ok(())
     }
 }
 

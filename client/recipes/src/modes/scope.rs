@@ -114,13 +114,7 @@ impl ScopeModes {
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn view(&self) -> Result<ScopeView> {
-        let mut tries = self.tries();
-        loop {
-            match self.rows.view().await {
-                Ok(view) => return Ok(view),
-                Err(fault) => tries.again(fault).await?,
-            }
-        }
+        self.tries().until_answered(|| self.rows.view()).await
     }
 
     /// Moves the scope one stage towards `fallback`, and returns its new stage. Repeating the call after a lost answer
@@ -189,12 +183,7 @@ impl ScopeModes {
         let mut tries = self.tries();
         let mut tied = Vec::new();
         for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
-            loop {
-                match self.rows.tie(name, value).await {
-                    Ok(to) => break tied.push(to),
-                    Err(fault) => tries.again(fault).await?,
-                }
-            }
+            tied.push(tries.until_answered(|| self.rows.tie(name, value)).await?);
         }
         let cluster = tied.pop().unwrap_or_default();
         Ok((tied.pop().unwrap_or_default(), cluster))
@@ -222,13 +211,8 @@ impl ScopeModes {
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }
-        let mut tries = self.tries();
-        loop {
-            match self.rows.change_stage(seen, to).await {
-                Ok(true) => return Ok(to),
-                Ok(false) => break,
-                Err(fault) => tries.again(fault).await?,
-            }
+        if self.tries().until_answered(|| self.rows.change_stage(seen, to)).await? {
+            return Ok(to);
         }
         // Another operator, or an unanswered attempt of this call, moved it, by the same rules.
         let now = self.view().await?;

@@ -57,10 +57,9 @@ impl WorkQueue {
             )));
         }
         let id = ItemId::draw(self.enqueued.times.next(), &*self.rows.base.runtime().rng);
-        let mut tries = self.rows.base.tries();
-        while let Err(fault) = self.write_item(&id, &payload).await {
-            tries.again(fault).await.map_err(as_of_a_write)?;
-        }
+        let written =
+            self.rows.base.tries().until_answered(|| self.write_item(&id, &payload)).await;
+        written.map_err(as_of_a_write)?;
         Ok(id)
     }
 

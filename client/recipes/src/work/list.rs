@@ -45,13 +45,7 @@ impl WorkQueue {
     /// [`Error::Unreachable`](crate::Error::Unreachable) if no answer comes in time,
     /// [`Error::Refused`](crate::Error::Refused) if Cassandra refuses a statement.
     pub async fn list(&self, limit: usize) -> Result<Vec<Listed>> {
-        let mut tries = self.rows.base.tries();
-        loop {
-            match self.look_at_all(limit).await {
-                Ok(listed) => return Ok(listed),
-                Err(fault) => tries.again(fault).await?,
-            }
-        }
+        self.rows.base.tries().until_answered(|| self.look_at_all(limit)).await
     }
 
     /// Whether no item waits or is taken. Dead letters do not count. Cancel safe.
@@ -60,13 +54,7 @@ impl WorkQueue {
     ///
     /// As [`WorkQueue::list`].
     pub async fn is_empty(&self) -> Result<bool> {
-        let mut tries = self.rows.base.tries();
-        loop {
-            match self.first(1).await {
-                Ok(seen) => return Ok(seen.is_empty()),
-                Err(fault) => tries.again(fault).await?,
-            }
-        }
+        Ok(self.rows.base.tries().until_answered(|| self.first(1)).await?.is_empty())
     }
 
     async fn first(&self, limit: usize) -> Result<Vec<Seen>, Fault> {
@@ -142,11 +130,8 @@ impl WorkQueue {
     }
 
     async fn forget_now(&self, id: &ItemId) -> Result<()> {
-        let mut tries = self.rows.base.tries();
-        while let Err(fault) = self.remove_dead_letter(id).await {
-            tries.again(fault).await.map_err(as_of_a_write)?;
-        }
-        Ok(())
+        let removed = self.rows.base.tries().until_answered(|| self.remove_dead_letter(id)).await;
+        removed.map_err(as_of_a_write)
     }
 
     /// A process that dies between the two deletes leaves a name without details, which is not
@@ -157,19 +142,14 @@ impl WorkQueue {
     }
 
     async fn dead_payload(&self, id: &ItemId) -> Result<String> {
-        let mut tries = self.rows.base.tries();
-        loop {
-            match self.look_at_dead_letter(id).await {
-                Ok(Some(payload)) => return Ok(payload),
-                Ok(None) => {
-                    let queue = self.name().escape_debug();
-                    return Err(Error::invalid(format!(
-                        "item {id} of the queue \"{queue}\" is no dead letter; list shows which items are"
-                    )));
-                }
-                Err(fault) => tries.again(fault).await?,
-            }
-        }
+        let payload =
+            self.rows.base.tries().until_answered(|| self.look_at_dead_letter(id)).await?;
+        let queue = self.name().escape_debug();
+        payload.ok_or_else(|| {
+            Error::invalid(format!(
+                "item {id} of the queue \"{queue}\" is no dead letter; list shows which items are"
+            ))
+        })
     }
 
     async fn look_at_dead_letter(&self, id: &ItemId) -> Result<Option<String>, Fault> {
