@@ -25,20 +25,19 @@ pub(super) struct BakeryAttempt {
     cells: Cells,
     waits: bool,
     ticket: Option<Ticket>,
-    /// In the PHP form: the choosers that its first step waits for, once it has looked.
-    first: Option<Choosers>,
+    /// The choosers that it waits for, once it has looked: before it draws in the PHP form, and then
+    /// with its number. A client that raises its flag later draws a higher number.
+    awaited: Option<Choosers>,
     flag_may_be_up: bool,
     has_written: bool,
 }
 
 /// A number that was acknowledged in time, and has stood without a gap since.
+#[derive(Clone, Copy)]
 struct Ticket {
     number: i64,
     /// The instant at which its last acknowledged write was sent.
     sent: Instant,
-    /// The choosers that it waits for, once it has looked. A client that raises its flag later draws a
-    /// higher number.
-    choosers: Option<Choosers>,
 }
 
 /// The clients that were choosing at a first look and at every look since.
@@ -46,7 +45,14 @@ type Choosers = BTreeSet<String>;
 
 impl BakeryAttempt {
     pub(super) fn new(cells: Cells, waits: bool) -> Self {
-        Self { cells, waits, ticket: None, first: None, flag_may_be_up: false, has_written: false }
+        Self {
+            cells,
+            waits,
+            ticket: None,
+            awaited: None,
+            flag_may_be_up: false,
+            has_written: false,
+        }
     }
 
     fn now(&self) -> Instant {
@@ -68,7 +74,7 @@ impl BakeryAttempt {
         }
         // PHP, step 1. It excludes no client; see the module.
         if self.cells.form() == BakeryForm::Php
-            && let Some(chooser) = self.awaited(Phase::BeforeDrawing).await?
+            && let Some(chooser) = self.awaited().await?
         {
             return Ok(Some(held_by(&chooser)));
         }
@@ -95,23 +101,27 @@ impl BakeryAttempt {
                 "drawing a number took longer than the flag is certain to stand".into(),
             ));
         }
-        self.ticket = Some(Ticket { number, sent, choosers: None });
-        self.first = None;
+        (self.ticket, self.awaited) = (Some(Ticket { number, sent }), None);
         Ok(())
+    }
+
+    /// The number counts for nothing any more.
+    fn drop_ticket(&mut self) {
+        (self.ticket, self.awaited) = (None, None);
     }
 
     /// Writes the number again, and returns when it was sent. Returns `None` if the last write may have
     /// ended before this one arrived, because the write or its client was late: a client that drew in
     /// between did not see the number, so it counts for nothing.
     async fn write_again(&mut self) -> Result<Option<Instant>, Fault> {
-        let Some(Ticket { number, sent, .. }) = self.ticket else { return Ok(None) };
+        let Some(Ticket { number, sent }) = self.ticket else { return Ok(None) };
         let put = self.cells.put_number(number).await;
         if self.now() >= self.timing().safe_until(sent) {
-            self.ticket = None;
+            self.drop_ticket();
             return Ok(None);
         }
         let sent = put?;
-        self.ticket = self.ticket.take().map(|ticket| Ticket { sent, ..ticket });
+        self.ticket = Some(Ticket { number, sent });
         Ok(Some(sent))
     }
 
@@ -132,19 +142,18 @@ impl BakeryAttempt {
         Ok(())
     }
 
-    /// One of those that were choosing at the first look of this phase and still are. A `try` looks
+    /// One of those that were choosing at the first look and still are. A `try` looks
     /// several times.
-    async fn awaited(&mut self, phase: Phase) -> Result<Option<String>, Fault> {
+    async fn awaited(&mut self) -> Result<Option<String>, Fault> {
         let mut looks = 0;
         loop {
             let choosing = self.cells.choosing().await?;
-            let Some(awaited) = self.awaited_in(phase) else { return Ok(None) };
-            let still = match awaited.take() {
+            let still = match self.awaited.take() {
                 Some(before) => &before & &choosing,
                 None => choosing,
             };
             let one = still.first().cloned();
-            *awaited = Some(still);
+            self.awaited = Some(still);
             looks += 1;
             if one.is_none() || self.waits || looks >= TRY_LOOKS {
                 return Ok(one);
@@ -153,39 +162,30 @@ impl BakeryAttempt {
         }
     }
 
-    fn awaited_in(&mut self, phase: Phase) -> Option<&mut Option<Choosers>> {
-        match phase {
-            Phase::BeforeDrawing => Some(&mut self.first),
-            Phase::InLine => self.ticket.as_mut().map(|ticket| &mut ticket.choosers),
-        }
-    }
-
     /// The chooser that a client with a number waits for. Wiki, lines 6 and 8 to 12; PHP, step 6.
     async fn chooser(&mut self) -> Result<Option<String>, Fault> {
-        let nobody_left =
-            |ticket: &Ticket| ticket.choosers.as_ref().is_some_and(BTreeSet::is_empty);
-        if self.ticket.as_ref().is_some_and(nobody_left) {
+        if self.awaited.as_ref().is_some_and(BTreeSet::is_empty) {
             return Ok(None);
         }
-        self.awaited(Phase::InLine).await
+        self.awaited().await
     }
 
     /// Wiki, lines 7 and 13 to 16, in the order of PHP's steps 6 to 9: it reads the numbers after
     /// all clients that were choosing have one.
     async fn take_turn(&mut self) -> Result<Reached, Fault> {
         let line = self.cells.line().await?;
-        let Some(Ticket { number, sent, .. }) = self.ticket else {
+        let Some(Ticket { number, sent }) = self.ticket else {
             return Ok(Reached::HeldBy { owner: None, again: None });
         };
         match line.turn_of(self.cells.own.owner.as_str(), number) {
             Turn::Ours => Ok(Reached::Hold { started: sent }),
             Turn::NotThere => {
-                self.ticket = None;
+                self.drop_ticket();
                 Ok(Reached::HeldBy { owner: None, again: None })
             }
             Turn::Tied { with } => {
                 // A higher number comes after the other client's by any rule.
-                self.ticket = None;
+                self.drop_ticket();
                 Ok(held_by(&with))
             }
             Turn::Behind { first, before } => {
@@ -202,14 +202,6 @@ impl BakeryAttempt {
         };
         Reached::HeldBy { owner: Some(owner.to_owned()), again: self.ticket.as_ref().map(due) }
     }
-}
-
-#[derive(Clone, Copy)]
-enum Phase {
-    /// PHP, step 1.
-    BeforeDrawing,
-    /// It has its number.
-    InLine,
 }
 
 fn held_by(owner: &str) -> Reached {
