@@ -85,6 +85,7 @@ impl GuardStates {
     }
 
     /// A state that stays as it is: for tests.
+    #[doc(hidden)]
     pub fn fixed(state: GuardState) -> Self {
         Self(watch::Sender::new(state).subscribe())
     }
