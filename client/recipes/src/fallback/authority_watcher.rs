@@ -30,6 +30,7 @@ struct Inner {
     wake: Notify,
 }
 
+#[derive(Default)]
 struct State {
     view: RowView,
     /// The number of callers that wait for a lock; the scope is taken over only for them.
@@ -61,15 +62,8 @@ pub(super) struct Holding {
 
 impl AuthorityWatcher {
     pub(super) fn new(authority: Authority, runtime: Runtime) -> Self {
-        let state = State {
-            view: RowView::new(),
-            acquiring: 0,
-            holds: BTreeMap::new(),
-            last_hold: 0,
-            reading: 0,
-            runs: false,
-            trouble: "the row was not read yet".to_owned(),
-        };
+        let trouble = "the row was not read yet".to_owned();
+        let state = State { trouble, ..State::default() };
         let (state, news, wake) = (Mutex::new(state), watch::Sender::new(0), Notify::new());
         Self(Arc::new(Inner { authority, runtime, state, news, wake }))
     }

@@ -8,7 +8,7 @@ use holdfast_keyspace::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mod
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RowView {
     /// Of the last row that was read, also after `forget`: it determines how often to read.
     pace: Option<Durations>,
@@ -32,10 +32,6 @@ pub(super) struct Permit {
 }
 
 impl RowView {
-    pub(super) fn new() -> Self {
-        Self { pace: None, seen: None }
-    }
-
     /// How often to read: by the defaults until a row was read.
     pub(super) fn pace(&self) -> Durations {
         self.pace.unwrap_or_default()
@@ -138,7 +134,7 @@ mod tests {
 
     /// After these reads, each a second long.
     fn after(reads: &[(u64, AuthorityRow)]) -> RowView {
-        let mut view = RowView::new();
+        let mut view = RowView::default();
         for (began, row) in reads {
             view.looked(&Look { began: at(*began), ended: at(began + 1), row: Some(*row) });
         }

@@ -7,7 +7,7 @@ use holdfast_runtime::{Instant, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::scope::{OwnRow, Rows, Seen, column};
+use super::scope::{OwnRow, Rows, ScopeView, column};
 use super::state::{CertainRow, Shared, State};
 use super::{LockerMode, Stage};
 use crate::alarms::Alarm;
@@ -127,11 +127,10 @@ impl ModeRow {
 
     /// Reads the row, then makes it certain by a write of this process.
     async fn look_and_write(&mut self) -> Result<(), Fault> {
-        let seen = self.look().await?;
-        let Some(seen) = seen else { return Ok(()) };
-        let Some(row) = seen.own else {
+        let Some((scope, own)) = self.look().await? else { return Ok(()) };
+        let Some(row) = own else {
             self.lose(LostReason::Revoked);
-            return self.enter(seen).await;
+            return self.enter(scope).await;
         };
         if !self.shared.get(|state| state.is_covered_by(row.mode)) {
             // Another writer changed it.
@@ -140,28 +139,28 @@ impl ModeRow {
         if self.stands() {
             self.renew(row).await;
         } else {
-            self.stand_anew(row, seen).await;
+            self.stand_anew(row, scope).await;
         }
         Ok(())
     }
 
     /// Reads the scope, tied to what this process locks by. `None` if it is tied to something else: then the process may not
     /// lock here.
-    async fn look(&mut self) -> Result<Option<Seen>, Fault> {
+    async fn look(&mut self) -> Result<Option<(ScopeView, Option<OwnRow>)>, Fault> {
         let mut seen = self.rows.own(&self.process).await?;
-        if seen.recipe.is_none() {
+        if seen.0.recipe.is_none() {
             self.rows.tie("recipe", &self.recipe).await?;
             // The writes that depend on the tie compare it.
             seen = self.rows.own(&self.process).await?;
         }
-        let tied = seen.recipe.clone().unwrap_or_default();
+        let tied = seen.0.recipe.clone().unwrap_or_default();
         if let Err(error) = self.rows.check_tie("recipe", &tied, &self.recipe) {
             let asked = self.shared.get(|state| state.asked);
             self.lose(LostReason::Revoked);
             self.refuse(asked, error);
             return Ok(None);
         }
-        self.shared.change(|state| state.cluster.clone_from(&seen.cluster));
+        self.shared.change(|state| state.cluster.clone_from(&seen.0.cluster));
         Ok(Some(seen))
     }
 
@@ -173,7 +172,7 @@ impl ModeRow {
 
     /// Begins again with a row that exists but was not certain for a while: by the clock of one node it may have expired, and the scope
     /// moved on, while by that of another it still exists. So it counts only from a write that the stage admits.
-    async fn stand_anew(&mut self, row: OwnRow, Seen { stage, at, .. }: Seen) {
+    async fn stand_anew(&mut self, row: OwnRow, ScopeView { stage, at, .. }: ScopeView) {
         let (wanted, asked, is_covered) =
             self.shared.get(|state| (state.wanted, state.asked, state.is_covered_by(state.wanted)));
         let mode = if stage.admits(row.mode) { row.mode } else { wanted };
@@ -184,7 +183,7 @@ impl ModeRow {
         }
     }
 
-    async fn enter(&mut self, Seen { stage, at, .. }: Seen) -> Result<(), Fault> {
+    async fn enter(&mut self, ScopeView { stage, at, .. }: ScopeView) -> Result<(), Fault> {
         let (mode, asked) = self.shared.get(|state| (state.wanted, state.asked));
         if !stage.admits(mode) {
             self.refuse(asked, self.not_admitted(stage, mode));
@@ -197,7 +196,7 @@ impl ModeRow {
 
     /// Changes the row to `next`, if the scope's stage admits it.
     async fn change(&mut self, row: OwnRow, next: LockerMode, asked: u64) -> Result<(), Fault> {
-        let Some(Seen { stage, at, own, .. }) = self.look().await? else { return Ok(()) };
+        let Some((ScopeView { stage, at, .. }, own)) = self.look().await? else { return Ok(()) };
         if own != Some(row) {
             self.known = None;
             return Ok(());
@@ -351,8 +350,8 @@ impl ModeRow {
     async fn give_back(&mut self) {
         self.lose(LostReason::Revoked);
         for _ in 0..3 {
-            let Ok(seen) = self.rows.own(&self.process).await else { continue };
-            let Some(row) = seen.own else { return };
+            let Ok((_, own)) = self.rows.own(&self.process).await else { continue };
+            let Some(row) = own else { return };
             let delete = self.rows.row(&self.process, Action::DeleteIf { only_if: as_it_is(row) });
             let _ = self.base.cassandra.tables().conditional(delete).await;
         }

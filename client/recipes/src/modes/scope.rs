@@ -37,7 +37,7 @@ pub struct ScopeView {
     /// Its processes, in the order of their ids: the running ones, and those that died less than a TTL ago.
     pub processes: Vec<Registered>,
     /// Stage, turn, recipe and cluster as they were read.
-    at: Cells,
+    pub(super) at: Cells,
 }
 
 /// A process of a scope.
@@ -234,16 +234,7 @@ pub(super) struct Rows {
     table: ModesTable,
 }
 
-/// A scope, as one of its processes reads it.
-pub(super) struct Seen {
-    pub(super) stage: Stage,
-    pub(super) recipe: Option<String>,
-    pub(super) cluster: Option<String>,
-    /// All of this as it was read, to be compared by the writes that depend on it.
-    pub(super) at: Cells,
-    pub(super) own: Option<OwnRow>,
-}
-
+/// What a process reads of its own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnRow {
     pub(super) mode: LockerMode,
@@ -261,28 +252,32 @@ impl Rows {
     /// The scope as it is. Its partition has no stage until it is moved for the first time.
     pub(super) async fn view(&self) -> Result<ScopeView, Fault> {
         let rows = self.read().await?;
-        let (stage, turn) = self.stage_of(rows.first())?;
-        let (recipe, cluster) = ties_of(rows.first());
-        let at = at(rows.first());
-        let entries: Vec<_> =
-            rows.iter().filter_map(|row| self.entry(row).transpose()).collect::<Result<_, _>>()?;
-        let mut processes: Vec<_> = entries.into_iter().map(|(one, _)| one).collect();
-        processes.sort_by(|one, other| one.process.cmp(&other.process));
-        Ok(ScopeView { stage, turn, recipe, cluster, processes, at })
+        let mut view = self.without_processes(&rows)?;
+        for row in &rows {
+            view.processes.extend(self.entry(row)?.map(|(one, _)| one));
+        }
+        view.processes.sort_by(|one, other| one.process.cmp(&other.process));
+        Ok(view)
     }
 
-    pub(super) async fn own(&self, process: &str) -> Result<Seen, Fault> {
+    /// The scope without its processes, and the own row of one of them: it reads no other.
+    pub(super) async fn own(&self, process: &str) -> Result<(ScopeView, Option<OwnRow>), Fault> {
         let rows = self.read().await?;
-        let (stage, _) = self.stage_of(rows.first())?;
-        let (recipe, cluster) = ties_of(rows.first());
-        let at = at(rows.first());
+        let view = self.without_processes(&rows)?;
         let ours = |row: &&Row| row.text(&column("process")) == Some(process);
         let entry = rows.iter().find(ours).map(|row| self.entry(row)).transpose()?.flatten();
-        let own = entry.map(|(one, seq)| OwnRow { mode: one.mode, seq });
-        Ok(Seen { stage, recipe, cluster, at, own })
+        Ok((view, entry.map(|(one, seq)| OwnRow { mode: one.mode, seq })))
     }
 
     /// Reads the static columns, which each row contains.
+    fn without_processes(&self, rows: &[Row]) -> Result<ScopeView, Fault> {
+        let first = rows.first();
+        let (stage, turn) = self.stage_of(first)?;
+        let text = |name: &str| first.and_then(|row| row.text(&column(name))).map(str::to_owned);
+        let (recipe, cluster) = (text("recipe"), text("cluster"));
+        Ok(ScopeView { stage, turn, recipe, cluster, processes: Vec::new(), at: at(first) })
+    }
+
     fn stage_of(&self, row: Option<&Row>) -> Result<(Stage, i64), Fault> {
         let Some(row) = row else { return Ok((Stage::Cassandra, 0)) };
         let Some(stage) = row.text(&column("stage")) else { return Ok((Stage::Cassandra, 0)) };
@@ -381,11 +376,6 @@ impl fmt::Debug for Rows {
 
 pub(super) fn column(name: &str) -> Ident {
     Ident::new(name)
-}
-
-fn ties_of(row: Option<&Row>) -> (Option<String>, Option<String>) {
-    let text = |name: &str| row.and_then(|row| row.text(&column(name))).map(str::to_owned);
-    (text("recipe"), text("cluster"))
 }
 
 /// The static columns of a partition, as they were read: before the first move there is no stage.

@@ -35,9 +35,8 @@ pub(super) struct State {
     pub(super) cluster: Option<String>,
     /// The outcome of the last attempt to write the row, for error messages.
     pub(super) trouble: String,
-    cassandra: usize,
-    native: usize,
-    fallback: usize,
+    /// How many guards and attempts there are in each mode.
+    in_use: [(LockerMode, usize); 4],
 }
 
 impl State {
@@ -51,9 +50,7 @@ impl State {
             refused: None,
             cluster: None,
             trouble: "no answer yet".into(),
-            cassandra: 0,
-            native: 0,
-            fallback: 0,
+            in_use: LockerMode::IN_ORDER.map(|mode| (mode, 0)),
         }
     }
 
@@ -69,16 +66,6 @@ impl State {
         Some(next.map_or(mode, |next| mode.between(next)))
     }
 
-    /// Whether a guard or an attempt exists that only a row of `mode` covers.
-    fn needs(&self, mode: LockerMode) -> bool {
-        match mode {
-            LockerMode::Cassandra => self.cassandra > 0,
-            LockerMode::Native => self.native > 0,
-            LockerMode::Fallback => self.fallback > 0,
-            LockerMode::Both => false,
-        }
-    }
-
     /// The next mode of the row, from `row`; `None` while it has to stay as it is.
     pub(super) fn next(&self, row: LockerMode) -> Option<LockerMode> {
         // The way from `cassandra` to `native` leads through `both`, and a row is never weakened below what is in use.
@@ -88,16 +75,11 @@ impl State {
 
     /// Whether a row with `mode` covers all guards and attempts.
     pub(super) fn is_covered_by(&self, mode: LockerMode) -> bool {
-        LockerMode::IN_ORDER.into_iter().all(|needed| !self.needs(needed) || mode.covers(needed))
+        self.in_use.iter().all(|(used, count)| *count == 0 || mode.covers(*used))
     }
 
     fn count(&mut self, mode: LockerMode) -> Option<&mut usize> {
-        match mode {
-            LockerMode::Cassandra => Some(&mut self.cassandra),
-            LockerMode::Native => Some(&mut self.native),
-            LockerMode::Fallback => Some(&mut self.fallback),
-            LockerMode::Both => None,
-        }
+        self.in_use.iter_mut().find(|(used, _)| *used == mode).map(|(_, count)| count)
     }
 }
 

@@ -52,7 +52,7 @@ fn a_process_that_slips_into_fallback_is_in_the_way_of_the_later_steps_back() {
 
 /// Sets the row of `process` to `fallback`.
 async fn says_fallback(rows: &Rows, process: &str) {
-    let seq = rows.own(process).await.unwrap().own.unwrap().seq;
+    let seq = rows.own(process).await.unwrap().1.unwrap().seq;
     let cells = vec![(Ident::new("mode"), Some(Value::from("fallback/2")))];
     let only_if = vec![(Ident::new("seq"), Some(Value::from(seq)))];
     let change = rows.row(process, Action::UpdateIf { cells, ttl_s: Some(30), only_if });
@@ -124,7 +124,7 @@ fn a_write_that_is_applied_late_changes_nothing() {
         let locker = world.locker(&a, LockerMode::Cassandra).await.unwrap();
         let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
-        let own = rows.own(&process).await.unwrap().own;
+        let own = rows.own(&process).await.unwrap().1;
         let seq = own.unwrap().seq;
         // The locker renews it.
         world.sleep(secs(15)).await;
@@ -288,7 +288,7 @@ fn a_row_that_says_too_little_takes_its_guards_with_it() {
         let held = locker.lock("jobs").await.unwrap();
         let process = world.scope().view().await.unwrap().processes[0].process.clone();
         let rows = Rows::new(&world.cassandra(&a), "", ModesTable::default()).unwrap();
-        let own = rows.own(&process).await.unwrap().own;
+        let own = rows.own(&process).await.unwrap().1;
         let cells = vec![
             (Ident::new("mode"), Some(Value::from("both"))),
             (Ident::new("seq"), Some(Value::from(own.unwrap().seq + 1_000))),
