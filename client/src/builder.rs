@@ -161,7 +161,7 @@ impl Builder {
             label: self.label.unwrap_or_else(default_label),
             allowance: self.max_clock_drift,
         };
-        let transport = reader.transport().clone();
+        let transport = reader.transport.clone();
         let session = Session::start(config, self.endpoints, transport, &self.runtime);
         Ok(Client::new(session, reader))
     }

@@ -232,13 +232,13 @@ impl Client {
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.reader.servers().limit
+        self.reader.servers.limit
     }
 
     /// The error after `waited` without a server that served.
     pub(crate) fn unreachable(&self, waited: Duration) -> Error {
         Error::Unreachable {
-            endpoints: self.reader.servers().endpoints.to_vec(),
+            endpoints: self.reader.servers.endpoints.to_vec(),
             waited,
             last: self.session().look(|session| session.last_error().to_owned()),
         }
@@ -248,7 +248,7 @@ impl Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
-            .field("endpoints", &self.reader.servers().endpoints)
+            .field("endpoints", &self.reader.servers.endpoints)
             .field("attached", &self.session().look(Machine::is_ready))
             .finish_non_exhaustive()
     }

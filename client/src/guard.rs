@@ -82,13 +82,13 @@ impl Guard {
     /// For the lockers of `holdfast-recipes`.
     #[doc(hidden)]
     pub fn safety(&self) -> &Safety {
-        self.hold.safety()
+        &self.hold.safety
     }
 
     /// For the lockers of `holdfast-recipes`.
     #[doc(hidden)]
     pub fn clock(&self) -> &dyn Clock {
-        &*self.handle.session.runtime().clock
+        &*self.handle.session.runtime.clock
     }
 
     /// The hold's state. A thread of its own updates it, so also while the executor stalls;
@@ -118,13 +118,13 @@ impl Guard {
 
     /// Waits until the lock is lost. Cancel safe.
     pub async fn lost(&self) -> LostReason {
-        self.hold.safety().lost().await
+        self.hold.safety.lost().await
     }
 
     /// A token that is cancelled when the lock is not safe any more, for work that takes a
     /// cancellation token. Cancelling it does nothing to the lock.
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.hold.safety().cancelled().child_token()
+        self.hold.safety.cancelled().child_token()
     }
 
     /// Runs `work` while the lock is safe, and drops it at its current await point when the lock is

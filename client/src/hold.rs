@@ -39,7 +39,7 @@ pub(crate) struct Hold {
     /// At least one. [`Guard::name`](crate::Guard::name) is the name of the first.
     locks: Box<[HeldLock]>,
     pub(crate) token: FencingToken,
-    safety: Safety,
+    pub(crate) safety: Safety,
     /// The names of the hold for which a request waits, as far as the store reported.
     contended: watch::Sender<BTreeSet<Arc<str>>>,
 }
@@ -97,9 +97,5 @@ impl Hold {
 
     pub(crate) fn contended(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
         self.contended.subscribe()
-    }
-
-    pub(crate) fn safety(&self) -> &Safety {
-        &self.safety
     }
 }

@@ -44,7 +44,7 @@ impl QueuePlace {
         limit: Option<Duration>,
         asked: Result<PendingAcquire>,
     ) -> Self {
-        let clock = client.session().runtime().clock.clone();
+        let clock = client.session().runtime.clock.clone();
         match asked {
             Ok(asked) => {
                 let told = asked.place.clone();
@@ -148,7 +148,7 @@ struct Pending {
 
 impl Pending {
     async fn granting(mut self, began: Instant, limit: Option<Duration>) -> Result<Guard> {
-        let runtime = self.client.session().runtime().clone();
+        let runtime = self.client.session().runtime.clone();
         let granted = select! {
             answer = &mut self.answer => Some(answer.unwrap_or(Err(Error::Closed))),
             () = passing(limit.map(|limit| began + limit), &*runtime.clock) => None,
@@ -171,7 +171,7 @@ impl Pending {
 
     /// The error when the limit passed without a grant.
     fn given_up(&self, waited: Duration) -> Error {
-        let now = self.client.session().runtime().clock.now();
+        let now = self.client.session().runtime.clock.now();
         let place = self.place.borrow().as_ref().map(|told| told.aged(now));
         if place.is_none() && !self.client.session().look(Machine::is_ready) {
             return self.client.unreachable(waited);

@@ -19,21 +19,13 @@ const PAGE_SIZE: u32 = 1_000;
 /// Reads locks and nodes, without a session. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
-    servers: Servers,
-    transport: Arc<dyn Transport>,
+    pub(crate) servers: Servers,
+    pub(crate) transport: Arc<dyn Transport>,
 }
 
 impl Reader {
     pub(crate) fn new(servers: Servers, transport: Arc<dyn Transport>) -> Self {
         Self { servers, transport }
-    }
-
-    pub(crate) fn transport(&self) -> &Arc<dyn Transport> {
-        &self.transport
-    }
-
-    pub(crate) fn servers(&self) -> &Servers {
-        &self.servers
     }
 
     /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.

@@ -38,7 +38,7 @@ enum Ending {
 }
 
 pub(crate) struct Session {
-    runtime: Runtime,
+    pub(crate) runtime: Runtime,
     watched: Mutex<Watched>,
     /// There may be something to send, or to end.
     wake: Notify,
@@ -79,10 +79,6 @@ impl Session {
         let driven = driver::drive(session.clone(), transport, endpoints);
         runtime.spawn("holdfast-session", driven).detach();
         session
-    }
-
-    pub(crate) fn runtime(&self) -> &Runtime {
-        &self.runtime
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Watched> {
@@ -188,7 +184,7 @@ impl Session {
         match self.runtime.timeout(limit, outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => {
-                let reason = hold.safety().lost_reason().unwrap_or(LostReason::Revoked);
+                let reason = hold.safety.lost_reason().unwrap_or(LostReason::Revoked);
                 Err(Error::Lost { reason })
             }
             Err(_) => Err(Error::OutcomeUnknown { what, waited: limit }),

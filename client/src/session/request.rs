@@ -119,7 +119,7 @@ impl Request {
             tell(part.done, outcome.clone());
         }
         match self.phase {
-            Phase::Held(hold) => hold.safety().end(GuardState::Lost(reason)),
+            Phase::Held(hold) => hold.safety.end(GuardState::Lost(reason)),
             Phase::GivingBack(giving) => tell(giving.done, outcome.clone()),
             Phase::Sent | Phase::Queued | Phase::Uncovered(_) => {
                 if let Some(error) = waits {

@@ -52,7 +52,7 @@ enum LookLimit {
 
 impl WatchStream {
     pub(super) fn new(reader: Reader, prefix: String) -> Self {
-        let route = Route::new(reader.servers().endpoints.to_vec(), DELAY_MAX);
+        let route = Route::new(reader.servers.endpoints.to_vec(), DELAY_MAX);
         Self {
             reader,
             prefix,
@@ -110,7 +110,7 @@ impl WatchStream {
         }
         let mut at_the_same = None;
         if let Some(Line { endpoint, began, .. }) = line {
-            let lived = self.reader.servers().runtime.clock.now().saturating_since(began);
+            let lived = self.reader.servers.runtime.clock.now().saturating_since(began);
             if lived >= LIFE_MIN {
                 self.route.succeeded();
             }
@@ -123,7 +123,7 @@ impl WatchStream {
 
     /// Tries one server, within the rest of the time limit.
     async fn connect(&mut self) -> Result<()> {
-        let runtime = self.reader.servers().runtime.clone();
+        let runtime = self.reader.servers.runtime.clone();
         let left = self.time_left()?;
         if let Some(pause) = self.pause.take() {
             runtime.sleep(left.map_or(pause, |left| pause.min(left))).await;
@@ -132,7 +132,7 @@ impl WatchStream {
         let limit = left.map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
         let endpoint = self.route.next();
         let request = v1::WatchRequest { prefix: self.prefix.clone() };
-        let asked = self.reader.transport().watch(&endpoint, request);
+        let asked = self.reader.transport.watch(&endpoint, request);
         match runtime.timeout(limit, asked).await {
             Ok(Ok(watched)) => {
                 let began = runtime.clock.now();
@@ -149,17 +149,17 @@ impl WatchStream {
 
     /// How long the watch still looks for a server; `None`: for ever.
     fn time_left(&mut self) -> Result<Option<Duration>> {
-        let now = self.reader.servers().runtime.clock.now();
+        let now = self.reader.servers.runtime.clock.now();
         let until = match self.limit {
             LookLimit::None => return Ok(None),
             LookLimit::Until(until) => until,
-            LookLimit::NotBegun => now + self.reader.servers().limit,
+            LookLimit::NotBegun => now + self.reader.servers.limit,
         };
         self.limit = LookLimit::Until(until);
         if now < until {
             return Ok(Some(until.saturating_since(now)));
         }
-        Err(self.reader.servers().unreachable(self.last.clone()))
+        Err(self.reader.servers.unreachable(self.last.clone()))
     }
 
     /// Handles the end of an attempt or of its stream; `next` is the endpoint to try then, if
@@ -175,7 +175,7 @@ impl WatchStream {
             }
         };
         tracing::debug!(prefix = self.prefix, why = self.last, "a watch is over");
-        self.pause = self.route.failed(next, &*self.reader.servers().runtime.rng);
+        self.pause = self.route.failed(next, &*self.reader.servers.runtime.rng);
         Ok(())
     }
 }

@@ -89,7 +89,7 @@ impl TokenRows {
     }
 
     fn owned(&self) -> Cells {
-        let session = Value::from(self.session.id());
+        let session = Value::from(self.session.id.as_str());
         vec![(self.columns.session.clone(), Some(session))]
     }
 
@@ -104,7 +104,7 @@ impl TokenRows {
     fn seen(&self, row: Option<Row>) -> Seen {
         let Some(row) = row else { return Seen::Free };
         match row.text(&self.columns.session) {
-            Some(session) if session == self.session.id() => Seen::Ours,
+            Some(session) if session == self.session.id.as_str() => Seen::Ours,
             session => Seen::Theirs(session.map(str::to_owned)),
         }
     }
@@ -170,7 +170,7 @@ impl TokenRows {
 
     fn is_beat_due(&self) -> bool {
         let is_due = |beaten| self.base.now() >= self.base.timing.renew_at(beaten);
-        self.session.beaten().is_none_or(is_due)
+        self.session.beaten.is_none_or(is_due)
     }
 
     async fn beat(&mut self) -> Result<(), Fault> {
@@ -256,11 +256,11 @@ impl Attempt for TokenRows {
     /// "the service would try and lock the remaining keys": one round over all tokens that it does not
     /// have. The attempt succeeds if it has one of them.
     async fn advance(&mut self) -> Result<Reached, Fault> {
-        if self.session.is_over() {
+        if self.session.over {
             self.begin_anew().await?;
         }
         // A waiter beats too: its session is not dead.
-        if self.session.beaten().is_some() && self.is_beat_due() {
+        if self.session.beaten.is_some() && self.is_beat_due() {
             self.beat().await?;
         }
         let had = self.had.all();
@@ -283,7 +283,7 @@ impl Attempt for TokenRows {
             self.beat().await?;
         }
         let unbeaten = Fault::NotDone("the session has no heartbeat".into());
-        self.session.beaten().map(|started| Reached::Hold { started }).ok_or(unbeaten)
+        self.session.beaten.map(|started| Reached::Hold { started }).ok_or(unbeaten)
     }
 
     async fn renew(&mut self) -> Renewal {

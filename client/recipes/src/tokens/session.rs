@@ -37,16 +37,17 @@ pub(super) struct SessionRow {
     tables: Arc<Tables>,
     columns: Arc<TokenTables>,
     stamps: Arc<Stamps>,
-    id: String,
+    pub(super) id: String,
     /// Its timestamp; `None`: the row is not known to exist.
     known: Option<i64>,
     /// Timestamps that were sent after that one and may be, or become, the row's.
     open: Vec<i64>,
-    /// The instant before the send of the last beat that was answered as applied.
-    beaten: Option<Instant>,
+    /// The instant before the send of the last beat that was answered as applied. One of unknown
+    /// outcome never counts.
+    pub(super) beaten: Option<Instant>,
     /// The tokens that the row lists, if known.
     listed: Option<Vec<String>>,
-    over: bool,
+    pub(super) over: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,20 +70,6 @@ impl SessionRow {
             listed: None,
             over: false,
         }
-    }
-
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.over
-    }
-
-    /// The instant before the send of the last beat that was answered as applied. One of unknown
-    /// outcome never counts.
-    pub(super) fn beaten(&self) -> Option<Instant> {
-        self.beaten
     }
 
     /// "Heartbeat tick will be a write to a helper table … a list of tokens it holds in one session,

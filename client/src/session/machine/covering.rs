@@ -46,7 +46,7 @@ impl Machine {
     /// Bounds a hold by the scopes of its names; false if it cannot be safe any more.
     pub(super) fn cover_hold(&self, hold: &Hold) -> bool {
         let names = hold.held().map(|lock| lock.name.as_ref());
-        let safety = hold.safety();
+        let safety = &hold.safety;
         match self.covers.of(names, hold.token) {
             // A hold in no scope, or in one that is gone.
             Covered::Free => safety.cover(None, &*self.clock),
@@ -63,13 +63,13 @@ impl Machine {
         if self.cover_ends.is_none_or(|ends| self.clock.now() < ends) {
             return;
         }
-        let passed = |machine: &Self, hold: &Hold| !hold.safety().is_in_time(&*machine.clock);
+        let passed = |machine: &Self, hold: &Hold| !hold.safety.is_in_time(&*machine.clock);
         self.lose_holds_that(passed, LostReason::AuthorityPassed);
         self.note_cover_ends();
     }
 
     pub(super) fn note_cover_ends(&mut self) {
-        let ends = self.requests.holds().filter_map(|(_, hold)| hold.safety().covered_until());
+        let ends = self.requests.holds().filter_map(|(_, hold)| hold.safety.covered_until());
         self.cover_ends = ends.min();
     }
 
@@ -207,7 +207,7 @@ mod tests {
         }
 
         fn is_safe(&self) -> bool {
-            self.hold.safety().is_safe(&*self.runtime.clock)
+            self.hold.safety.is_safe(&*self.runtime.clock)
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
             world.passes(4).await;
             world.kept(1, told(3, 5_000));
             // The first answer covers for longer than this one from its send time.
-            let covered = world.hold.safety().covered_until().unwrap();
+            let covered = world.hold.safety.covered_until().unwrap();
             assert!(covered <= sent + Duration::from_millis(8_980 - 3_000), "{covered:?}");
         });
     }
@@ -255,8 +255,8 @@ mod tests {
             said(&mut world.machine, Said::Granted(granted));
             let hold = asked.answer.try_recv().unwrap().unwrap();
 
-            let covered = hold.safety().covered_until().unwrap();
-            let state = hold.safety().state();
+            let covered = hold.safety.covered_until().unwrap();
+            let state = hold.safety.state();
             assert_eq!(state, GuardState::Held { safe_until: covered });
             assert!(covered < world.runtime.clock.now() + Duration::from_secs(2));
         });

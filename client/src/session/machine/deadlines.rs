@@ -19,7 +19,7 @@ impl Machine {
         self.lose_overdue();
         let in_jeopardy = self.lease.in_jeopardy(self.clock.now());
         for (_, hold) in self.requests.holds() {
-            hold.safety().publish(in_jeopardy);
+            hold.safety.publish(in_jeopardy);
         }
     }
 
@@ -85,7 +85,7 @@ impl Machine {
     pub(super) fn lose_hold(&mut self, key: Key, reason: LostReason) {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Held(hold) = &request.phase else { return };
-        hold.safety().end(GuardState::Lost(reason));
+        hold.safety.end(GuardState::Lost(reason));
         request.phase = Phase::GivingBack(GivingBack::lost(hold.token));
         self.end_changes(key, reason);
         self.queue(Intent::Release(key));

@@ -123,7 +123,7 @@ impl World {
         let _ = self.machine.is_stalled(Duration::from_secs(1));
         let limit = self.sent + self.machine.timing().ttl();
         let over = self.runtime.clock.now() > limit;
-        let safe = self.holds.iter().any(|hold| hold.safety().is_safe(&*self.runtime.clock));
+        let safe = self.holds.iter().any(|hold| hold.safety.is_safe(&*self.runtime.clock));
         assert!(!(safe && over), "a hold is safe after its lease");
     }
 

@@ -53,7 +53,7 @@ impl Machine {
         let hold = Hold::granted(locks(items, granted.values), token, span);
         let hold = hold.filter(|hold| self.cover_hold(hold)).ok_or(too_late)?;
         // The first read of its state shows its cover too.
-        hold.safety().publish(false);
+        hold.safety.publish(false);
         Ok(Arc::new(hold))
     }
 
@@ -66,7 +66,7 @@ impl Machine {
         let token = hold.token;
         // Unsafe before anything can be queued (DESIGN §5.6).
         if !mutant!(ReleaseStaysSafe) {
-            hold.safety().end(GuardState::Released);
+            hold.safety.end(GuardState::Released);
         }
         request.phase = Phase::GivingBack(GivingBack::by_holder(token, done));
         self.end_changes(key, LostReason::Revoked);
