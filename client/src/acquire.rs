@@ -30,7 +30,7 @@ pub struct Acquire {
 
 impl Acquire {
     pub(crate) fn new(client: Client, items: Vec<LockItem>, need: Need, wait: bool) -> Self {
-        let limit = (!wait).then(|| client.connect_timeout());
+        let limit = (!wait).then(|| client.reader().servers.limit);
         Self { client, request: AcquireRequest::new(items, need, wait), limit }
     }
 

@@ -44,14 +44,10 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 /// change may still take effect.
 #[derive(Clone)]
 pub struct Admin {
-    servers: Servers,
+    pub(crate) servers: Servers,
 }
 
 impl Admin {
-    pub(crate) fn new(servers: Servers) -> Self {
-        Self { servers }
-    }
-
     /// Makes a call at the leader, and repeats it until the outcome is known. `changes` is false for a
     /// read; `what` names the call in errors.
     ///

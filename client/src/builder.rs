@@ -97,7 +97,7 @@ impl Builder {
     /// [`Error::InvalidConfig`] if there is no endpoint, or one without a port.
     pub fn reader(&self) -> Result<Reader> {
         let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
-        Ok(Reader::new(self.servers(self.connect_timeout)?, transport))
+        Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
     }
 
     fn servers(&self, limit: Duration) -> Result<Servers> {
@@ -113,7 +113,7 @@ impl Builder {
     ///
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
-        Ok(Admin::new(self.servers(limit)?))
+        Ok(Admin { servers: self.servers(limit)? })
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then

@@ -17,7 +17,7 @@ use crate::{Builder, Error, Guard, LockItem, Reader, Result};
 /// waits for it.
 #[derive(Clone)]
 pub struct Client {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
     reader: Reader,
 }
 
@@ -223,16 +223,8 @@ impl Client {
         self.handle.session.closed().await
     }
 
-    pub(crate) fn handle(&self) -> &Arc<Handle> {
-        &self.handle
-    }
-
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.handle.session
-    }
-
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.reader.servers.limit
     }
 
     /// The error after `waited` without a server that served.

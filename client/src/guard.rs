@@ -27,16 +27,12 @@ use holdfast_guard::{Safety, run_while};
 /// resource the [`Guard::token`] and let it refuse older ones.
 #[must_use = "dropping a guard gives its lock back at once"]
 pub struct Guard {
-    hold: Arc<Hold>,
-    key: Key,
-    handle: Arc<Handle>,
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) key: Key,
+    pub(crate) handle: Arc<Handle>,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>, key: Key, handle: Arc<Handle>) -> Self {
-        Self { hold, key, handle }
-    }
-
     /// The lock's name; of several, the first that was granted, in the order of the request. It
     /// stays the same when [`Guard::release_names`] releases that lock.
     pub fn name(&self) -> &str {

@@ -158,7 +158,7 @@ impl Pending {
             Some(Ok(hold)) => {
                 // From here on the guard releases the locks.
                 self.armed = false;
-                Ok(Guard::new(hold, self.key, self.client.handle().clone()))
+                Ok(Guard { hold, key: self.key, handle: self.client.handle.clone() })
             }
             // The server denied the try, or ended the wait; the client measures the time.
             Some(Err(Error::NotGranted { names, holders, .. })) if self.request.wait => {

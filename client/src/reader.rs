@@ -24,10 +24,6 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(servers: Servers, transport: Arc<dyn Transport>) -> Self {
-        Self { servers, transport }
-    }
-
     /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
     ///
     /// # Errors
