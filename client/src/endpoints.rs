@@ -74,45 +74,34 @@ impl Servers {
     where
         F: Future<Output = Result<T, NoAnswer>>,
     {
-        let answer = self.ask_in_turn(attempt_limit, asked, call);
-        let answer = self.runtime.timeout(self.limit, answer).await;
-        answer.unwrap_or_else(|_| Err(self.unreachable(asked.last.clone())))
-    }
-
-    async fn ask_in_turn<T, F>(
-        &self,
-        attempt_limit: Duration,
-        asked: &mut Asked,
-        call: impl Fn(&str) -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T, NoAnswer>>,
-    {
         let mut route = Route::new(self.endpoints.to_vec(), DELAY_MAX);
-        loop {
-            let endpoint = route.next();
-            let before = asked.may_be_done;
-            // Until the answer proves otherwise: the caller may drop this future while it waits.
-            asked.may_be_done = true;
-            let named = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(NoAnswer::Refused(message))) => {
-                    return Err(wire::refused(RefusalReason::Other, message));
+        let answer = self.runtime.timeout(self.limit, async {
+            loop {
+                let endpoint = route.next();
+                let before = asked.may_be_done;
+                // Until the answer proves otherwise: the caller may drop this future while it waits.
+                asked.may_be_done = true;
+                let named = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(NoAnswer::Refused(message))) => {
+                        return Err(wire::refused(RefusalReason::Other, message));
+                    }
+                    Ok(Err(NoAnswer::Elsewhere { why, leader, may_be_done })) => {
+                        asked.may_be_done = before || may_be_done;
+                        asked.last = why;
+                        leader
+                    }
+                    Err(_) => {
+                        asked.last = format!("{endpoint} does not answer");
+                        None
+                    }
+                };
+                if let Some(delay) = route.failed(named, &*self.runtime.rng) {
+                    self.runtime.sleep(delay).await;
                 }
-                Ok(Err(NoAnswer::Elsewhere { why, leader, may_be_done })) => {
-                    asked.may_be_done = before || may_be_done;
-                    asked.last = why;
-                    leader
-                }
-                Err(_) => {
-                    asked.last = format!("{endpoint} does not answer");
-                    None
-                }
-            };
-            if let Some(delay) = route.failed(named, &*self.runtime.rng) {
-                self.runtime.sleep(delay).await;
             }
-        }
+        });
+        answer.await.unwrap_or_else(|_| Err(self.unreachable(asked.last.clone())))
     }
 
     /// The error when the limit has passed; `last` is the error of the last attempt.

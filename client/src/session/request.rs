@@ -74,13 +74,8 @@ pub(super) struct Part {
 }
 
 impl GivingBack {
-    /// A release of a grant that no caller ever had.
-    pub(super) fn unused(token: FencingToken) -> Self {
-        Self { token, sent: 0, is_lost: false, done: None }
-    }
-
-    /// A release by its holder.
-    pub(super) fn by_holder(token: FencingToken, done: Done) -> Self {
+    /// A release by its holder, or of a grant that no caller ever had.
+    pub(super) fn sound(token: FencingToken, done: Done) -> Self {
         Self { token, sent: 0, is_lost: false, done }
     }
 
@@ -338,10 +333,14 @@ impl Requests {
         Some(change)
     }
 
-    /// Removes the changes made under one hold.
-    pub(super) fn remove_changes_of(&mut self, of: Key) -> Vec<Change> {
-        let keys: Vec<_> =
-            self.changes.iter().filter(|(_, one)| one.of == of).map(|(key, _)| *key).collect();
+    /// Removes the changes made under one hold, or under all.
+    pub(super) fn take_changes(&mut self, of: Option<Key>) -> Vec<Change> {
+        let keys: Vec<_> = self
+            .changes
+            .iter()
+            .filter(|(_, one)| of.is_none_or(|of| one.of == of))
+            .map(|(key, _)| *key)
+            .collect();
         keys.into_iter().filter_map(|key| self.remove_change(key)).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_keyspace::answer_limit::AnswerLimit;
-use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Look, Mode};
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Durations, Look, Mode};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime, select};
 use tokio::sync::{Notify, watch};
@@ -78,13 +78,9 @@ impl AuthorityWatcher {
         row.and_then(|row| row.cluster).map(|cluster| cluster.to_string())
     }
 
-    /// How long one read covers a hold.
-    pub(super) fn hold_lasts(&self) -> Duration {
-        self.lock().view.pace().hold()
-    }
-
-    fn read_every(&self) -> Duration {
-        self.lock().view.pace().read_every()
+    /// How long one read covers a hold, and how often the task reads the row.
+    pub(super) fn pace(&self) -> Durations {
+        self.lock().view.pace()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -175,16 +171,11 @@ impl AuthorityWatcher {
         Holding { watcher: self.clone(), id }
     }
 
-    /// Whether the hold is still safe: the attempt may have taken long.
-    pub(super) fn is_in_time(&self, safety: &Safety) -> bool {
-        safety.is_in_time(&*self.0.runtime.clock)
-    }
-
     /// The task; it ends when neither a hold nor a waiting caller needs it.
     async fn keep(self) {
-        let mut pauses = Backoff::new(self.read_every());
+        let mut pauses = Backoff::new(self.pace().read_every());
         // A hold gains nothing from an answer that takes longer than the hold lasts.
-        let mut limit = AnswerLimit::between(self.read_every(), self.hold_lasts());
+        let mut limit = AnswerLimit::between(self.pace().read_every(), self.pace().hold());
         let mut failed = 0_u32;
         loop {
             let Some(number) = self.begin_read() else { return };
@@ -192,9 +183,9 @@ impl AuthorityWatcher {
                 Ok(look) => {
                     self.looked(number, &look);
                     // The row determines how often it is read.
-                    pauses = Backoff::new(self.read_every());
+                    pauses = Backoff::new(self.pace().read_every());
                     failed = 0;
-                    limit = AnswerLimit::between(self.read_every(), self.hold_lasts());
+                    limit = AnswerLimit::between(self.pace().read_every(), self.pace().hold());
                     limit.answered(look.ended.saturating_since(look.began));
                     self.lead_over().await
                 }
@@ -279,7 +270,7 @@ impl AuthorityWatcher {
         self.settle(to, now, &changed);
         match changed {
             // A coordinator may still work on it.
-            Err(_) => Some(self.0.runtime.clock.now() + self.read_every() / 10),
+            Err(_) => Some(self.0.runtime.clock.now() + self.pace().read_every() / 10),
             Ok(Change::Done { .. } | Change::Otherwise) => None,
         }
     }
@@ -296,7 +287,7 @@ impl AuthorityWatcher {
 
     /// Between three quarters of the interval and all of it, so that processes that began together spread out.
     fn until_next_read(&self) -> Duration {
-        let every = self.read_every();
+        let every = self.pace().read_every();
         every * 3 / 4 + drawn_up_to(every / 4, &*self.0.runtime.rng)
     }
 }

@@ -66,7 +66,7 @@ use row::FallbackRow;
 /// How long the native store may be unresponsive before Cassandra is asked, and how long it has to serve before
 /// Cassandra is left alone again: longer than a stream takes to reconnect. While Cassandra is asked, the process reads
 /// the row at SERIAL each V/3.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The tables: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and the counters of
 /// their tokens. Leases set their TTL; the other rows have none and are never deleted.
@@ -125,11 +125,6 @@ impl Fallback {
             leases: Arc::new(LeaseTable::named("fallback_leases", "name", "owner", "value")),
             watcher: AuthorityWatcher::new(authority, runtime),
         })
-    }
-
-    /// How long the native store may be unresponsive before Cassandra is asked.
-    pub(crate) fn wait() -> Duration {
-        PATIENCE
     }
 
     async fn acquire(&self, lock_id: &str, wait: Wait) -> Result<RemoteGuard> {

@@ -85,13 +85,14 @@ impl Attempt for FallbackRow {
     fn begins(&mut self, safety: &Arc<Safety>) {
         let Some((token, permit)) = self.drawn else { return };
         self.holding = Some(self.of.watcher.holds(token, permit, safety.clone()));
-        if self.of.watcher.is_in_time(safety) {
+        // The attempt may have taken long.
+        if safety.is_in_time(&*self.of.base.runtime().clock) {
             self.acquiring = None;
         }
     }
 
     fn lasts(&self, ttl: Duration) -> Duration {
-        self.of.watcher.hold_lasts().min(ttl)
+        self.of.watcher.pace().hold().min(ttl)
     }
 
     fn token(&self) -> Option<FencingToken> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast_runtime::{Runtime, select};
 
-use crate::fallback::Fallback;
+use crate::fallback::{Fallback, PATIENCE};
 use crate::locker::{RemoteGuard, RemoteLocker, Wait};
 use holdfast::Client;
 
@@ -93,7 +93,7 @@ impl FailoverAcquire<'_> {
     }
 
     /// Completes once the native store has served the name (or has not) without interruption for
-    /// [`Fallback::wait`].
+    /// [`PATIENCE`].
     async fn native_is(&self, serving: bool, lock_id: &str) {
         let mut since = None;
         loop {
@@ -102,7 +102,7 @@ impl FailoverAcquire<'_> {
             let began = *since.get_or_insert(now);
             if !is_so {
                 since = None;
-            } else if now.saturating_since(began) >= Fallback::wait() {
+            } else if now.saturating_since(began) >= PATIENCE {
                 return;
             }
             self.runtime.sleep(LOOK_EVERY).await;

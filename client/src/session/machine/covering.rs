@@ -123,7 +123,7 @@ impl Machine {
     pub(super) fn give_up_uncovered(&mut self, key: Key, reason: LostReason) {
         let Some(request) = self.requests.get_mut(key) else { return };
         let Phase::Uncovered(uncovered) = &request.phase else { return };
-        let giving = GivingBack::unused(uncovered.token);
+        let giving = GivingBack::sound(uncovered.token, None);
         request.phase = Phase::GivingBack(giving);
         request.answer(Err(Error::SessionLost { reason }));
         self.queue(Intent::Release(key));

@@ -87,7 +87,7 @@ impl Machine {
         let Phase::Held(hold) = &request.phase else { return };
         hold.safety.end(GuardState::Lost(reason));
         request.phase = Phase::GivingBack(GivingBack::lost(hold.token));
-        self.end_changes(key, reason);
+        self.end_changes(Some(key), reason);
         self.queue(Intent::Release(key));
     }
 

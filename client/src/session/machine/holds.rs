@@ -35,7 +35,7 @@ impl Machine {
             self.note_cover_ends();
             return;
         }
-        request.phase = Phase::GivingBack(GivingBack::unused(token));
+        request.phase = Phase::GivingBack(GivingBack::sound(token, None));
         self.queue(Intent::Release(key));
     }
 
@@ -68,8 +68,8 @@ impl Machine {
         if !mutant!(ReleaseStaysSafe) {
             hold.safety.end(GuardState::Released);
         }
-        request.phase = Phase::GivingBack(GivingBack::by_holder(token, done));
-        self.end_changes(key, LostReason::Revoked);
+        request.phase = Phase::GivingBack(GivingBack::sound(token, done));
+        self.end_changes(Some(key), LostReason::Revoked);
         self.queue(Intent::Release(key));
     }
 
@@ -196,7 +196,7 @@ impl Machine {
         if self.waits_on(key) {
             return;
         }
-        self.end_changes(key, reason);
+        self.end_changes(Some(key), reason);
         if let Some(request) = self.requests.remove(key) {
             request.end(outcome, reason, None);
         }

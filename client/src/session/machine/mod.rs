@@ -257,7 +257,7 @@ impl Machine {
                 self.queue(Intent::Cancel(key));
             }
             Phase::Uncovered(uncovered) => {
-                request.phase = Phase::GivingBack(GivingBack::unused(uncovered.token));
+                request.phase = Phase::GivingBack(GivingBack::sound(uncovered.token, None));
                 self.queue(Intent::Release(key));
             }
             Phase::Held(_) => self.give_back(key, None),

@@ -32,7 +32,7 @@ impl Machine {
     /// Ends all requests that were sent in this session.
     pub(super) fn end_requests(&mut self, reason: LostReason, waits: &Error) {
         let over = Err(Error::Lost { reason });
-        self.end_all_changes(reason);
+        self.end_changes(None, reason);
         for request in self.requests.take_sent() {
             request.end(&over, reason, Some(waits.clone()));
         }
@@ -146,7 +146,7 @@ impl Machine {
             return;
         }
         let reason = LostReason::Revoked;
-        self.end_changes(key, reason);
+        self.end_changes(Some(key), reason);
         let Some(request) = self.requests.remove(key) else { return };
         // The session is alive, so only its release can have ended a hold that is being released.
         let is_given_back = matches!(request.phase, Phase::GivingBack(_));

@@ -97,19 +97,12 @@ impl Machine {
         }
     }
 
-    /// Ends the changes under the hold of request `of`, which is over for `reason`: an unsent
-    /// change will never be sent, and a change that was sent gets no answer any more.
-    pub(super) fn end_changes(&mut self, of: Key, reason: LostReason) {
-        for change in self.requests.remove_changes_of(of) {
+    /// Ends the changes under the hold of request `of`, or under all holds, which is over for
+    /// `reason`: an unsent change will never be sent, and a change that was sent gets no answer any
+    /// more.
+    pub(super) fn end_changes(&mut self, of: Option<Key>, reason: LostReason) {
+        for change in self.requests.take_changes(of) {
             self.end_change(change, reason);
-        }
-    }
-
-    pub(super) fn end_all_changes(&mut self, reason: LostReason) {
-        for key in self.requests.change_keys() {
-            if let Some(change) = self.requests.remove_change(key) {
-                self.end_change(change, reason);
-            }
         }
     }
 
