@@ -1,9 +1,8 @@
 //! Every locker on Cassandra refuses a name that the native store would refuse.
 
 use super::*;
-use crate::RefusalReason;
 use crate::test_support::{cassandra, world};
-use crate::{Layout, Lease, LeaseTable, LockerOptions, Recipe, TokenTables, Tokens};
+use crate::{Layout, Lease, LeaseTable, LockerOptions, Recipe, RefusalReason, TokenTables, Tokens};
 
 #[test]
 fn a_name_that_is_no_name_is_refused_by_every_locker_before_anything_is_sent() {

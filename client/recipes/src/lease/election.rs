@@ -12,12 +12,11 @@ use tokio::sync::Notify;
 
 use super::Lease;
 use super::row::WantedValue;
-use crate::check_lock_name;
 use crate::database::{Fault, Row};
 use crate::locker::{RemoteGuard, Wait};
 use crate::owner::service_of;
 use crate::statement::{Action, Statement, Value};
-use crate::{Error, Result};
+use crate::{Error, Result, check_lock_name};
 use holdfast_guard::Backoff;
 
 /// The longest pause between two reads of an observer; a waiter has the same.

@@ -9,8 +9,7 @@ use super::retries::is_for_now;
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
 use crate::info::PlaceReport;
 use crate::session::request::{Key, Phase, Request};
-use crate::wire;
-use crate::{FencingToken, LostReason, Place};
+use crate::{FencingToken, LostReason, Place, wire};
 
 impl Machine {
     /// Handles a message of the server. `Some` if the stream cannot be used any more.

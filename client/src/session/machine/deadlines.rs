@@ -7,10 +7,9 @@ use holdfast_proto::v1::ScopeAuthority;
 use holdfast_runtime::Instant;
 
 use super::{Intent, Machine, Stream};
-use crate::GuardState;
-use crate::LostReason;
 use crate::hold::Hold;
 use crate::session::request::{GivingBack, Key, Phase};
+use crate::{GuardState, LostReason};
 
 impl Machine {
     /// Checks the deadlines. Call it when [`Machine::next_alarm`] has come; an early or late call

@@ -8,8 +8,7 @@ use super::retries::is_for_now;
 use super::{Intent, Machine, StreamEnd, is_of_one_copy};
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
-use crate::wire;
-use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value};
+use crate::{Error, FencingToken, LostReason, Mode, RefusalReason, Result, value, wire};
 
 impl Machine {
     /// Changes the value of a lock that the request `of` holds. `done` receives the outcome.
