@@ -55,10 +55,10 @@ impl LockerBase {
         recipe: Recipe,
         tables: &[&Ident],
         locker: impl RemoteLocker + 'static,
-    ) -> Option<OnCassandra> {
+    ) -> OnCassandra {
         let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
         let recipe = recipe_on(recipe.family(), &self.cassandra.tables().keyspace(), &tables);
-        Some(OnCassandra { locker: Arc::new(locker), recipe })
+        OnCassandra { locker: Arc::new(locker), recipe }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

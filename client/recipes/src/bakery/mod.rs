@@ -236,7 +236,11 @@ impl RemoteLocker for Bakery {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
         let BakeryTables { numbers, choosing, .. } = &*self.tables;
-        self.base.built_on(Recipe::Bakery, &[numbers, choosing], Self { base, ..self.clone() })
+        Some(self.base.built_on(
+            Recipe::Bakery,
+            &[numbers, choosing],
+            Self { base, ..self.clone() },
+        ))
     }
 }
 

@@ -179,7 +179,7 @@ impl RemoteLocker for Lease {
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
-        self.base.built_on(Recipe::Lease, &[&self.table.table], Self { base, ..self.clone() })
+        Some(self.base.built_on(Recipe::Lease, &[&self.table.table], Self { base, ..self.clone() }))
     }
 }
 

@@ -105,10 +105,6 @@ impl LeaseRow {
         self.base.cassandra.tables()
     }
 
-    fn ttl_s(&self) -> Option<i32> {
-        Some(self.base.timing.ttl_s())
-    }
-
     fn statement(&self, action: Action) -> Statement {
         let name = (self.columns.name.clone(), Value::from(self.name.as_str()));
         let partition = self.within.len();
@@ -138,7 +134,8 @@ impl LeaseRow {
     /// It carries the TTL: how long the row lasts must not depend on how the table was created.
     async fn insert(&mut self) -> Result<Reached, Fault> {
         let (version, cells) = self.cells();
-        let insert = self.statement(Action::InsertIfAbsent { cells, ttl_s: self.ttl_s() });
+        let insert =
+            self.statement(Action::InsertIfAbsent { cells, ttl_s: Some(self.base.timing.ttl_s()) });
         let may_have_been_ours = self.may_be_ours;
         self.may_be_ours = true;
         let (started, answer) = self.tables().conditional(insert).await;
@@ -233,7 +230,11 @@ impl Attempt for LeaseRow {
     /// renewal lets the value vanish while the lease stands.
     async fn renew(&mut self) -> Renewal {
         let (version, cells) = self.cells();
-        let update = Action::UpdateIf { cells, ttl_s: self.ttl_s(), only_if: self.owned() };
+        let update = Action::UpdateIf {
+            cells,
+            ttl_s: Some(self.base.timing.ttl_s()),
+            only_if: self.owned(),
+        };
         let (started, answer): (Instant, _) =
             self.tables().conditional(self.statement(update)).await;
         match answer {

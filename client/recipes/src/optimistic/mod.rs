@@ -166,7 +166,7 @@ impl RemoteLocker for OptimisticTokens {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
         let built = Self { base, ..self.clone() };
-        self.base.built_on(Recipe::TokensOptimistic, &[&self.table.tokens], built)
+        Some(self.base.built_on(Recipe::TokensOptimistic, &[&self.table.tokens], built))
     }
 }
 

@@ -193,7 +193,7 @@ impl RemoteLocker for Queue {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
         let QueueTables { main, queue, .. } = &*self.tables;
-        self.base.built_on(Recipe::Queue, &[main, queue], Self { base, ..self.clone() })
+        Some(self.base.built_on(Recipe::Queue, &[main, queue], Self { base, ..self.clone() }))
     }
 }
 

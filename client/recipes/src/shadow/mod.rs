@@ -181,7 +181,7 @@ impl RemoteLocker for Shadow {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
         let ShadowTables { main, shadow, .. } = &*self.tables;
-        self.base.built_on(Recipe::Shadow, &[main, shadow], Self { base, ..self.clone() })
+        Some(self.base.built_on(Recipe::Shadow, &[main, shadow], Self { base, ..self.clone() }))
     }
 }
 

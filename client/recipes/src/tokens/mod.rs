@@ -230,7 +230,7 @@ impl RemoteLocker for Tokens {
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
         let built = Self { base, ..self.clone() };
-        self.base.built_on(Recipe::TokensLwt, &[&self.tables.tokens], built)
+        Some(self.base.built_on(Recipe::TokensLwt, &[&self.tables.tokens], built))
     }
 }
 
