@@ -4,7 +4,8 @@ bytes of Markdown. `tests/house/count.py [FOLDER]`, the root of a checkout; defa
 
 A line of product is a line of a `.rs` file below some `src` that is not part of a `#[cfg(test)]` item,
 in a file that is reached without one; every other line is one of tests, and so is everything below
-`tests`. Comments and blank lines count."""
+`tests`. Behind the features `simulation` and `model`, which no program that is released is built with,
+is what simulated runs stand on: lines of tests too. Comments and blank lines count."""
 
 import os
 import re
@@ -12,7 +13,8 @@ import statistics
 import sys
 
 ROOT = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "../.."))
-ITEM_OF_TESTS = re.compile(r"#\[cfg\((?:test|all\(test\b[^]]*)\)\]")
+FOR_TESTS = r'(?:any\(test, )?feature = "(?:simulation|model)"\)?'
+ITEM_OF_TESTS = re.compile(rf"#\[cfg\((?:test|all\(test\b[^]]*|{FOR_TESTS})\)\]")
 FUNCTION = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:const\s+)?(?:async\s+)?(?:unsafe\s+)?fn\s+\w+", re.M)
 
 
@@ -80,7 +82,9 @@ class File:
         self.lines = text.count("\n")
         self.code = blanked(text)
         self.test_lines, self.only_tests = set(), []
-        for found in ITEM_OF_TESTS.finditer(self.code):
+        for found in ITEM_OF_TESTS.finditer(text):
+            if self.code[found.start()] != "#":
+                continue
             end = item_end(self.code, found.end())
             first, last = self.line(found.start()), self.line(end)
             self.test_lines.update(range(first, last + 1))
