@@ -19,9 +19,10 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
 use holdfast_replication::storage::{
-    ClusterId, Fault, LogId, Member, OpenError, PromiseError, SNAPSHOT_CHUNK, Stage, Store,
-    StoreOptions, StoredVote,
+    ClusterId, Fault, KeptSnapshot, LogId, Member, OpenError, PromiseError, ReplicaStore,
+    SNAPSHOT_CHUNK, SnapshotDraft, Stage, Store, StoreOptions, StoredVote,
 };
+use sha2::{Digest, Sha256};
 use storage_support::folders::{
     CLUSTER, Image, RECORDS, VOTE, assert_whole, filled, filled_and_open, open, snapshot,
 };
@@ -358,13 +359,16 @@ fn a_snapshot_travels_in_chunks_and_arrives_equal() {
 
     let store = open(follower.path()).unwrap();
     let mut target = store.snapshots().begin(announced.last, announced.meta.clone()).unwrap();
-    while target.length() < source.length() {
-        let chunk = source.chunk(target.length()).unwrap();
+    let mut received = 0;
+    while received < source.length() {
+        let chunk = source.chunk(received).unwrap();
         assert!(!chunk.is_empty() && chunk.len() <= SNAPSHOT_CHUNK);
         target.write_all(&chunk).unwrap();
+        received += chunk.len() as u64;
     }
-    assert!(source.chunk(target.length()).unwrap().is_empty());
-    let arrived = target.finish_received(announced.length, announced.sha256).unwrap();
+    assert!(source.chunk(received).unwrap().is_empty());
+    assert!(target.is_whole(announced.length, &announced.sha256));
+    let arrived = target.finish().unwrap().info;
     assert_eq!((arrived.last, arrived.sha256), (announced.last, announced.sha256));
     drop(store);
     assert_eq!(open(follower.path()).unwrap().snapshots().newest(), Some(arrived));
@@ -404,8 +408,10 @@ fn a_snapshot_that_is_not_what_the_peer_announced_is_refused_and_leaves_nothing(
     let last = LogId { term: 1, node_id: 2, index: 7 };
     let mut writer = store.snapshots().begin(Some(last), Bytes::new()).unwrap();
     writer.write_all(b"body").unwrap();
-    let error = writer.finish_received(4, [0; 32]).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+    assert!(!writer.is_whole(4, &[0; 32]));
+    assert!(!writer.is_whole(5, &Sha256::digest(b"body")));
+    assert!(writer.is_whole(4, &Sha256::digest(b"body")));
+    drop(writer);
     assert_eq!(store.snapshots().newest(), None);
     assert_eq!(fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 0);
 }

@@ -20,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use holdfast_replication::storage::{OpenError, Store, StoreOptions};
+use holdfast_replication::storage::{OpenError, ReplicaStore, Store, StoreOptions};
 use storage_support::folders::{Image, RECORDS, assert_whole, filled_and_open, filled_by, open};
 use storage_support::{Draw, options, record, wait};
 

@@ -29,7 +29,9 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use holdfast_replication::storage::{Done, LogId, LogStore, Record, Store, StoredVote};
+use holdfast_replication::storage::{
+    BodyReader, Done, LogId, LogStore, Record, ReplicaStore, Store, StoredVote,
+};
 use storage_support::{Draw, options, record};
 use tempfile::TempDir;
 
@@ -408,7 +410,8 @@ fn verify_snapshot(store: &Store, report: &Report) -> Result<(), String> {
     }
     let Some((newest, last)) = newest.zip(last) else { return Ok(()) };
     let mut bytes = Vec::new();
-    store.snapshots().read(&newest).unwrap().read_to_end(&mut bytes).unwrap();
+    let kept = Arc::new(store.snapshots().read(&newest).unwrap());
+    BodyReader::new(kept).read_to_end(&mut bytes).unwrap();
     if bytes != body(last) {
         return Err(format!("silent: snapshot {last:?} has another body"));
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::append_response::Result as Answer;
 use holdfast_runtime::{BoxFuture, Instant, Runtime, Spawn, Task, TaskHandle};
-use holdfast_server::storage::{Ground, LogId, Store, StoreOptions, StoredVote};
+use holdfast_server::storage::{Ground, LogId, ReplicaStore, Store, StoreOptions, StoredVote};
 
 use super::disk::VirtualDisk;
 use super::node::DATA;

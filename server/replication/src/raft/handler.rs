@@ -14,17 +14,15 @@ use holdfast_runtime::{BoxFuture, Clock};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use prost::Message;
-use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::disk_times::DiskTimes;
 use super::formation::Formation;
 use super::machine::{Machine, Replicated, SnapshotData, off_runtime};
 use super::peers::{Me, Peer, PeerError, PeerStream, refused};
-use super::store::{ReplicaStore, SnapshotDraft};
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 use super::wire::{self, Malformed};
-use crate::storage::Step;
+use crate::storage::{ReplicaStore, SnapshotDraft, Step};
 
 pub(super) type Raft = openraft::Raft<Types, Machine>;
 
@@ -146,18 +144,17 @@ impl Handler {
         let (vote, meta) = self.admit_snapshot(&head)?;
         self.contact.note();
         let mut draft = self.draft(&meta, &head).await?;
-        let (mut received, mut hash) = (0_u64, Sha256::new());
+        let mut received = 0_u64;
         let mut next = Some(first.data);
         while let Some(data) = next {
             received = received.saturating_add(data.len() as u64);
             if data.len() > CHUNK_MAX || received > head.size {
                 return Err(refused("a snapshot that is longer than announced"));
             }
-            hash.update(&data);
             draft = self.write_chunk(draft, data).await?;
             next = chunks.next().await.map(|chunk| chunk.data);
         }
-        if received != head.size || hash.finalize().as_slice() != &*head.sha256 {
+        if !draft.is_whole(head.size, &head.sha256) {
             return Err(refused("a snapshot that did not arrive whole"));
         }
         let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(draft) };

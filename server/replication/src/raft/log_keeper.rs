@@ -25,9 +25,8 @@ use tokio::sync::watch;
 use super::handler::Raft;
 use super::machine::off_runtime;
 use super::sending::Sending;
-use super::store::ReplicaStore;
 use super::types::LogId;
-use crate::storage::{LogMirror, LogStore};
+use crate::storage::{LogMirror, LogStore, ReplicaStore};
 
 /// Time between two checks, if little is applied meanwhile.
 const EVERY: Duration = Duration::from_millis(200);

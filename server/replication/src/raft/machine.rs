@@ -24,11 +24,10 @@ use super::fault::{Fault, FaultSlot};
 use super::log::Log;
 use super::metrics::Stopwatch;
 use super::roll::Roll;
-use super::store::{BodyReader, KeptSnapshot, ReplicaStore, SnapshotDraft};
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
 use crate::consensus::Listener;
-use crate::storage::{Identity, Step};
+use crate::storage::{BodyReader, Identity, KeptSnapshot, ReplicaStore, SnapshotDraft, Step};
 
 /// Commands applied before other tasks of the runtime get a turn, so that a node that catches up
 /// still answers its peers.

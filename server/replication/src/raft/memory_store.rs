@@ -9,10 +9,10 @@ use bytes::Bytes;
 use holdfast_runtime::Runtime;
 use sha2::{Digest, Sha256};
 
-use super::store::{FIRST_INCARNATION, KeptSnapshot, ReplicaStore, SnapshotDraft};
+use super::formation::FIRST_INCARNATION;
 use crate::storage::{
-    ClusterId, Completion, Identity, LogId, LogMirror, LogStore, Member, MemoryLog, PromiseError,
-    SNAPSHOT_CHUNK, Stage,
+    ClusterId, Completion, Identity, KeptSnapshot, LogId, LogMirror, LogStore, Member, MemoryLog,
+    PromiseError, ReplicaStore, SNAPSHOT_CHUNK, SnapshotDraft, Stage,
 };
 
 /// Keeps everything in memory. [`restarted`](Self::restarted) is what the next process would find.
@@ -244,6 +244,10 @@ impl Write for MemoryDraft {
 }
 
 impl SnapshotDraft for MemoryDraft {
+    fn is_whole(&self, length: u64, sha256: &[u8]) -> bool {
+        self.body.len() as u64 == length && Sha256::digest(&self.body).as_slice() == sha256
+    }
+
     fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
         let snapshot =
             Arc::new(MemorySnapshot { last: self.last, meta: self.meta, body: self.body.into() });

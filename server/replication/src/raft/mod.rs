@@ -40,6 +40,7 @@ mod membership;
 mod membership_status;
 #[cfg(test)]
 mod memory_network;
+#[cfg(any(test, feature = "simulation"))]
 mod memory_store;
 mod metrics;
 mod network;
@@ -52,7 +53,6 @@ mod roll;
 #[cfg(any(test, feature = "simulation"))]
 mod runtime;
 mod sending;
-mod store;
 mod survey;
 mod table_limit;
 mod tenure;
@@ -60,16 +60,17 @@ mod types;
 mod wire;
 
 pub use crate::members::{ClusterStatus, Member, MemberStatus, MembershipError, MembershipRefusal};
+pub use crate::storage::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 pub use fault::Fault;
 pub use formation::Forming;
 pub use grpc::{GrpcNetwork, peer_server};
 #[cfg(test)]
 pub use memory_network::{Leg, MemoryNetwork};
+#[cfg(any(test, feature = "simulation"))]
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
 pub use replica::{Replica, ReplicaConfig, ReplicaStatus, StartError};
-pub use store::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 
 #[cfg(test)]
 mod tests;

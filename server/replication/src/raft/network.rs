@@ -30,9 +30,9 @@ use super::machine::{SnapshotData, off_runtime, stored_meta};
 use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
 use super::sending::{Floor, Sending};
-use super::store::KeptSnapshot;
 use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
+use crate::storage::KeptSnapshot;
 
 type Failure = RPCError<Types>;
 type AppendAnswer = Result<StreamAppendResult<Types>, Failure>;

@@ -32,7 +32,6 @@ use super::peers::{Heard, Me, Peer, PeerNetwork};
 use super::proposer::{Policy, Proposer, Settings};
 use super::quorum_round::QuorumRound;
 use super::sending::Sending;
-use super::store::ReplicaStore;
 use super::survey::{Relief, Survey};
 use super::table_limit::TableLimit;
 use super::tenure::Tenures;
@@ -40,7 +39,7 @@ use super::types::Addresses;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError};
-use crate::storage::{ClusterId, LogMirror};
+use crate::storage::{ClusterId, LogMirror, ReplicaStore};
 
 /// The settings of a replica.
 #[derive(Clone, Debug)]

@@ -22,8 +22,8 @@ use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Me, PeerNetwork, Progress};
 use super::proposer::Policy;
 use super::relief::{Candidate, DiskHealth, Patience};
-use super::store::ReplicaStore;
 use crate::consensus::Role;
+use crate::storage::ReplicaStore;
 
 /// Time between two rounds of questions.
 const EVERY: Duration = Duration::from_secs(1);

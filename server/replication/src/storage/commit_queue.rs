@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::error::Fault;
-use super::log_io::{Done, Operation};
+use super::log_store::{Done, Operation};
 use super::record::encoded_len;
 
 /// Bytes of records after which a commit takes no further operation; one operation always fits.

@@ -22,7 +22,6 @@ use std::thread;
 use std::time::Duration;
 
 use holdfast_mutants::mutant;
-use holdfast_runtime::Runtime;
 
 use super::disk::{Disk, DiskFile};
 use super::error::{Fault, OnFault};
@@ -90,32 +89,6 @@ impl DiskWatch {
         Ok(watch)
     }
 
-    /// As [`on_a_thread`](Self::on_a_thread), as a task of a simulated process.
-    pub(super) fn as_a_task(limit: Duration, on_fault: OnFault, runtime: &Runtime) -> Self {
-        // A simulated disk waits for no descriptor.
-        Self::as_a_task_unless(limit, || false, on_fault, runtime)
-    }
-
-    fn as_a_task_unless(
-        limit: Duration,
-        is_excused: fn() -> bool,
-        on_fault: OnFault,
-        runtime: &Runtime,
-    ) -> Self {
-        let (watch, shared) = Self::new(limit, is_excused, on_fault);
-        let clock = runtime.clone();
-        let looks = async move {
-            loop {
-                clock.sleep(limit / LOOKS).await;
-                if !look(&shared) {
-                    return;
-                }
-            }
-        };
-        runtime.spawn("disk-watch", looks).detach();
-        watch
-    }
-
     fn new(limit: Duration, is_excused: fn() -> bool, on_fault: OnFault) -> (Self, Weak<Shared>) {
         let shared = Arc::new(Shared { limit, is_excused, on_fault, state: Mutex::default() });
         let weak = Arc::downgrade(&shared);
@@ -136,6 +109,39 @@ impl DiskWatch {
     fn enter_for(&self, action: &'static str, path: &Path, patience: u32) -> Watched<'_> {
         let entered = |shared: &Shared| shared.enter(action, path, patience);
         Watched(self.0.as_ref().map(|shared| (&**shared, entered(shared))))
+    }
+}
+
+#[cfg(any(test, feature = "simulation"))]
+impl DiskWatch {
+    /// As [`on_a_thread`](Self::on_a_thread), as a task of a simulated process.
+    pub(super) fn as_a_task(
+        limit: Duration,
+        on_fault: OnFault,
+        runtime: &holdfast_runtime::Runtime,
+    ) -> Self {
+        // A simulated disk waits for no descriptor.
+        Self::as_a_task_unless(limit, || false, on_fault, runtime)
+    }
+
+    fn as_a_task_unless(
+        limit: Duration,
+        is_excused: fn() -> bool,
+        on_fault: OnFault,
+        runtime: &holdfast_runtime::Runtime,
+    ) -> Self {
+        let (watch, shared) = Self::new(limit, is_excused, on_fault);
+        let clock = runtime.clone();
+        let looks = async move {
+            loop {
+                clock.sleep(limit / LOOKS).await;
+                if !look(&shared) {
+                    return;
+                }
+            }
+        };
+        runtime.spawn("disk-watch", looks).detach();
+        watch
     }
 }
 
@@ -304,7 +310,7 @@ impl DiskFile for WatchedFile {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use holdfast_runtime::simulated;
+    use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
 

@@ -338,7 +338,7 @@ impl Guard {
         self.update_both(|state| state.created = true)
     }
 
-    /// See [`Store::promise`](super::Store::promise).
+    /// See [`ReplicaStore::promise`](super::ReplicaStore::promise).
     pub(super) fn promise(
         &self,
         cluster: ClusterId,
@@ -361,7 +361,7 @@ impl Guard {
         self.set_identity(wanted)
     }
 
-    /// See [`Store::set_initialised`](super::Store::set_initialised).
+    /// See [`ReplicaStore::set_initialised`](super::ReplicaStore::set_initialised).
     pub(super) fn set_initialised(&self) -> Result<(), PromiseError> {
         let mut wanted = self.state();
         match wanted.identity.stage {
@@ -372,19 +372,6 @@ impl Guard {
                 self.set_identity(wanted)
             }
         }
-    }
-
-    /// See [`Store::set_members`](super::Store::set_members).
-    pub(super) fn set_members(&self, members: Vec<Member>) -> Result<(), PromiseError> {
-        let mut wanted = self.state();
-        if wanted.identity.members == members {
-            return Ok(());
-        }
-        if wanted.identity.cluster.is_none() {
-            return Err(PromiseError::NotPromised { node_id: wanted.identity.node_id });
-        }
-        wanted.identity.members = members;
-        self.set_identity(wanted)
     }
 
     fn set_identity(&self, wanted: GuardState) -> Result<(), PromiseError> {

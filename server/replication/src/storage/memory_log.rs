@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::log_io::{Done, LogIo, Operation};
+use super::log_store::{Done, LogIo, Operation};
 use super::mirror::LogMirror;
 
 /// Completes one submitted operation: makes it durable and calls its `done`. The hook of

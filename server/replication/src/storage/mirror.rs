@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::log_io::Operation;
+use super::log_store::Operation;
 use super::record::{LogId, MAX_PAYLOAD, Record, StoredVote};
 
 /// What a record takes in memory beside its payload, bytes: itself, its place in the list, and the

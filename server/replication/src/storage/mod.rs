@@ -41,17 +41,18 @@ mod files;
 #[cfg(test)]
 mod fuzz;
 mod guard;
-mod log_io;
 mod log_store;
-mod log_task;
+#[cfg(any(test, feature = "simulation"))]
 mod memory_log;
 mod mirror;
 mod record;
 mod recover;
+mod replica_store;
+#[cfg(any(test, feature = "simulation"))]
+mod simulated;
 mod sled_log;
 mod sled_open;
 mod sled_pool;
-mod sled_tree;
 mod snapshot;
 mod store;
 mod tree;
@@ -62,15 +63,17 @@ pub use disk::{Disk, DiskFile};
 pub use error::{Fault, OnFault, OpenError, SPACE_TO_GO_ON};
 pub use files::free_space;
 pub use guard::{ClusterId, Identity, Member, PromiseError, Stage};
-pub use log_io::{Done, LogIo, Operation};
-pub use log_store::LogStore;
-pub use log_task::{Pace, Step};
+pub use log_store::{Done, LogIo, LogStore, Operation};
+#[cfg(any(test, feature = "simulation"))]
 pub use memory_log::{Completion, MemoryLog};
 pub use mirror::{LogMirror, Misuse, RECORD_BYTES};
 pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
+pub use replica_store::{BodyReader, KeptSnapshot, Pace, ReplicaStore, SnapshotDraft, Step};
+#[cfg(any(test, feature = "simulation"))]
+pub use simulated::{Ground, OpenTree};
 pub use sled_log::SledLog;
 pub use snapshot::{
     MAX_SNAPSHOT_META, SNAPSHOT_CHUNK, SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots,
 };
-pub use store::{Ground, OpenTree, Store, StoreOptions};
+pub use store::{Store, StoreOptions};
 pub use tree::{Change, Items, Tree};

@@ -10,7 +10,7 @@ use super::commit_queue::{Commit, Queue};
 use super::counters::Counters;
 use super::disk_watch::DiskWatch;
 use super::error::{Fault, OnFault};
-use super::log_io::{Done, LogIo, Operation};
+use super::log_store::{Done, LogIo, Operation};
 use super::sled_open::panic_message;
 use super::writer::Writer;
 

@@ -22,8 +22,8 @@ use super::guard::{Guard, GuardState};
 use super::mirror::LogMirror;
 use super::recover::{recover, unreadable};
 use super::sled_pool::Idlers;
-use super::sled_tree::{DataFile, SledTree, to_io};
 use super::store::FolderLock;
+use super::tree::{DataFile, SledTree, to_io};
 use super::writer::Writer;
 
 /// Large enough that groups and the pages that hold them stay in sled's one file: with the default

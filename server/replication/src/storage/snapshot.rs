@@ -24,6 +24,7 @@ use super::error::{Fault, OnFault, OpenError, open_error};
 use super::files::is_want_of_descriptors;
 use super::guard::{ClusterId, Guard, put_optional_log_id, take_optional_log_id};
 use super::record::{DecodeError, Fields, LogId, put_length, seal, unseal};
+use super::replica_store::{KeptSnapshot, SnapshotDraft};
 
 const HEADER_MAGIC: [u8; 4] = *b"HFSN";
 const TRAILER_MAGIC: [u8; 4] = *b"HFSE";
@@ -157,6 +158,7 @@ impl Snapshots {
             hash: Sha256::new(),
             info: SnapshotInfo { last, meta, length: 0, sha256: [0; 32], path: PathBuf::new() },
             synced: 0,
+            purged: None,
             finished: false,
         };
         writer.write_raw(&header)?;
@@ -174,7 +176,7 @@ impl Snapshots {
             state.newest.clone().filter(|_| state.good.last() == Some(info))
         };
         let file = newest.map_or_else(|| self.disk.open(&info.path), Ok)?;
-        SnapshotReader::of(file, info.length)
+        SnapshotReader::of(file, info.clone())
     }
 
     /// Removes the spare snapshot once the log no longer reaches back to it. To be called after a
@@ -271,32 +273,20 @@ pub struct SnapshotWriter {
     info: SnapshotInfo,
     /// Bytes of the body that were synced.
     synced: u64,
+    /// What the log had purged when it was begun.
+    pub(super) purged: Option<LogId>,
     finished: bool,
 }
 
 impl SnapshotWriter {
-    /// Bytes of the body so far.
-    pub fn length(&self) -> u64 {
-        self.info.length
-    }
-
-    /// Makes the snapshot durable, reads it back from the disk, and lets it count.
+    /// Makes the snapshot durable, reads it back from the disk, and lets it count. Returns a reader of
+    /// it, even if newer snapshots have replaced the file meanwhile.
     ///
     /// # Errors
     ///
     /// As from the system, or [`io::ErrorKind::InvalidData`] if it did not read back as written.
     /// The fault has been reported; whether the snapshot is there after a restart is unknown.
-    pub fn finish(self) -> io::Result<SnapshotInfo> {
-        self.finish_open().map(|(info, _)| info)
-    }
-
-    /// As [`finish`](Self::finish), and returns a reader of its body, even if newer snapshots have
-    /// replaced the file meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// As [`finish`](Self::finish).
-    pub(crate) fn finish_open(mut self) -> io::Result<(SnapshotInfo, SnapshotReader)> {
+    pub fn finish(mut self) -> io::Result<SnapshotReader> {
         self.info.sha256 = std::mem::take(&mut self.hash).finalize().into();
         let mut trailer = self.info.length.to_be_bytes().to_vec();
         trailer.extend_from_slice(&self.info.sha256);
@@ -304,31 +294,10 @@ impl SnapshotWriter {
         let synced = self.file.flush().and_then(|()| self.file.get_ref().file.sync_all());
         synced.map_err(|e| self.report("sync", e))?;
         let file = self.read_back()?;
-        let reader = SnapshotReader::of(Arc::clone(&file), self.info.length)?;
-        let info = self.snapshots.admit(&self.temporary, self.info.clone(), file)?;
+        let mut reader = SnapshotReader::of(Arc::clone(&file), self.info.clone())?;
+        reader.info = self.snapshots.admit(&self.temporary, reader.info, file)?;
         self.finished = true;
-        Ok((info, reader))
-    }
-
-    /// As [`finish`](Self::finish), for a body received from a peer: refuses one that differs from
-    /// the peer's announcement.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::InvalidData`] if length or hash differ; nothing of it is kept, and it may
-    /// be fetched again. Otherwise as [`finish`](Self::finish).
-    pub fn finish_received(self, length: u64, sha256: [u8; 32]) -> io::Result<SnapshotInfo> {
-        let received: [u8; 32] = self.hash.clone().finalize().into();
-        if (self.info.length, received) != (length, sha256) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!(
-                    "snapshot of {} bytes received, {length} announced, or another hash",
-                    self.info.length
-                ),
-            ));
-        }
-        self.finish()
+        Ok(reader)
     }
 
     /// I30: reads from the disk, not from the page cache, as far as the kernel heeds the advice.
@@ -383,6 +352,21 @@ impl Write for SnapshotWriter {
     }
 }
 
+impl SnapshotDraft for SnapshotWriter {
+    fn is_whole(&self, length: u64, sha256: &[u8]) -> bool {
+        self.info.length == length && self.hash.clone().finalize().as_slice() == sha256
+    }
+
+    fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
+        let (snapshots, purged) = (Arc::clone(&self.snapshots), self.purged);
+        // Built while the disk was slow it may be older than two that came from a leader meanwhile,
+        // and removed already.
+        let kept = (*self).finish()?;
+        snapshots.remove_older(purged)?;
+        Ok(Arc::new(kept))
+    }
+}
+
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         if !self.finished {
@@ -398,34 +382,43 @@ impl std::fmt::Debug for SnapshotWriter {
     }
 }
 
-/// Reads the body of a snapshot, by position or as a stream.
+/// A finished snapshot, open for reading by position. [`BodyReader`](super::BodyReader) reads it as a
+/// stream.
 pub struct SnapshotReader {
+    /// Its head.
+    pub info: SnapshotInfo,
     file: Arc<dyn DiskFile>,
     start: u64,
-    length: u64,
-    position: u64,
 }
 
 impl SnapshotReader {
-    /// A reader of the body, which has `length` bytes, of an open file.
-    fn of(file: Arc<dyn DiskFile>, length: u64) -> io::Result<Self> {
+    /// A reader of an open file.
+    fn of(file: Arc<dyn DiskFile>, info: SnapshotInfo) -> io::Result<Self> {
         let whole = file.length()?;
-        let start = whole.checked_sub(length + TRAILER_BYTES).ok_or_else(cut_off)?;
-        Ok(Self { file, start, length, position: 0 })
+        let start = whole.checked_sub(info.length + TRAILER_BYTES).ok_or_else(cut_off)?;
+        Ok(Self { info, file, start })
+    }
+}
+
+impl KeptSnapshot for SnapshotReader {
+    fn last(&self) -> Option<LogId> {
+        self.info.last
     }
 
-    /// Length of the body.
-    pub fn length(&self) -> u64 {
-        self.length
+    fn meta(&self) -> Bytes {
+        self.info.meta.clone()
     }
 
-    /// At most [`SNAPSHOT_CHUNK`] bytes from `offset`; empty at the end.
-    ///
-    /// # Errors
-    ///
-    /// As from the system; [`io::ErrorKind::UnexpectedEof`] if the file became shorter.
-    pub fn chunk(&self, offset: u64) -> io::Result<Bytes> {
-        let left = self.length.saturating_sub(offset);
+    fn length(&self) -> u64 {
+        self.info.length
+    }
+
+    fn sha256(&self) -> [u8; 32] {
+        self.info.sha256
+    }
+
+    fn chunk(&self, offset: u64) -> io::Result<Bytes> {
+        let left = self.info.length.saturating_sub(offset);
         let size = usize::try_from(left).map_or(SNAPSHOT_CHUNK, |left| left.min(SNAPSHOT_CHUNK));
         let mut bytes = vec![0; size];
         read_exact_at(&*self.file, &mut bytes, self.start.saturating_add(offset))?;
@@ -435,21 +428,7 @@ impl SnapshotReader {
 
 impl std::fmt::Debug for SnapshotReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SnapshotReader").field("length", &self.length).finish_non_exhaustive()
-    }
-}
-
-impl Read for SnapshotReader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.length - self.position).unwrap_or(usize::MAX);
-        let wanted = left.min(buffer.len());
-        let Some(target) = buffer.get_mut(..wanted) else { return Ok(0) };
-        let count = self.file.read_at(target, self.start + self.position)?;
-        if count == 0 && wanted > 0 {
-            return Err(cut_off());
-        }
-        self.position += count as u64;
-        Ok(count)
+        f.debug_struct("SnapshotReader").field("info", &self.info).finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_runtime::{BoxFuture, Clock, Runtime};
+use bytes::Bytes;
+use holdfast_runtime::BoxFuture;
 
 use super::counters::Counters;
 use super::disk::{Disk, SystemDisk};
@@ -14,16 +15,13 @@ use super::disk_watch::{DiskWatch, WatchedDisk};
 use super::error::{OnFault, OpenError, open_error};
 use super::files::create_folders;
 use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
-use super::log_io::LogIo;
-use super::log_store::LogStore;
-use super::log_task::{LogTask, Pace, Step};
+use super::log_store::{LogIo, LogStore};
 use super::mirror::LogMirror;
-use super::recover::{recover, unreadable};
+use super::record::LogId;
+use super::replica_store::{KeptSnapshot, Pace, ReplicaStore, SnapshotDraft, Step};
 use super::sled_log::SledLog;
 use super::sled_open::open_sled;
 use super::snapshot::Snapshots;
-use super::tree::Tree;
-use super::writer::Writer;
 
 /// What a data folder is expected to contain.
 #[derive(Clone)]
@@ -52,27 +50,6 @@ impl std::fmt::Debug for StoreOptions {
     }
 }
 
-/// Opens the log in the given file, or creates it there.
-pub type OpenTree = Box<dyn FnOnce(&Path) -> io::Result<Box<dyn Tree>>>;
-
-/// What a simulated store uses in place of the machine.
-pub struct Ground {
-    /// Its files.
-    pub disk: Arc<dyn Disk>,
-    /// Its log.
-    pub open_tree: OpenTree,
-    /// How long its commits take.
-    pub pace: Pace,
-    /// Runs the task that writes the log.
-    pub runtime: Runtime,
-}
-
-impl std::fmt::Debug for Ground {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ground").finish_non_exhaustive()
-    }
-}
-
 /// An open data folder. Dropping it, and the last reference to its log, waits until everything
 /// queued is durable, and closes it.
 pub struct Store {
@@ -83,7 +60,7 @@ pub struct Store {
     snapshots: Arc<Snapshots>,
     counters: Arc<Counters>,
     /// How long a simulated disk takes for each step.
-    pace: Option<Pace>,
+    pub(super) pace: Option<Pace>,
     watch: DiskWatch,
 }
 
@@ -125,74 +102,6 @@ impl Store {
         })
     }
 
-    /// As [`open`](Self::open), on a simulation's disk. Does not block. No other process may have
-    /// the folder open.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open).
-    pub fn open_simulated(
-        folder: &Path,
-        options: StoreOptions,
-        ground: Ground,
-    ) -> Result<Self, OpenError> {
-        let Ground { disk, open_tree, pace, runtime } = ground;
-        let watch = options.stalls_after.map_or_else(DiskWatch::none, |limit| {
-            DiskWatch::as_a_task(limit, Arc::clone(&options.on_fault), &runtime)
-        });
-        let disk: Arc<dyn Disk> = Arc::new(WatchedDisk { disk, watch: watch.clone() });
-        disk.create_folders(folder).map_err(|e| open_error("create", folder, e))?;
-        let guard = Arc::new(open_guard(&*disk, folder, &options)?);
-        let (writer, mirror) =
-            open_tree_on(&*disk, folder, &guard, open_tree, runtime.clock.clone())?;
-        let counters = writer.counters();
-        let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
-        let log_pace = (Arc::clone(&pace), watch);
-        let store = opened.assemble(options.on_fault, |on_fault| {
-            Ok(Arc::new(LogTask::start(writer, on_fault, log_pace, &runtime)))
-        })?;
-        Ok(Self { pace: Some(pace), ..store })
-    }
-
-    /// Opens only the log of a folder, with purges unchecked: for test suites without snapshots. A
-    /// folder purged like that no longer opens as a [`Store`] (I30).
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open).
-    pub fn open_log_without_snapshots(
-        folder: &Path,
-        options: StoreOptions,
-    ) -> Result<LogStore, OpenError> {
-        let lock = claim_folder(folder, &DiskWatch::none())?;
-        let guard = Arc::new(open_guard(&SystemDisk, folder, &options)?);
-        let (writer, mirror) = open_sled(folder, &guard, lock)?;
-        let io = SledLog::start(writer, options.on_fault, DiskWatch::none())
-            .map_err(|e| open_error("start the writer of", folder, e))?;
-        Ok(LogStore::new(mirror, Arc::new(io)))
-    }
-
-    /// Whether methods block on a disk.
-    pub(crate) fn may_block(&self) -> bool {
-        self.disk.may_block()
-    }
-
-    /// Waits until the simulated disk has done this step; returns at once on a real disk.
-    pub(crate) fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
-        let Some(pace) = &self.pace else { return Box::pin(std::future::ready(())) };
-        let (done, watch) = (pace(step), self.watch.clone());
-        let path = self.folder.join("snapshots");
-        Box::pin(async move {
-            let _watched = watch.enter("write", &path);
-            done.await;
-        })
-    }
-
-    /// The log.
-    pub fn log(&self) -> Arc<LogStore> {
-        Arc::clone(&self.log)
-    }
-
     /// The snapshots.
     pub fn snapshots(&self) -> Arc<Snapshots> {
         Arc::clone(&self.snapshots)
@@ -202,20 +111,32 @@ impl Store {
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
+}
 
-    /// The identity of this node.
-    pub fn identity(&self) -> Identity {
+impl ReplicaStore for Store {
+    fn may_block(&self) -> bool {
+        self.disk.may_block()
+    }
+
+    fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
+        let Some(pace) = &self.pace else { return Box::pin(std::future::ready(())) };
+        let (done, watch) = (pace(step), self.watch.clone());
+        let path = self.folder.join("snapshots");
+        Box::pin(async move {
+            let _watched = watch.enter("write", &path);
+            done.await;
+        })
+    }
+
+    fn log(&self) -> Arc<LogStore> {
+        Arc::clone(&self.log)
+    }
+
+    fn identity(&self) -> Identity {
         self.guard.state().identity
     }
 
-    /// Promises this node to a cluster, durably before it returns. Repeating the same promise
-    /// changes nothing. Blocks for two syncs.
-    ///
-    /// # Errors
-    ///
-    /// [`PromiseError::Taken`] if it is promised to another cluster or incarnation: a promised
-    /// node agrees to nothing else.
-    pub fn promise(
+    fn promise(
         &self,
         cluster: ClusterId,
         incarnation: u64,
@@ -224,49 +145,43 @@ impl Store {
         self.guard.promise(cluster, incarnation, members)
     }
 
-    /// Notes, durably before it returns, that the promised cluster is initialised. Repeating it
-    /// changes nothing. Blocks for two syncs.
-    ///
-    /// # Errors
-    ///
-    /// [`PromiseError::NotPromised`] if there is no promise to build on.
-    pub fn set_initialised(&self) -> Result<(), PromiseError> {
+    fn set_initialised(&self) -> Result<(), PromiseError> {
         self.guard.set_initialised()
     }
 
-    /// Notes the members of the cluster, durably before it returns. Blocks for two syncs.
-    ///
-    /// # Errors
-    ///
-    /// [`PromiseError::NotPromised`] if this node belongs to no cluster.
-    pub fn set_members(&self, members: Vec<Member>) -> Result<(), PromiseError> {
-        self.guard.set_members(members)
+    fn newest_snapshot(&self) -> io::Result<Option<Arc<dyn KeptSnapshot>>> {
+        let Some(newest) = self.snapshots.newest() else { return Ok(None) };
+        Ok(Some(Arc::new(self.snapshots.read(&newest)?)))
     }
 
-    /// Bytes that can still be written on the file system of the data folder. One system call; to
-    /// be compared with the disk reserve every few seconds.
-    ///
-    /// # Errors
-    ///
-    /// As from the system.
-    pub fn free_space(&self) -> io::Result<u64> {
+    fn begin_snapshot(
+        &self,
+        last: Option<LogId>,
+        meta: Bytes,
+    ) -> io::Result<Box<dyn SnapshotDraft>> {
+        let mut writer = self.snapshots.begin(last, meta)?;
+        writer.purged = self.log.purged();
+        Ok(Box::new(writer))
+    }
+
+    fn free_space(&self) -> io::Result<u64> {
         self.disk.free_space(&self.folder)
     }
 }
 
 /// A folder whose guard and log were read.
-struct Opened<'a> {
-    disk: Arc<dyn Disk>,
-    folder: &'a Path,
-    guard: Arc<Guard>,
-    mirror: LogMirror,
-    counters: Arc<Counters>,
-    watch: DiskWatch,
+pub(super) struct Opened<'a> {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: &'a Path,
+    pub(super) guard: Arc<Guard>,
+    pub(super) mirror: LogMirror,
+    pub(super) counters: Arc<Counters>,
+    pub(super) watch: DiskWatch,
 }
 
 impl Opened<'_> {
     /// Reads the snapshots, then starts the writer of the log.
-    fn assemble(
+    pub(super) fn assemble(
         self,
         on_fault: OnFault,
         start: impl FnOnce(OnFault) -> io::Result<Arc<dyn LogIo>>,
@@ -298,34 +213,6 @@ fn watch_thread(folder: &Path, options: &StoreOptions) -> Result<DiskWatch, Open
         .map_err(|e| open_error("start the watchdog of", folder, e))
 }
 
-/// Opens the log as [`open_sled`] does, with another tree in the same place.
-fn open_tree_on(
-    disk: &dyn Disk,
-    folder: &Path,
-    guard: &Arc<Guard>,
-    open_tree: impl FnOnce(&Path) -> io::Result<Box<dyn Tree>>,
-    clock: Arc<dyn Clock>,
-) -> Result<(Writer, LogMirror), OpenError> {
-    let parent = folder.join("sled");
-    let path = parent.join("db");
-    let state = guard.state();
-    let there = disk.exists(&path).map_err(|e| open_error("read", &path, e))?;
-    if state.created && !there {
-        return Err(OpenError::Emptied { path });
-    }
-    if !state.created {
-        disk.remove(&path).map_err(|e| open_error("remove", &path, e))?;
-    }
-    disk.create_folders(&parent).map_err(|e| open_error("create", &parent, e))?;
-    let tree = open_tree(&path).map_err(|e| unreadable(&path, e))?;
-    let recovered = recover(tree, &path, &state, Arc::clone(guard), clock)?;
-    disk.sync_folder(&parent).map_err(|e| open_error("sync", &parent, e))?;
-    if !state.created {
-        guard.set_created().map_err(|f| open_error("write", guard.path(), f.to_io()))?;
-    }
-    Ok(recovered)
-}
-
 /// The lock on a folder: the folder belongs to this process until it is dropped.
 #[derive(Debug)]
 pub(super) struct FolderLock(File);
@@ -339,7 +226,7 @@ impl Drop for FolderLock {
 }
 
 /// Creates the folder if there is none, and locks it for this process.
-fn claim_folder(folder: &Path, watch: &DiskWatch) -> Result<FolderLock, OpenError> {
+pub(super) fn claim_folder(folder: &Path, watch: &DiskWatch) -> Result<FolderLock, OpenError> {
     let _watched = watch.enter("create and lock", folder);
     create_folders(folder).map_err(|e| open_error("create", folder, e))?;
     lock_folder(folder)
@@ -374,7 +261,11 @@ fn lock_folder(folder: &Path) -> Result<FolderLock, OpenError> {
 
 /// The guard of the folder, after a check of the node and cluster it names. Created only if the
 /// folder holds nothing else.
-fn open_guard(disk: &dyn Disk, folder: &Path, options: &StoreOptions) -> Result<Guard, OpenError> {
+pub(super) fn open_guard(
+    disk: &dyn Disk,
+    folder: &Path,
+    options: &StoreOptions,
+) -> Result<Guard, OpenError> {
     let on_fault = Arc::clone(&options.on_fault);
     let Some(guard) = Guard::open(disk, folder, Arc::clone(&on_fault))? else {
         for part in ["sled", "snapshots"] {

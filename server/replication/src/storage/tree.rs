@@ -1,9 +1,20 @@
 //! The storage of the log: keys and values, in sled or in a simulation.
+//!
+//! sled is made durable by our own syncs. Its `flush` writes, but syncs neither metadata nor the device
+//! (measured: 60 of 60 simulated power cuts lost acknowledged keys). So each commit ends with our own
+//! `fdatasync` of sled's one file, through a handle of our own on the same inode (I19).
 
+use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
+
+use super::files::{sync_folder, with_descriptors};
+use super::sled_pool::Idlers;
+use super::store::FolderLock;
 
 /// A key with its new value; `None` removes it.
 pub type Change = (Vec<u8>, Option<Vec<u8>>);
@@ -46,4 +57,124 @@ pub trait Tree: Send + 'static {
     ///
     /// As from the system; what is durable is unknown.
     fn sync(&mut self) -> io::Result<bool>;
+}
+
+/// An open sled.
+pub(super) struct SledTree {
+    pub(super) db: sled::Db,
+    pub(super) tree: sled::Tree,
+    pub(super) idlers: Arc<Idlers>,
+    pub(super) file: DataFile,
+    /// Held as long as sled is open, so that no other process opens it. The last field, so that it
+    /// is dropped last.
+    pub(super) _lock: FolderLock,
+}
+
+impl Tree for SledTree {
+    fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
+        let value = self.tree.get(key).map_err(to_io)?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn scan(&self, prefix: &[u8]) -> Items<'_> {
+        let copied = |entry: sled::Result<(sled::IVec, sled::IVec)>| {
+            let (key, value) = entry.map_err(to_io)?;
+            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+        };
+        Box::new(self.tree.scan_prefix(prefix).map(copied))
+    }
+
+    /// A single change needs no batch to be atomic, and most commits are one group of records. For
+    /// a batch sled writes a separate record before the changes, and waits for the disk for each.
+    fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
+        let underway = self.idlers.underway();
+        let written = if changes.len() > 1 {
+            self.tree.apply_batch(batch_of(changes))
+        } else {
+            match changes.pop() {
+                Some((key, Some(value))) => self.tree.insert(key, value).map(drop),
+                Some((key, None)) => self.tree.remove(key).map(drop),
+                None => Ok(()),
+            }
+        };
+        written.and_then(|()| self.db.flush()).map_err(to_io)?;
+        drop(underway);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<bool> {
+        self.file.sync()
+    }
+}
+
+fn batch_of(changes: Vec<Change>) -> sled::Batch {
+    let mut batch = sled::Batch::default();
+    for (key, value) in changes {
+        match value {
+            Some(value) => batch.insert(key, value),
+            None => batch.remove(key),
+        }
+    }
+    batch
+}
+
+/// Handles on the files that sled writes, for our own syncs.
+pub(super) struct DataFile {
+    path: PathBuf,
+    db: File,
+    blobs: PathBuf,
+    blobs_changed: (i64, i64),
+}
+
+impl DataFile {
+    /// # Errors
+    ///
+    /// As from the system; nothing was changed.
+    pub(super) fn open(sled_folder: &Path) -> io::Result<Self> {
+        let path = sled_folder.join("db");
+        let db = File::open(&path)?;
+        let blobs = sled_folder.join("blobs");
+        let blobs_changed = changed(&blobs)?;
+        Ok(Self { path, db, blobs, blobs_changed })
+    }
+
+    /// Makes what sled has written durable. Returns whether `blobs/` had to be synced.
+    ///
+    /// Values are bounded so that sled keeps them in its file. But sled decides by the size of a
+    /// page, so a check of the folder's time stamp, one system call, backs the bound up.
+    fn sync(&mut self) -> io::Result<bool> {
+        self.db.sync_data()?;
+        let now = changed(&self.blobs)?;
+        if now == self.blobs_changed {
+            return Ok(false);
+        }
+        for entry in with_descriptors(|| fs::read_dir(&self.blobs))? {
+            let path = entry?.path();
+            match with_descriptors(|| File::open(&path)) {
+                Ok(blob) => blob.sync_all()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        sync_folder(&self.blobs)?;
+        self.blobs_changed = now;
+        Ok(true)
+    }
+}
+
+fn changed(folder: &Path) -> io::Result<(i64, i64)> {
+    let metadata = fs::metadata(folder)?;
+    Ok((metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// Returns a system error as it is; of any other only the message remains.
+pub(super) fn to_io(error: sled::Error) -> io::Error {
+    match error {
+        sled::Error::Io(error) => error,
+        other => io::Error::other(other.to_string()),
+    }
 }

@@ -17,7 +17,7 @@ use super::commit_queue::Commit;
 use super::counters::Counters;
 use super::error::Fault;
 use super::guard::Guard;
-use super::log_io::Operation;
+use super::log_store::Operation;
 use super::record::{
     GROUP_BYTES, LogId, Record, StoredVote, decode_group, encode_record, encoded_len, put_log_id,
     put_vote, seal,

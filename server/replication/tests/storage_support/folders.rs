@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use holdfast_replication::storage::{
-    ClusterId, LogId, Member, OpenError, Record, Stage, Store, StoreOptions, StoredVote,
+    ClusterId, KeptSnapshot, LogId, Member, OpenError, Record, ReplicaStore, Stage, Store,
+    StoreOptions, StoredVote,
 };
 use tempfile::TempDir;
 

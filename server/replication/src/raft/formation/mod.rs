@@ -51,12 +51,13 @@ use super::fault::{Fault, FaultSlot};
 use super::handler::Raft;
 use super::machine::off_runtime;
 use super::peers::{Lane, Me, Peer, PeerNetwork};
-use super::store::{FIRST_INCARNATION, ReplicaStore};
 use super::types::Addresses;
 use super::wire::{member_from_wire, member_to_wire};
-use crate::storage::{self, ClusterId, PromiseError};
+use crate::storage::{self, ClusterId, PromiseError, ReplicaStore};
 pub(super) use joining::own_cluster;
 
+/// The incarnation of a new cluster; raised when one is restored from a backup.
+pub(super) const FIRST_INCARNATION: u64 = 0;
 /// How long one member has to answer a request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two rounds of requests.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use holdfast_core::{Batch, Command, Label, ReplicaFault};
 
 use super::cluster::{Cluster, commit, fault_of, open_session, submit};
-use crate::raft::store::ReplicaStore;
+use crate::raft::ReplicaStore;
 use crate::raft::{Fault, MemoryStore};
 use crate::storage::{Record, RecordKind};
 

@@ -7,10 +7,10 @@ use openraft::{RaftLogReader, StorageError};
 use tempfile::TempDir;
 
 use crate::raft::MemoryStore;
+use crate::raft::ReplicaStore;
 use crate::raft::fault::FaultSlot;
 use crate::raft::log::Log;
 use crate::raft::machine::Machine;
-use crate::raft::store::ReplicaStore;
 use crate::raft::types::Types;
 use crate::storage::{LogId, Record, RecordKind, Store, StoreOptions};
 

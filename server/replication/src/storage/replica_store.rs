@@ -7,10 +7,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use holdfast_runtime::BoxFuture;
 
-use crate::storage::{
-    ClusterId, Identity, LogId, LogStore, Member, PromiseError, SnapshotInfo, SnapshotReader,
-    SnapshotWriter, Step, Store,
-};
+use super::guard::{ClusterId, Identity, Member, PromiseError};
+use super::log_store::LogStore;
+use super::record::LogId;
+
+/// The next step of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It writes its changes to the system.
+    Write,
+    /// It makes them durable. Until then a loss of power may take them away.
+    Sync,
+    /// It updates the guard file. Nothing is acknowledged before.
+    Guard,
+}
+
+/// How long a simulated disk takes for a step: the step is done when the future is. A future that
+/// never ends is a disk that hangs.
+pub type Pace = Arc<dyn Fn(Step) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The log, the snapshots and the identity of one replica.
 ///
@@ -33,7 +47,7 @@ pub trait ReplicaStore: Send + Sync + 'static {
     fn identity(&self) -> Identity;
 
     /// Promises this node to an incarnation of a cluster, durably before it returns (DESIGN §7,
-    /// first start).
+    /// first start). Repeating the same promise changes nothing.
     ///
     /// # Errors
     ///
@@ -72,7 +86,8 @@ pub trait ReplicaStore: Send + Sync + 'static {
         meta: Bytes,
     ) -> io::Result<Box<dyn SnapshotDraft>>;
 
-    /// Bytes that can still be written.
+    /// Bytes that can still be written. Quick: to be compared with the disk reserve every few
+    /// seconds.
     ///
     /// # Errors
     ///
@@ -100,6 +115,9 @@ pub trait KeptSnapshot: Send + Sync + fmt::Debug {
 
 /// A snapshot that is being written. It does not count until it is finished.
 pub trait SnapshotDraft: Write + Send {
+    /// Whether its body so far is the one that a peer announced.
+    fn is_whole(&self, length: u64, sha256: &[u8]) -> bool;
+
     /// Makes it durable, reads it back, and lets it count (I30).
     ///
     /// # Errors
@@ -109,14 +127,16 @@ pub trait SnapshotDraft: Write + Send {
 }
 
 /// Reads the body of a snapshot from its beginning.
-pub(super) struct BodyReader {
+#[derive(Debug)]
+pub struct BodyReader {
     snapshot: Arc<dyn KeptSnapshot>,
     chunk: Bytes,
     offset: u64,
 }
 
 impl BodyReader {
-    pub(super) fn new(snapshot: Arc<dyn KeptSnapshot>) -> Self {
+    /// A reader at the beginning.
+    pub fn new(snapshot: Arc<dyn KeptSnapshot>) -> Self {
         Self { snapshot, chunk: Bytes::new(), offset: 0 }
     }
 }
@@ -131,114 +151,5 @@ impl Read for BodyReader {
         let (filled, _) = out.split_at_mut(taken.len());
         filled.copy_from_slice(&taken);
         Ok(taken.len())
-    }
-}
-
-impl ReplicaStore for Store {
-    fn may_block(&self) -> bool {
-        Self::may_block(self)
-    }
-
-    fn pace(&self, step: Step) -> BoxFuture<'static, ()> {
-        Self::pace(self, step)
-    }
-
-    fn log(&self) -> Arc<LogStore> {
-        Self::log(self)
-    }
-
-    fn identity(&self) -> Identity {
-        Self::identity(self)
-    }
-
-    fn promise(
-        &self,
-        cluster: ClusterId,
-        incarnation: u64,
-        members: Vec<Member>,
-    ) -> Result<(), PromiseError> {
-        Self::promise(self, cluster, incarnation, members)
-    }
-
-    fn set_initialised(&self) -> Result<(), PromiseError> {
-        Self::set_initialised(self)
-    }
-
-    fn newest_snapshot(&self) -> io::Result<Option<Arc<dyn KeptSnapshot>>> {
-        let snapshots = self.snapshots();
-        let Some(info) = snapshots.newest() else { return Ok(None) };
-        let reader = snapshots.read(&info)?;
-        Ok(Some(Arc::new(SnapshotOnDisk { info, reader })))
-    }
-
-    fn begin_snapshot(
-        &self,
-        last: Option<LogId>,
-        meta: Bytes,
-    ) -> io::Result<Box<dyn SnapshotDraft>> {
-        let snapshots = self.snapshots();
-        let writer = snapshots.begin(last, meta)?;
-        Ok(Box::new(DraftOnDisk { writer, snapshots, purged: self.log().purged() }))
-    }
-
-    fn free_space(&self) -> io::Result<u64> {
-        Self::free_space(self)
-    }
-}
-
-/// The incarnation of a new cluster; raised when one is restored from a backup.
-pub(super) const FIRST_INCARNATION: u64 = 0;
-
-#[derive(Debug)]
-struct SnapshotOnDisk {
-    info: SnapshotInfo,
-    reader: SnapshotReader,
-}
-
-impl KeptSnapshot for SnapshotOnDisk {
-    fn last(&self) -> Option<LogId> {
-        self.info.last
-    }
-
-    fn meta(&self) -> Bytes {
-        self.info.meta.clone()
-    }
-
-    fn length(&self) -> u64 {
-        self.info.length
-    }
-
-    fn sha256(&self) -> [u8; 32] {
-        self.info.sha256
-    }
-
-    fn chunk(&self, offset: u64) -> io::Result<Bytes> {
-        self.reader.chunk(offset)
-    }
-}
-
-struct DraftOnDisk {
-    writer: SnapshotWriter,
-    snapshots: Arc<crate::storage::Snapshots>,
-    purged: Option<LogId>,
-}
-
-impl Write for DraftOnDisk {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
-    }
-}
-
-impl SnapshotDraft for DraftOnDisk {
-    fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
-        // Built while the disk was slow it may be older than two that came from a leader meanwhile,
-        // and removed already.
-        let (info, reader) = self.writer.finish_open()?;
-        self.snapshots.remove_older(self.purged)?;
-        Ok(Arc::new(SnapshotOnDisk { info, reader }))
     }
 }
