@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_server::raft::{Fault as NodeFault, MembershipError, Replica};
+use holdfast_server::raft::{
+    Change as MemberChange, Fault as NodeFault, Members, MembershipError, Replica,
+};
 
 use super::fault::{Damage, Who};
 use super::stage::{Stage, lock};
@@ -145,8 +147,9 @@ impl Stage<'_> {
 
     /// The leader hands leadership over to a voter that has caught up.
     pub(super) async fn transfer(&self) -> Option<()> {
-        let asked =
-            self.world.ask_leader(|leader| async move { leader.transfer_leader(None).await });
+        let asked = self.world.ask_leader(|leader| async move {
+            leader.change(MemberChange::TransferLeader { to: None }).await
+        });
         let wait = self.runtime.timeout(CHANGE_WITHIN, asked);
         wait.await.ok()??.ok()
     }
@@ -252,9 +255,9 @@ pub(super) async fn until_made(world: &World<'_>, change: Change) -> bool {
 pub(super) async fn ask(world: &World<'_>, change: Change) -> Option<Result<(), MembershipError>> {
     let asked = world.ask_leader(|leader: Arc<Replica>| async move {
         match change {
-            Change::Add(id) => leader.add_learner(member(id)).await,
-            Change::Promote(id) => leader.promote(id).await,
-            Change::Remove(id) => leader.remove(id).await,
+            Change::Add(id) => leader.change(MemberChange::AddLearner(member(id))).await,
+            Change::Promote(id) => leader.change(MemberChange::Promote { node_id: id }).await,
+            Change::Remove(id) => leader.change(MemberChange::Remove { node_id: id }).await,
         }
     });
     asked.await

@@ -16,6 +16,7 @@
 
 use std::time::Duration;
 
+use holdfast_server::raft::{Change as MemberChange, Members};
 use serde::{Deserialize, Serialize};
 
 use super::fault::{Fault, Shape, Who};
@@ -249,8 +250,9 @@ impl<'a> Stage<'a> {
                 self.runtime.sleep(LOOK_EVERY).await;
             }
         };
-        let asked =
-            self.world.ask_leader(move |leader| async move { leader.promote(joined).await });
+        let asked = self.world.ask_leader(move |leader| async move {
+            leader.change(MemberChange::Promote { node_id: joined }).await
+        });
         holdfast_runtime::select! {
             () = in_force => replica.status().last_log,
             _ = asked => None,

@@ -12,7 +12,7 @@ use holdfast_core::SessionView;
 use holdfast_runtime::simulated::Machine;
 use holdfast_runtime::{Instant, Runtime};
 use holdfast_server::consensus::Consensus as _;
-use holdfast_server::raft::ReplicaConfig;
+use holdfast_server::raft::{Members, ReplicaConfig};
 use holdfast_server::session::SessionSettings;
 
 use super::byzantine_client::ByzantineClient;

@@ -12,7 +12,7 @@ use holdfast_core::{Command, Label};
 use holdfast_runtime::simulated::Machine;
 use holdfast_server::consensus::{Committed, Consensus as _};
 use holdfast_server::error::ProposeError;
-use holdfast_server::raft::{Replica, ReplicaConfig};
+use holdfast_server::raft::{Change, Members, Replica, ReplicaConfig};
 use holdfast_tests::sim::{
     Crash, Damage, Ended, Hold, Host, Link, Part, Settings, Trace, World, apart, member, one_way,
 };
@@ -73,7 +73,8 @@ async fn take(world: &World<'_>, number: u64, name: &'static str) -> (Guard, Cli
 
 /// Adds a node that waits to be added.
 async fn add(world: &World<'_>, id: u64) {
-    let added = world.ask_leader(|replica| async move { replica.add_learner(member(id)).await });
+    let added = world
+        .ask_leader(|replica| async move { replica.change(Change::AddLearner(member(id))).await });
     added.await.unwrap().unwrap();
 }
 
@@ -501,7 +502,9 @@ fn a_new_node_is_added_promoted_and_votes() {
         add(world, id).await;
         seconds(world, 5).await;
         world
-            .ask_leader(|replica| async move { replica.promote(id).await })
+            .ask_leader(
+                |replica| async move { replica.change(Change::Promote { node_id: id }).await },
+            )
             .await
             .unwrap()
             .unwrap();
@@ -546,7 +549,11 @@ fn a_leader_that_is_removed_leaves_no_outcome_unknown_and_nobody_waits_for_an_el
             let goes = async {
                 seconds(world, 1).await;
                 while world.ended(old).is_none() {
-                    world.ask_leader(move |leader| async move { leader.remove(old).await }).await;
+                    world
+                        .ask_leader(move |leader| async move {
+                            leader.change(Change::Remove { node_id: old }).await
+                        })
+                        .await;
                     world.runtime().sleep(Duration::from_millis(10)).await;
                 }
             };

@@ -29,19 +29,24 @@ pub struct Member {
 /// A change of the members, or of the leader, requested by an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Adds a member that does not vote.
+    /// Adds a member as a learner: it gets a snapshot, then the log, and does not vote. The node must
+    /// run and wait for it (`join` in its settings). Done when the entry is applied here; the learner
+    /// catches up in the background.
     AddLearner(Member),
-    /// Makes a learner a voter.
+    /// Makes a learner that has nearly caught up a voter.
     Promote {
         /// The learner.
         node_id: u64,
     },
-    /// Removes a member; its id is never used again.
+    /// Removes a member for ever: its id is never used again. A leader that is asked to remove itself
+    /// hands leadership over and answers [`MembershipError::NotLeader`]: the next leader removes it.
     Remove {
         /// The member.
         node_id: u64,
     },
-    /// Hands leadership over.
+    /// Hands leadership over, and waits until the new leader leads. Meanwhile commands are refused as by
+    /// a node that does not lead, for no longer than an election takes. [`MembershipError::NotLeader`]
+    /// also if another node than intended leads now.
     TransferLeader {
         /// The new leader; `None`: any voter that has caught up.
         to: Option<u64>,

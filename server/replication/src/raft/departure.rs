@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_proto::v1 as proto;
 use holdfast_runtime::Runtime;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
@@ -20,20 +19,18 @@ use super::fault::{Fault, FaultSlot};
 use super::formation::own_cluster;
 use super::handler::{LeaderContact, Raft};
 use super::machine::Replicated;
-use super::peers::{Lane, Me, PeerNetwork};
+use super::peers::Peers;
 use crate::consensus::Role;
 
 /// Time between two checks.
 const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Departure {
-    pub(super) me: Arc<Me>,
     pub(super) raft: Raft,
     pub(super) shared: Arc<Replicated>,
     pub(super) role: watch::Receiver<Role>,
     pub(super) contact: Arc<LeaderContact>,
-    pub(super) peers: Arc<dyn PeerNetwork>,
-    pub(super) configured: Arc<[Member]>,
+    pub(super) peers: Peers,
     pub(super) faults: FaultSlot,
     pub(super) runtime: Runtime,
     /// A leader that is silent for longer may have stopped sending to this node.
@@ -46,7 +43,7 @@ impl Departure {
         loop {
             self.runtime.sleep(EVERY).await;
             if let Some(told_by) = self.removed_by_whose_word().await {
-                self.faults.report(Fault::Removed { node_id: self.me.node_id, told_by });
+                self.faults.report(Fault::Removed { node_id: self.peers.me.node_id, told_by });
                 return;
             }
         }
@@ -57,21 +54,17 @@ impl Departure {
         if self.role.borrow().tenure().is_some() {
             return None;
         }
-        let own = self.me.node_id;
+        let own = self.peers.me.node_id;
         if self.shared.roll().is_spent(own) {
             return Some(own);
         }
-        let cluster = self.me.cluster()?;
+        let cluster = self.peers.me.cluster()?;
         let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
         if self.contact.millis_since().is_some_and(|silent| silent <= patience) {
             return None;
         }
         for member in self.others() {
-            let peer = self.peers.peer(&member, Lane::Control);
-            let request = proto::HelloRequest { from_node: own };
-            let Ok(Ok(hello)) = self.runtime.timeout(EVERY, peer.hello(request)).await else {
-                continue;
-            };
+            let Ok(hello) = self.peers.hello(&member, EVERY).await else { continue };
             if hello.removed && own_cluster(&hello, cluster) {
                 return Some(member.node_id);
             }
@@ -81,14 +74,14 @@ impl Departure {
 
     /// All nodes that may know: the members in this node's log, and those in its settings.
     fn others(&self) -> Vec<Member> {
-        let mut others: Vec<Member> = self.configured.to_vec();
+        let mut others: Vec<Member> = self.peers.configured.to_vec();
         let metrics = self.raft.server_metrics();
         for (id, node) in metrics.borrow_watched().membership_config.nodes() {
             if !others.iter().any(|known| known.node_id == *id) {
                 others.push(node.member(*id));
             }
         }
-        others.retain(|member| member.node_id != self.me.node_id);
+        others.retain(|member| member.node_id != self.peers.me.node_id);
         others
     }
 }

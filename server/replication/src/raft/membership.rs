@@ -31,11 +31,11 @@ use super::formation::own_cluster;
 use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
 use super::machine::Replicated;
-use super::peers::{Heard, Lane, Me, PeerNetwork};
+use super::peers::{Heard, Peers};
 use super::types::{Addresses, CommittedLeaderId, LogId, StoredMembership, Types};
 use super::wire::member_to_wire;
 use crate::consensus::{LeaderHint, Role};
-use crate::members::{MEMBERS_MAX, Member, MembershipError, MembershipRefusal};
+use crate::members::{Change, MEMBERS_MAX, Member, MembershipError, MembershipRefusal};
 
 /// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
 /// wait for it, so it must be able to catch up within a heartbeat or two.
@@ -54,14 +54,12 @@ type Answer = Result<(), MembershipError>;
 pub(super) struct Changes {
     pub(super) node_id: u64,
     pub(super) raft: Raft,
-    pub(super) me: Arc<Me>,
     pub(super) heard: Arc<Heard>,
     pub(super) shared: Arc<Replicated>,
     pub(super) role: watch::Receiver<Role>,
     pub(super) confirmer: Arc<Confirmer>,
     pub(super) hand_over: HandOver,
-    pub(super) peers: Arc<dyn PeerNetwork>,
-    pub(super) configured: Arc<[Member]>,
+    pub(super) peers: Peers,
     pub(super) runtime: Runtime,
     /// How long a caller waits for the outcome.
     pub(super) deadline: Duration,
@@ -95,8 +93,8 @@ impl View {
 }
 
 impl Changes {
-    /// See [`Replica::add_learner`](super::Replica::add_learner).
-    pub(super) async fn add_learner(self: Arc<Self>, member: Member) -> Answer {
+    /// See [`Change::AddLearner`].
+    async fn add_learner(&self, member: Member) -> Answer {
         // Refuses what is impossible before it calls the new node, which may not even run.
         self.check_new(&member, &self.view()?)?;
         let hello = self.introduced(&member).await?;
@@ -116,7 +114,7 @@ impl Changes {
     fn check_new(&self, member: &Member, view: &View) -> Result<bool, MembershipRefusal> {
         let node_id = member.node_id;
         match view.member(node_id) {
-            Ok(known) if known == *member || self.as_configured(known.clone()) == *member => {
+            Ok(known) if known == *member || self.peers.as_configured(known.clone()) == *member => {
                 return Ok(false);
             }
             Ok(known) => return Err(MembershipRefusal::OtherAddresses { member: known }),
@@ -129,7 +127,7 @@ impl Changes {
             return Err(MembershipRefusal::TooManyMembers { limit: MEMBERS_MAX });
         }
         let wanted = [&member.advertise, &member.peer_advertise];
-        for other in view.members().map(|other| self.as_configured(other)) {
+        for other in view.members().map(|other| self.peers.as_configured(other)) {
             let theirs = [&other.advertise, &other.peer_advertise];
             if let Some(address) = wanted.into_iter().find(|address| theirs.contains(address)) {
                 let (address, node_id) = (address.clone(), other.node_id);
@@ -144,13 +142,7 @@ impl Changes {
         let Member { node_id, peer_advertise: address, .. } = member.clone();
         let not_reached =
             |why: String| MembershipRefusal::NotReached { node_id, address: address.clone(), why };
-        let request = proto::HelloRequest { from_node: self.node_id };
-        let answer = self.peers.peer(member, Lane::Control).hello(request);
-        let hello = match self.runtime.timeout(ANSWER_WITHIN, answer).await {
-            Ok(Ok(hello)) => hello,
-            Ok(Err(error)) => return Err(not_reached(error.to_string())),
-            Err(elapsed) => return Err(not_reached(elapsed.to_string())),
-        };
+        let hello = self.peers.hello(member, ANSWER_WITHIN).await.map_err(not_reached)?;
         if hello.node_id != node_id {
             return Err(not_reached(format!("node {} answers there", hello.node_id)));
         }
@@ -166,13 +158,14 @@ impl Changes {
     async fn invite(&self, member: &Member, hello: &proto::HelloResponse, view: &View) -> Answer {
         let node_id = member.node_id;
         let refused = |why: String| MembershipRefusal::DoesNotJoin { node_id, why };
-        let Some((cluster, incarnation)) = self.me.cluster() else {
+        let Some((cluster, incarnation)) = self.peers.me.cluster() else {
             return Err(refused("this node belongs to no cluster yet".to_owned()).into());
         };
         if hello.cluster_id.is_some() && own_cluster(hello, (cluster, incarnation)) {
             return Ok(());
         }
-        let members = view.members().map(|other| self.as_configured(other)).chain([member.clone()]);
+        let members =
+            view.members().map(|other| self.peers.as_configured(other)).chain([member.clone()]);
         let request = proto::PromiseRequest {
             cluster_id: Bytes::copy_from_slice(&cluster.0),
             from_node: self.node_id,
@@ -181,7 +174,7 @@ impl Changes {
             incarnation,
             start_id: Some(hello.start_id.clone()),
         };
-        let answer = self.peers.peer(member, Lane::Control).promise(request);
+        let answer = self.peers.control(member).promise(request);
         match self.runtime.timeout(ANSWER_WITHIN * 2, answer).await {
             Ok(Ok(response)) if response.promised => Ok(()),
             Ok(Ok(response)) => Err(refused(response.refusal).into()),
@@ -190,8 +183,8 @@ impl Changes {
         }
     }
 
-    /// See [`Replica::promote`](super::Replica::promote).
-    pub(super) async fn promote(self: Arc<Self>, node_id: u64) -> Answer {
+    /// See [`Change::Promote`].
+    async fn promote(&self, node_id: u64) -> Answer {
         let view = self.confirmed_view().await?;
         view.member(node_id)?;
         let mut voters = view.voters();
@@ -210,8 +203,8 @@ impl Changes {
         self.write(ChangeMembers::AddVoterIds([node_id].into()), &view).await
     }
 
-    /// See [`Replica::remove`](super::Replica::remove).
-    pub(super) async fn remove(self: Arc<Self>, node_id: u64) -> Answer {
+    /// See [`Change::Remove`].
+    async fn remove(&self, node_id: u64) -> Answer {
         let view = self.confirmed_view().await?;
         if view.member(node_id).is_err() && node_id <= view.highest_id {
             return Ok(());
@@ -235,8 +228,8 @@ impl Changes {
         self.write(ChangeMembers::RemoveVoters([node_id].into()), &view).await
     }
 
-    /// See [`Replica::transfer_leader`](super::Replica::transfer_leader).
-    pub(super) async fn transfer_leader(self: Arc<Self>, to: Option<u64>) -> Answer {
+    /// See [`Change::TransferLeader`].
+    async fn transfer_leader(&self, to: Option<u64>) -> Answer {
         let view = self.confirmed_view().await?;
         let voters = view.voters();
         match to {
@@ -361,11 +354,6 @@ impl Changes {
         behind(last).saturating_sub(behind(self.matched(node_id)))
     }
 
-    pub(super) fn as_configured(&self, member: Member) -> Member {
-        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
-        configured.cloned().unwrap_or(member)
-    }
-
     /// Appends the change, if the members are still those of `view`, and waits until it is applied.
     /// A change of voters takes two entries.
     async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
@@ -422,15 +410,18 @@ impl Changes {
     }
 
     /// Runs a change to its end even if its caller is gone. The caller waits for a limited time.
-    pub(super) async fn run<F>(self: &Arc<Self>, change: impl FnOnce(Arc<Self>) -> F) -> Answer
-    where
-        F: Future<Output = Answer> + Send + 'static,
-    {
+    pub(super) async fn run(self: &Arc<Self>, change: Change) -> Answer {
         let (tell, told) = oneshot::channel();
-        let change = change(Arc::clone(self));
+        let changes = Arc::clone(self);
         let finish = async move {
+            let answer = match change {
+                Change::AddLearner(member) => changes.add_learner(member).await,
+                Change::Promote { node_id } => changes.promote(node_id).await,
+                Change::Remove { node_id } => changes.remove(node_id).await,
+                Change::TransferLeader { to } => changes.transfer_leader(to).await,
+            };
             // The caller is gone; the change stands all the same.
-            let _ = tell.send(change.await);
+            let _ = tell.send(answer);
         };
         self.runtime.spawn("raft-change", finish).detach();
         match self.runtime.timeout(self.deadline, told).await {

@@ -15,14 +15,14 @@ impl Changes {
         let membership = &metrics.membership_config;
         let votes: Vec<u64> = membership.voter_ids().collect();
         let members = membership.nodes().map(|(id, node)| {
-            let member = self.as_configured(node.member(*id));
+            let member = self.peers.as_configured(node.member(*id));
             self.member_status(member, votes.contains(id))
         });
         let quorum = metrics.last_quorum_acked.as_ref().map(|acked| millis(acked.elapsed()));
         let alone = votes == [self.node_id];
         let unsettled = metrics.committed_membership_config != metrics.membership_config;
         Ok(ClusterStatus {
-            cluster: self.me.cluster().map(|(cluster, _)| cluster),
+            cluster: self.peers.me.cluster().map(|(cluster, _)| cluster),
             leader: self.node_id,
             term: tenure.get(),
             millis_since_quorum: if alone { Some(0) } else { quorum },

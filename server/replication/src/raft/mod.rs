@@ -59,7 +59,9 @@ mod tenure;
 mod types;
 mod wire;
 
-pub use crate::members::{ClusterStatus, Member, MemberStatus, MembershipError, MembershipRefusal};
+pub use crate::members::{
+    Change, ClusterStatus, Member, MemberStatus, Members, MembershipError, MembershipRefusal,
+};
 pub use crate::storage::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 pub use fault::Fault;
 pub use formation::Forming;

@@ -24,11 +24,10 @@ use openraft::raft::{
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
-use super::Member;
 use super::commit_news;
 use super::machine::{SnapshotData, off_runtime, stored_meta};
 use super::metrics::ReplicationMetrics;
-use super::peers::{Heard, Lane, Me, Peer, PeerError, PeerNetwork};
+use super::peers::{Heard, Lane, Peer, PeerError, Peers};
 use super::sending::{Floor, Sending};
 use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
@@ -38,13 +37,10 @@ type Failure = RPCError<Types>;
 type AppendAnswer = Result<StreamAppendResult<Types>, Failure>;
 
 /// Makes the links to other members.
+#[derive(Clone)]
 pub(super) struct Network {
-    pub(super) peers: Arc<dyn PeerNetwork>,
-    pub(super) me: Arc<Me>,
+    pub(super) peers: Peers,
     pub(super) heard: Arc<Heard>,
-    /// The members as configured. Where their addresses differ from those in the log, an operator
-    /// moved a node.
-    pub(super) configured: Arc<[Member]>,
     pub(super) may_block: bool,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sending: Arc<Sending>,
@@ -55,20 +51,13 @@ pub(super) struct Network {
 
 impl Network {
     fn link(&self, target: u64, node: &Addresses, lane: Lane) -> Link {
-        let configured = self.configured.iter().find(|member| member.node_id == target);
-        let member = configured.cloned().unwrap_or_else(|| node.member(target));
+        let member = self.peers.as_configured(node.member(target));
         Link {
-            peer: self.peers.peer(&member, lane),
-            control: self.peers.peer(&member, Lane::Control),
+            peer: self.peers.network.peer(&member, lane),
+            control: self.peers.control(&member),
             lane,
             target,
-            me: Arc::clone(&self.me),
-            heard: Arc::clone(&self.heard),
-            may_block: self.may_block,
-            clock: Arc::clone(&self.clock),
-            sending: Arc::clone(&self.sending),
-            stalls_after: self.stalls_after,
-            metrics: self.metrics.clone(),
+            network: self.clone(),
         }
     }
 }
@@ -96,18 +85,12 @@ pub(super) struct Link {
     control: Arc<dyn Peer>,
     lane: Lane,
     target: u64,
-    me: Arc<Me>,
-    heard: Arc<Heard>,
-    may_block: bool,
-    clock: Arc<dyn Clock>,
-    sending: Arc<Sending>,
-    stalls_after: Duration,
-    metrics: ReplicationMetrics,
+    network: Network,
 }
 
 impl Link {
     fn header(&self) -> proto::PeerHeader {
-        self.me.header(self.target)
+        self.network.peers.me.header(self.target)
     }
 
     /// Reads one answer and stores the member's report of its disk.
@@ -130,7 +113,7 @@ impl Link {
             let without_prev = request.prev_log_id.is_none();
             let message = wire::append_to_wire(&request, Some(self.header()));
             let response = self.peer.append(message).await;
-            let result = Self::answer(&self.heard, self.target, response)?;
+            let result = Self::answer(&self.network.heard, self.target, response)?;
             match result {
                 // openraft assumes that nothing conflicts with the empty log.
                 Err(StreamAppendError::Conflict(_)) if without_prev => {
@@ -150,7 +133,7 @@ impl Link {
         // retried at once, for ever.
         let Some(first) = requests.next().await else { return Ok(stream::empty().boxed()) };
         let matched = first.prev_log_id.map(|id| id.index);
-        let mut floor = self.sending.floor();
+        let mut floor = self.network.sending.floor();
         // A request without entries needs nothing of the log: news of a commit goes out also while a
         // snapshot is being sent.
         if floor.is_above(matched) && !first.entries.is_empty() {
@@ -158,14 +141,15 @@ impl Link {
         }
         let first = wire::append_to_wire(&first, Some(self.header()));
         let has_entries = |request: &AppendEntriesRequest<Types>| !request.entries.is_empty();
-        let later = commit_news::with_next_entry(requests, has_entries, Arc::clone(&self.clock));
+        let later =
+            commit_news::with_next_entry(requests, has_entries, Arc::clone(&self.network.clock));
         let later = later.map(|request| wire::append_to_wire(&request, None));
         let messages = stream::once(std::future::ready(first)).chain(later).boxed();
         let opened = holdfast_runtime::select! {
             opened = self.peer.stream_append(messages) => opened,
             () = floor.raised_above(matched) => return Err(self.cut_off()),
         };
-        let (heard, target) = (Arc::clone(&self.heard), self.target);
+        let (heard, target) = (Arc::clone(&self.network.heard), self.target);
         let responses = opened.map_err(|e| failure(&e))?;
         let answers = responses.map(move |response| Self::answer(&heard, target, response));
         Ok(while_kept(answers.boxed(), floor, matched, || self.cut_off()))
@@ -173,7 +157,7 @@ impl Link {
 
     /// Makes openraft send a snapshot: it does so once the log that the member needs is purged.
     fn cut_off(&self) -> Failure {
-        self.metrics.followers_cut_off.inc();
+        self.network.metrics.followers_cut_off.inc();
         let target = self.target;
         tracing::warn!(target, "a member is too far behind for the log and gets a snapshot");
         let why = "it is behind what is kept of the log (max_log_bytes), and gets a snapshot";
@@ -287,17 +271,17 @@ impl NetSnapshot<Types> for Link {
             sha256: kept.sha256().to_vec().into(),
         };
         let upto = kept.last().map_or(0, |last| last.index);
-        let underway = self.sending.begin(self.target, upto);
-        self.metrics.snapshots_sent.inc();
-        let progress = Arc::new(Progress::new(&*self.clock, kept.length()));
-        let (noted, clock) = (Arc::clone(&progress), Arc::clone(&self.clock));
-        let body =
-            chunks(head, kept, self.may_block).inspect(move |chunk| noted.note(&*clock, chunk));
+        let underway = self.network.sending.begin(self.target, upto);
+        self.network.metrics.snapshots_sent.inc();
+        let progress = Arc::new(Progress::new(&*self.network.clock, kept.length()));
+        let (noted, clock) = (Arc::clone(&progress), Arc::clone(&self.network.clock));
+        let body = chunks(head, kept, self.network.may_block)
+            .inspect(move |chunk| noted.note(&*clock, chunk));
         let sending = self.peer.install_snapshot(body.boxed());
         pin_mut!(cancel);
         holdfast_runtime::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            () = progress.stalled(&*self.clock, self.stalls_after) => {
+            () = progress.stalled(&*self.network.clock, self.network.stalls_after) => {
                 let why = "a snapshot on its way to it makes no progress";
                 Err(failure(&PeerError::Unreachable(why.to_owned())).into())
             }

@@ -1,16 +1,16 @@
 //! How members reach each other: a small trait, implemented by gRPC and by a simulator's network.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use holdfast_core::VersionGate;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_runtime::BoxFuture;
-
-use std::collections::BTreeMap;
+use holdfast_runtime::{BoxFuture, Runtime};
 
 use super::Member;
 use super::relief::DiskHealth;
@@ -108,6 +108,47 @@ impl Lane {
 pub trait PeerNetwork: Send + Sync + 'static {
     /// A connection to `member`, whether or not it is reachable.
     fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer>;
+}
+
+/// The other members, as this node reaches them. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Peers {
+    pub(super) me: Arc<Me>,
+    pub(super) network: Arc<dyn PeerNetwork>,
+    /// The members as configured, by node id.
+    pub(super) configured: Arc<[Member]>,
+    pub(super) runtime: Runtime,
+}
+
+impl Peers {
+    /// The member with its configured addresses, if it has any. Where they differ from those in the log,
+    /// an operator moved the node.
+    pub(super) fn as_configured(&self, member: Member) -> Member {
+        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
+        configured.cloned().unwrap_or(member)
+    }
+
+    /// The connection for calls that are small and urgent.
+    pub(super) fn control(&self, member: &Member) -> Arc<dyn Peer> {
+        self.network.peer(member, Lane::Control)
+    }
+
+    /// Asks a member for its own state; another node may answer at its address.
+    ///
+    /// # Errors
+    ///
+    /// Why no answer came `within` that time.
+    pub(super) async fn hello(
+        &self,
+        member: &Member,
+        within: Duration,
+    ) -> Result<proto::HelloResponse, String> {
+        let request = proto::HelloRequest { from_node: self.me.node_id };
+        match self.runtime.timeout(within, self.control(member).hello(request)).await {
+            Ok(answer) => answer.map_err(|error| error.to_string()),
+            Err(elapsed) => Err(elapsed.to_string()),
+        }
+    }
 }
 
 /// The identity that this node presents to its peers.

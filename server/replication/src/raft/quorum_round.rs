@@ -26,7 +26,6 @@
 //! answer to the second copy.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -38,7 +37,7 @@ use openraft::raft::AppendEntriesRequest;
 
 use super::Member;
 use super::handler::Raft;
-use super::peers::{Lane, Me, PeerError, PeerNetwork};
+use super::peers::{PeerError, Peers};
 use super::types::{LogId, Types, Vote};
 use super::wire;
 
@@ -52,12 +51,8 @@ const ASKED_PER_ROUND: u32 = 5;
 
 /// Runs quorum rounds among the voters.
 pub(super) struct QuorumRound {
-    me: Arc<Me>,
     raft: Raft,
-    peers: Arc<dyn PeerNetwork>,
-    /// As of [`Network`](super::network::Network): an address that differs from the one in the log
-    /// is that of a node that was moved.
-    configured: Arc<[Member]>,
+    peers: Peers,
     runtime: Runtime,
     /// Time between two calls to a member that has not answered: a call may be lost.
     ask_again: Duration,
@@ -84,15 +79,8 @@ struct Standing {
 
 impl QuorumRound {
     /// Rounds that their caller gives up `deadline` after they began.
-    pub(super) fn new(
-        me: Arc<Me>,
-        raft: Raft,
-        peers: Arc<dyn PeerNetwork>,
-        configured: Arc<[Member]>,
-        runtime: Runtime,
-        deadline: Duration,
-    ) -> Self {
-        Self { me, raft, peers, configured, runtime, ask_again: deadline / ASKED_PER_ROUND }
+    pub(super) fn new(raft: Raft, peers: Peers, runtime: Runtime, deadline: Duration) -> Self {
+        Self { raft, peers, runtime, ask_again: deadline / ASKED_PER_ROUND }
     }
 
     /// Ends when a majority of the voters, of both sets of them while the members change, has
@@ -110,13 +98,11 @@ impl QuorumRound {
     ) -> Result<Option<LogId>, RoundError> {
         // The question goes to openraft's core, not to its metrics: those may lag behind a vote
         // that this node has given to another. With one voter this is the whole round.
-        let (node_id, configured) = (self.me.node_id, Arc::clone(&self.configured));
-        let standing = self
-            .raft
-            .with_raft_state(move |state| Standing::of(state, node_id, tenure, &configured));
+        let peers = self.peers.clone();
+        let standing = self.raft.with_raft_state(move |state| Standing::of(state, tenure, &peers));
         let standing = standing.await.map_err(|_| RoundError::Stopped)?;
         let standing = standing.ok_or(RoundError::NotLeader)?;
-        let mut accepted = BTreeSet::from([node_id]);
+        let mut accepted = BTreeSet::from([self.peers.me.node_id]);
         while !is_quorum(&standing.configs, &accepted) {
             for member in &standing.others {
                 if !accepted.contains(&member.node_id) {
@@ -142,19 +128,15 @@ impl QuorumRound {
             leader_commit: None,
         };
         let member_id = member.node_id;
-        let message = wire::append_to_wire(&request, Some(self.me.header(member_id)));
-        let answer = self.peers.peer(member, Lane::Control).append(message);
+        let message = wire::append_to_wire(&request, Some(self.peers.me.header(member_id)));
+        let answer = self.peers.control(member).append(message);
         Box::pin(async move { (member_id, accepts(answer.await)) })
     }
 }
 
 impl Standing {
-    fn of(
-        state: &RaftState<Types>,
-        node_id: u64,
-        tenure: Tenure,
-        configured: &[Member],
-    ) -> Option<Self> {
+    fn of(state: &RaftState<Types>, tenure: Tenure, peers: &Peers) -> Option<Self> {
+        let node_id = peers.me.node_id;
         let vote = *state.vote_ref();
         let leads = vote.committed
             && vote.leader_id.voted_for == node_id
@@ -165,11 +147,10 @@ impl Standing {
         let membership = state.membership_state.effective();
         let configs = membership.get_joint_config().clone();
         let voters: BTreeSet<u64> = configs.iter().flatten().copied().collect();
-        let as_configured = |id: u64| configured.iter().find(|known| known.node_id == id).cloned();
         let others = membership
             .nodes()
             .filter(|(id, _)| **id != node_id && voters.contains(*id))
-            .map(|(id, node)| as_configured(*id).unwrap_or_else(|| node.member(*id)))
+            .map(|(id, node)| peers.as_configured(node.member(*id)))
             .collect();
         Some(Self { vote, committed: state.local_committed().copied(), configs, others })
     }

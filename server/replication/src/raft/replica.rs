@@ -28,7 +28,7 @@ use super::machine::{Machine, Replicated, off_runtime};
 use super::membership::Changes;
 use super::metrics::{ReplicationMetrics, Stopwatch};
 use super::network::Network;
-use super::peers::{Heard, Me, Peer, PeerNetwork};
+use super::peers::{Heard, Me, Peer, PeerNetwork, Peers};
 use super::proposer::{Policy, Proposer, Settings};
 use super::quorum_round::QuorumRound;
 use super::sending::Sending;
@@ -233,14 +233,13 @@ pub struct ReplicaStatus {
 pub struct Replica {
     node_id: u64,
     raft: Raft,
-    me: Arc<Me>,
+    peers: Peers,
     shared: Arc<Replicated>,
     role: watch::Receiver<Role>,
     proposer: Arc<Proposer>,
     confirmer: Arc<Confirmer>,
     handler: Handler,
     changes: Arc<Changes>,
-    configured: Arc<[Member]>,
     forming: watch::Receiver<Forming>,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
@@ -269,17 +268,20 @@ impl Replica {
             Stopwatch { clock: Arc::clone(&runtime.clock), into: metrics.snapshot_seconds.clone() };
         let machine = load(&store, &faults).await?.timed(snapshots);
         let ground = Ground {
-            configured,
             faults,
             metrics,
             shared: machine.shared(),
-            me: Arc::new(Me::new(config.node_id)),
+            peers: Peers {
+                me: Arc::new(Me::new(config.node_id)),
+                network: peers,
+                configured,
+                runtime: runtime.clone(),
+            },
             heard: Arc::new(Heard::new(config.node_id)),
             times: Arc::new(DiskTimes::new(Arc::clone(&runtime.clock))),
             sending: Arc::new(Sending::new(store.log(), Arc::clone(&runtime.clock))),
             config,
             store,
-            peers,
             runtime,
         };
         let formation = Arc::new(ground.formation());
@@ -317,16 +319,17 @@ impl Replica {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let membership = &metrics.membership_config;
-        let members = membership.nodes().map(|(id, node)| self.as_configured(*id, node)).collect();
+        let member = |id: u64, node: &Addresses| self.peers.as_configured(node.member(id));
+        let members = membership.nodes().map(|(id, node)| member(*id, node)).collect();
         let leader = metrics
             .current_leader
-            .and_then(|id| membership.get_node(&id).map(|node| self.as_configured(id, node)));
+            .and_then(|id| membership.get_node(&id).map(|node| member(id, node)));
         let alone = membership.voter_ids().eq([self.node_id]);
         let quorum = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis());
         let quorum = quorum.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX));
         ReplicaStatus {
             node_id: self.node_id,
-            cluster: self.me.cluster().map(|(cluster, _)| cluster),
+            cluster: self.peers.me.cluster().map(|(cluster, _)| cluster),
             forming: self.forming.borrow().clone(),
             term: metrics.current_term,
             leader,
@@ -371,11 +374,6 @@ impl Replica {
         self.shared.applied().borrow().map(|id| id.leader_id.term)
     }
 
-    fn as_configured(&self, node_id: u64, node: &Addresses) -> Member {
-        let configured = self.configured.iter().find(|known| known.node_id == node_id);
-        configured.cloned().unwrap_or_else(|| node.member(node_id))
-    }
-
     /// Hands leadership to a follower that has every entry, and waits until it leads, at most for
     /// `within`. Returns whether this node may stop leading: it no longer leads, or no other voter
     /// exists.
@@ -389,67 +387,6 @@ impl Replica {
             metrics.membership_config.voter_ids().all(|voter| voter == self.node_id)
         };
         alone || self.changes.hand_over.run(None, within).await == HandedOver::LeadsNoLonger
-    }
-
-    /// The members as this node knows them, if it leads. Cheap.
-    ///
-    /// # Errors
-    ///
-    /// [`MembershipError::NotLeader`].
-    pub fn members(&self) -> Result<ClusterStatus, MembershipError> {
-        self.changes.status()
-    }
-
-    /// Adds a member as a learner: it gets a snapshot, then the log, and does not vote. The node
-    /// must run and wait for it ([`ReplicaConfig::join`]). Returns when the entry is applied here;
-    /// the learner catches up in the background. Adding a member again is no error.
-    ///
-    /// Ends within [`ReplicaConfig::propose_deadline_ms`]. Cancel safe: a change that was begun is
-    /// finished.
-    ///
-    /// # Errors
-    ///
-    /// [`MembershipError`] says what is certain; a retry is harmless.
-    pub async fn add_learner(&self, member: Member) -> Result<(), MembershipError> {
-        self.changes.run(|changes| changes.add_learner(member)).await
-    }
-
-    /// Makes a learner that has nearly caught up a voter. Promoting a voter is no error.
-    ///
-    /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
-    ///
-    /// # Errors
-    ///
-    /// As of [`add_learner`](Self::add_learner).
-    pub async fn promote(&self, node_id: u64) -> Result<(), MembershipError> {
-        self.changes.run(|changes| changes.promote(node_id)).await
-    }
-
-    /// Removes a member for ever: its id is never used again. Removing it again is no error. A
-    /// leader that is asked to remove itself hands leadership over and returns
-    /// [`MembershipError::NotLeader`]: the next leader removes it.
-    ///
-    /// Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
-    ///
-    /// # Errors
-    ///
-    /// As of [`add_learner`](Self::add_learner).
-    pub async fn remove(&self, node_id: u64) -> Result<(), MembershipError> {
-        self.changes.run(|changes| changes.remove(node_id)).await
-    }
-
-    /// Hands leadership to the voter `to`, or to any that has caught up, and waits until it leads.
-    /// If it leads already, that is no error.
-    ///
-    /// Meanwhile commands are refused with [`ProposeError::NotLeader`], for no longer than an
-    /// election takes. Ends in time and is cancel safe, as [`add_learner`](Self::add_learner).
-    ///
-    /// # Errors
-    ///
-    /// As of [`add_learner`](Self::add_learner); [`MembershipError::NotLeader`] also if a node
-    /// other than `to` leads now.
-    pub async fn transfer_leader(&self, to: Option<u64>) -> Result<(), MembershipError> {
-        self.changes.run(|changes| changes.transfer_leader(to)).await
     }
 
     /// Stops: pending calls get [`ProposeError::ShuttingDown`], streams of peers end, nothing more
@@ -467,14 +404,12 @@ impl Replica {
 /// What all parts of a replica are built from.
 struct Ground {
     config: ReplicaConfig,
-    configured: Arc<[Member]>,
     store: Arc<dyn ReplicaStore>,
-    peers: Arc<dyn PeerNetwork>,
+    peers: Peers,
     runtime: Runtime,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
     shared: Arc<Replicated>,
-    me: Arc<Me>,
     heard: Arc<Heard>,
     times: Arc<DiskTimes>,
     sending: Arc<Sending>,
@@ -483,10 +418,8 @@ struct Ground {
 impl Ground {
     fn network(&self) -> Network {
         Network {
-            peers: Arc::clone(&self.peers),
-            me: Arc::clone(&self.me),
+            peers: self.peers.clone(),
             heard: Arc::clone(&self.heard),
-            configured: Arc::clone(&self.configured),
             may_block: self.store.may_block(),
             clock: Arc::clone(&self.runtime.clock),
             sending: Arc::clone(&self.sending),
@@ -515,10 +448,9 @@ impl Ground {
 
     fn formation(&self) -> Formation {
         Formation::new(
-            Arc::clone(&self.me),
             Arc::clone(&self.store),
-            (Arc::clone(&self.configured), self.config.join),
-            Arc::clone(&self.peers),
+            self.config.join,
+            self.peers.clone(),
             self.runtime.clone(),
             self.faults.clone(),
         )
@@ -539,21 +471,15 @@ impl Ground {
 
     fn confirmer(&self, raft: &Raft, role: watch::Receiver<Role>) -> Arc<Confirmer> {
         let deadline = Duration::from_millis(self.config.election_min_ms);
-        let round = QuorumRound::new(
-            Arc::clone(&self.me),
-            raft.clone(),
-            Arc::clone(&self.peers),
-            Arc::clone(&self.configured),
-            self.runtime.clone(),
-            deadline,
-        );
+        let (raft, peers) = (raft.clone(), self.peers.clone());
+        let round = QuorumRound::new(raft, peers, self.runtime.clone(), deadline);
         let shared = Arc::clone(&self.shared);
         Arc::new(Confirmer::new(self.runtime.clone(), role, shared, round, deadline))
     }
 
     fn handler(&self, raft: &Raft, formation: &Arc<Formation>) -> Handler {
         Handler {
-            me: Arc::clone(&self.me),
+            me: Arc::clone(&self.peers.me),
             raft: raft.clone(),
             formation: Arc::clone(formation),
             store: Arc::clone(&self.store),
@@ -572,7 +498,7 @@ impl Ground {
             role,
             proposer: Arc::clone(proposer),
             shared: Arc::clone(&self.shared),
-            configured: Arc::clone(&self.configured),
+            configured: Arc::clone(&self.peers.configured),
             limits: self.config.limits,
             runtime: self.runtime.clone(),
         }
@@ -596,7 +522,6 @@ impl Ground {
         changes: &Changes,
     ) -> Survey {
         Survey {
-            me: Arc::clone(&self.me),
             store: Arc::clone(&self.store),
             reserve_bytes: self.config.reserve_bytes,
             below_reserve: Arc::clone(&handler.below_reserve),
@@ -604,8 +529,7 @@ impl Ground {
             policy,
             role,
             raft: handler.raft.clone(),
-            peers: Arc::clone(&self.peers),
-            configured: Arc::clone(&self.configured),
+            peers: self.peers.clone(),
             runtime: self.runtime.clone(),
             times: Arc::clone(&self.times),
             hand_over: changes.hand_over.clone(),
@@ -634,14 +558,12 @@ impl Ground {
         Changes {
             node_id: self.config.node_id,
             raft: raft.clone(),
-            me: Arc::clone(&self.me),
             heard: Arc::clone(&self.heard),
             shared: Arc::clone(&self.shared),
             role,
             confirmer: Arc::clone(confirmer),
             hand_over,
-            peers: Arc::clone(&self.peers),
-            configured: Arc::clone(&self.configured),
+            peers: self.peers.clone(),
             runtime: self.runtime.clone(),
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
             patience: Duration::from_millis(self.config.election_max_ms),
@@ -651,13 +573,11 @@ impl Ground {
 
     fn departure(&self, handler: &Handler, role: watch::Receiver<Role>) -> Departure {
         Departure {
-            me: Arc::clone(&self.me),
             raft: handler.raft.clone(),
             shared: Arc::clone(&self.shared),
             role,
             contact: Arc::clone(&handler.contact),
-            peers: Arc::clone(&self.peers),
-            configured: Arc::clone(&self.configured),
+            peers: self.peers.clone(),
             faults: self.faults.clone(),
             runtime: self.runtime.clone(),
             patience: Duration::from_millis(self.config.election_max_ms),
@@ -696,14 +616,13 @@ impl Ground {
         Replica {
             node_id: self.config.node_id,
             raft: raft.clone(),
-            me: self.me,
+            peers: self.peers,
             shared: self.shared,
             role,
             proposer,
             confirmer,
             handler,
             changes,
-            configured: self.configured,
             forming,
             faults: self.faults,
             metrics: self.metrics,
@@ -745,18 +664,11 @@ impl Consensus for Replica {
 
 impl Members for Replica {
     fn members(&self) -> Result<ClusterStatus, MembershipError> {
-        Self::members(self)
+        self.changes.status()
     }
 
     fn change(&self, change: Change) -> BoxFuture<'_, Result<(), MembershipError>> {
-        Box::pin(async move {
-            match change {
-                Change::AddLearner(member) => self.add_learner(member).await,
-                Change::Promote { node_id } => self.promote(node_id).await,
-                Change::Remove { node_id } => self.remove(node_id).await,
-                Change::TransferLeader { to } => self.transfer_leader(to).await,
-            }
-        })
+        Box::pin(self.changes.run(change))
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast_core::{COMMAND_VERSION_OLDEST, Tenure};
 use holdfast_mutants::mutant;
-use holdfast_proto::v1 as proto;
 use holdfast_runtime::{Instant, Runtime};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
@@ -19,7 +18,7 @@ use super::disk_times::DiskTimes;
 use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
 use super::metrics::ReplicationMetrics;
-use super::peers::{Heard, Lane, Me, PeerNetwork, Progress};
+use super::peers::{Heard, Peers, Progress};
 use super::proposer::Policy;
 use super::relief::{Candidate, DiskHealth, Patience};
 use crate::consensus::Role;
@@ -32,7 +31,6 @@ const EVERY: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(10);
 
 pub(super) struct Survey {
-    pub(super) me: Arc<Me>,
     pub(super) store: Arc<dyn ReplicaStore>,
     pub(super) reserve_bytes: u64,
     /// Sent to peers with every answer.
@@ -41,8 +39,7 @@ pub(super) struct Survey {
     pub(super) policy: Arc<Policy>,
     pub(super) role: watch::Receiver<Role>,
     pub(super) raft: Raft,
-    pub(super) peers: Arc<dyn PeerNetwork>,
-    pub(super) configured: Arc<[Member]>,
+    pub(super) peers: Peers,
     pub(super) runtime: Runtime,
     pub(super) times: Arc<DiskTimes>,
     pub(super) hand_over: HandOver,
@@ -87,26 +84,24 @@ impl Survey {
         if self.below_reserve.swap(below, Ordering::Relaxed) != below {
             tracing::warn!(below, reserve_bytes = self.reserve_bytes, "disk reserve");
         }
-        self.heard.note_reserve(self.me.node_id, below);
+        self.heard.note_reserve(self.peers.me.node_id, below);
     }
 
     async fn ask_members(&self) {
         let nodes: Vec<Member> = {
             let metrics = self.raft.server_metrics();
             let metrics = metrics.borrow_watched();
-            metrics.membership_config.nodes().map(|(id, node)| node.member(*id)).collect()
+            let members = metrics.membership_config.nodes();
+            members.map(|(id, node)| self.peers.as_configured(node.member(*id))).collect()
         };
-        let others = nodes.iter().filter(|member| member.node_id != self.me.node_id);
+        let others = nodes.iter().filter(|member| member.node_id != self.peers.me.node_id);
         join_all(others.map(|member| self.ask(member))).await;
         let ids: Vec<u64> = nodes.iter().map(|member| member.node_id).collect();
         self.heard.keep_only(&ids);
     }
 
     async fn ask(&self, member: &Member) {
-        let configured = self.configured.iter().find(|known| known.node_id == member.node_id);
-        let peer = self.peers.peer(configured.unwrap_or(member), Lane::Control);
-        let request = proto::HelloRequest { from_node: self.me.node_id };
-        let Ok(Ok(hello)) = self.runtime.timeout(EVERY, peer.hello(request)).await else {
+        let Ok(hello) = self.peers.hello(member, EVERY).await else {
             self.heard.note_disk(member.node_id, None);
             return;
         };
@@ -178,7 +173,8 @@ impl Survey {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let last = metrics.last_log_index.unwrap_or(0);
-        let voters = metrics.membership_config.voter_ids().filter(|id| *id != self.me.node_id);
+        let voters =
+            metrics.membership_config.voter_ids().filter(|id| *id != self.peers.me.node_id);
         let candidate = |node_id| {
             let matched = metrics.replication.as_ref()?.get(&node_id)?.as_ref()?;
             let lag = last.saturating_sub(matched.index);

@@ -46,7 +46,7 @@ impl Formation {
     pub(super) async fn wait_to_be_added(&self) -> Result<(), Fault> {
         while !self.has_history() {
             self.look_for_own_id().await?;
-            let reason = match self.me.cluster() {
+            let reason = match self.peers.me.cluster() {
                 None => format!("waits to be added: run `{}`", self.words_to_add()),
                 Some(_) => format!(
                     "promised; waits for the entries of the leader. If none come, run `{}` again",
@@ -59,19 +59,20 @@ impl Formation {
     }
 
     fn words_to_add(&self) -> String {
-        let own = self.members.iter().find(|member| member.node_id == self.me.node_id);
+        let own =
+            self.peers.configured.iter().find(|member| member.node_id == self.peers.me.node_id);
         let addresses = own.map(|own| {
             format!(" --advertise {} --peer-advertise {}", own.advertise, own.peer_advertise)
         });
-        format!("holdfast cluster add {}{}", self.me.node_id, addresses.unwrap_or_default())
+        format!("holdfast cluster add {}{}", self.peers.me.node_id, addresses.unwrap_or_default())
     }
 
     async fn look_for_own_id(&self) -> Result<(), Fault> {
         for member in self.others() {
             let Ok(hello) = self.hello(member).await else { continue };
-            let node_id = self.me.node_id;
+            let node_id = self.peers.me.node_id;
             let told_by = member.node_id;
-            match self.me.cluster() {
+            match self.peers.me.cluster() {
                 // The promise comes before the entry: an id that is used without this promise
                 // belongs to another node.
                 None if hello.highest_node_id >= node_id => {
@@ -95,7 +96,7 @@ impl Formation {
             .map_err(|_| "the cluster id is not 16 bytes long".to_owned())?;
         let wanted = (ClusterId(id), request.incarnation);
         let _one_at_a_time = self.promising.lock().await;
-        if let Some(promised) = self.me.cluster() {
+        if let Some(promised) = self.peers.me.cluster() {
             return if promised == wanted {
                 Ok(())
             } else {
@@ -111,7 +112,7 @@ impl Formation {
             format!(
                 "node {} cannot reach the leader ({why}); the leader's peer_advertise must lead \
                  to its peer_listen from here",
-                self.me.node_id
+                self.peers.me.node_id
             )
         })?;
         if !own_cluster(&hello, wanted) {
@@ -125,7 +126,7 @@ impl Formation {
     /// Checks that the invitation is meant for this start of this node, with the addresses it has;
     /// returns the member that invites.
     fn check_invitation(&self, request: &proto::PromiseRequest) -> Result<Member, String> {
-        let own_id = self.me.node_id;
+        let own_id = self.peers.me.node_id;
         if request.to_node != own_id {
             return Err(format!("this is node {own_id}, not {}", request.to_node));
         }
@@ -141,7 +142,7 @@ impl Formation {
             let found = request.members.iter().find(|member| member.node_id == node_id);
             found.cloned().map(member_from_wire)
         };
-        let own = self.members.iter().find(|member| member.node_id == own_id);
+        let own = self.peers.configured.iter().find(|member| member.node_id == own_id);
         let theirs = member(own_id);
         if theirs.as_ref() != own {
             let shown = |member: Option<&Member>| {

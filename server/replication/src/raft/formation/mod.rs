@@ -50,7 +50,7 @@ use super::Member;
 use super::fault::{Fault, FaultSlot};
 use super::handler::Raft;
 use super::machine::off_runtime;
-use super::peers::{Lane, Me, Peer, PeerNetwork};
+use super::peers::Peers;
 use super::types::Addresses;
 use super::wire::{member_from_wire, member_to_wire};
 use crate::storage::{self, ClusterId, PromiseError, ReplicaStore};
@@ -76,15 +76,12 @@ pub enum Forming {
 }
 
 pub(super) struct Formation {
-    me: Arc<Me>,
     store: Arc<dyn ReplicaStore>,
-    /// As configured, by node id.
-    members: Arc<[Member]>,
     /// Whether this node waits to be added to an existing cluster, instead of forming one.
     joining: bool,
     /// Drawn at each start of the process and stored nowhere; an invitation names it.
     start_id: [u8; 16],
-    peers: Arc<dyn PeerNetwork>,
+    peers: Peers,
     runtime: Runtime,
     faults: FaultSlot,
     /// Set before the first entry is written, and never unset.
@@ -104,24 +101,21 @@ enum Round {
 
 impl Formation {
     pub(super) fn new(
-        me: Arc<Me>,
         store: Arc<dyn ReplicaStore>,
-        (members, joining): (Arc<[Member]>, bool),
-        peers: Arc<dyn PeerNetwork>,
+        joining: bool,
+        peers: Peers,
         runtime: Runtime,
         faults: FaultSlot,
     ) -> Self {
         let identity = store.identity();
         if let Some(cluster) = identity.cluster {
-            me.belongs_to(cluster, identity.incarnation);
+            peers.me.belongs_to(cluster, identity.incarnation);
         }
         let progress = watch::Sender::new(Forming::Waiting { reason: "just started".to_owned() });
         let mut start_id = [0; 16];
         runtime.rng.fill(&mut start_id);
         Self {
-            me,
             store,
-            members,
             joining,
             start_id,
             peers,
@@ -177,7 +171,7 @@ impl Formation {
             if self.joining {
                 self.wait_to_be_added().await?;
             } else if self.leads_formation() {
-                if self.me.cluster().is_none() {
+                if self.peers.me.cluster().is_none() {
                     self.repeat(|| self.found_cluster()).await?;
                 }
                 self.repeat(|| self.collect_promises()).await?;
@@ -198,9 +192,14 @@ impl Formation {
     /// that has promised itself together with other members, above all to a cluster that invited
     /// it, forms none.
     fn leads_formation(&self) -> bool {
-        let lowest = self.members.first().is_some_and(|first| first.node_id == self.me.node_id);
-        let configured = self.members.iter().map(stored_member);
-        lowest && (self.me.cluster().is_none() || configured.eq(self.store.identity().members))
+        let lowest = self
+            .peers
+            .configured
+            .first()
+            .is_some_and(|first| first.node_id == self.peers.me.node_id);
+        let configured = self.peers.configured.iter().map(stored_member);
+        lowest
+            && (self.peers.me.cluster().is_none() || configured.eq(self.store.identity().members))
     }
 
     async fn repeat<F, R>(&self, mut round: F) -> Result<(), Fault>
@@ -251,7 +250,7 @@ impl Formation {
         }
         let mut id = [0; 16];
         self.runtime.rng.fill(&mut id);
-        match self.promise_self(ClusterId(id), FIRST_INCARNATION, &self.members).await {
+        match self.promise_self(ClusterId(id), FIRST_INCARNATION, &self.peers.configured).await {
             Ok(()) => Round::Done,
             Err(error) => Round::Again(error.to_string()),
         }
@@ -259,7 +258,7 @@ impl Formation {
 
     /// Requests the promise of every other member; done when all have promised.
     async fn collect_promises(&self) -> Round {
-        let Some((cluster, _)) = self.me.cluster() else {
+        let Some((cluster, _)) = self.peers.me.cluster() else {
             return Round::Again("this node belongs to no cluster yet".to_owned());
         };
         for member in self.others() {
@@ -273,14 +272,15 @@ impl Formation {
     async fn ask_for_promise(&self, cluster: ClusterId, member: &Member) -> Result<(), String> {
         let request = proto::PromiseRequest {
             cluster_id: Bytes::copy_from_slice(&cluster.0),
-            from_node: self.me.node_id,
+            from_node: self.peers.me.node_id,
             to_node: member.node_id,
-            members: self.members.iter().map(member_to_wire).collect(),
+            members: self.peers.configured.iter().map(member_to_wire).collect(),
             incarnation: FIRST_INCARNATION,
             start_id: None,
         };
         // Longer than the member waits for the answer to its own Hello.
-        let answer = self.runtime.timeout(ANSWER_WITHIN * 2, self.way_to(member).promise(request));
+        let answer =
+            self.runtime.timeout(ANSWER_WITHIN * 2, self.peers.control(member).promise(request));
         match answer.await {
             Ok(Ok(response)) if response.promised => Ok(()),
             Ok(Ok(response)) => Err(format!("node {}: {}", member.node_id, response.refusal)),
@@ -292,8 +292,12 @@ impl Formation {
     async fn initialise(&self, raft: &Raft) -> Result<(), Fault> {
         // From here on Hello answers `initialised`, before any vote is possible.
         self.initialising.store(true, Ordering::SeqCst);
-        let members: BTreeMap<u64, Addresses> =
-            self.members.iter().map(|member| (member.node_id, Addresses::of(member))).collect();
+        let members: BTreeMap<u64, Addresses> = self
+            .peers
+            .configured
+            .iter()
+            .map(|member| (member.node_id, Addresses::of(member)))
+            .collect();
         match raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(Fault::Stopped { message: error.to_string() }),
@@ -304,7 +308,7 @@ impl Formation {
     /// promised, the node also checks whether its cluster exists already.
     async fn join(&self) -> Result<(), Fault> {
         while !self.has_history() {
-            if self.me.cluster().is_none() {
+            if self.peers.me.cluster().is_none() {
                 self.look_for_cluster().await?;
                 self.wait("waiting for the promise round of the member with the lowest id".into())
                     .await;
@@ -318,12 +322,13 @@ impl Formation {
     async fn look_for_cluster(&self) -> Result<(), Fault> {
         for member in self.others() {
             let Ok(hello) = self.hello(member).await else { continue };
-            if hello.initialised && self.me.cluster().is_none() {
+            if hello.initialised && self.peers.me.cluster().is_none() {
                 if mutant!(WipedNodeJoins) {
                     let told = hello.cluster_id.as_deref().unwrap_or_default();
                     let cluster = ClusterId(told.try_into().unwrap_or_default());
                     // The next round retries.
-                    let _ = self.promise_self(cluster, hello.incarnation, &self.members).await;
+                    let _ =
+                        self.promise_self(cluster, hello.incarnation, &self.peers.configured).await;
                     return Ok(());
                 }
                 return Err(self.data_gone(member.node_id));
@@ -333,7 +338,7 @@ impl Formation {
     }
 
     fn data_gone(&self, told_by: u64) -> Fault {
-        Fault::DataGone { node_id: self.me.node_id, told_by }
+        Fault::DataGone { node_id: self.peers.me.node_id, told_by }
     }
 
     /// Answers whether this node promises itself.
@@ -357,7 +362,7 @@ impl Formation {
             .map_err(|_| "the cluster id is not 16 bytes long".to_owned())?;
         let cluster = ClusterId(id);
         let _one_at_a_time = self.promising.lock().await;
-        if let Some((promised, _)) = self.me.cluster() {
+        if let Some((promised, _)) = self.peers.me.cluster() {
             return if promised == cluster {
                 Ok(())
             } else {
@@ -372,33 +377,33 @@ impl Formation {
         if hello.cluster_id.as_deref() != Some(&id) {
             return Err(format!("node {} no longer asks for this cluster", proposer.node_id));
         }
-        let promised = self.promise_self(cluster, FIRST_INCARNATION, &self.members).await;
+        let promised = self.promise_self(cluster, FIRST_INCARNATION, &self.peers.configured).await;
         promised.map_err(|error| error.to_string())
     }
 
     /// Checks that the request comes from the lowest id, is meant for this node, and lists the
     /// members as configured here.
     fn check_request(&self, request: &proto::PromiseRequest) -> Result<&Member, String> {
-        if request.to_node != self.me.node_id {
-            return Err(format!("this is node {}, not {}", self.me.node_id, request.to_node));
+        if request.to_node != self.peers.me.node_id {
+            return Err(format!("this is node {}, not {}", self.peers.me.node_id, request.to_node));
         }
         if self.joining {
             return Err(format!(
                 "node {} waits to be added to a cluster that is there (join = true), and forms none",
-                self.me.node_id
+                self.peers.me.node_id
             ));
         }
         let theirs: Vec<Member> = request.members.iter().cloned().map(member_from_wire).collect();
-        if theirs != *self.members {
+        if theirs != *self.peers.configured {
             return Err(format!(
                 "the members are configured differently on nodes {} and {}: there {}, here {}",
                 request.from_node,
-                self.me.node_id,
+                self.peers.me.node_id,
                 names(&theirs),
-                names(&self.members),
+                names(&self.peers.configured),
             ));
         }
-        match self.members.first() {
+        match self.peers.configured.first() {
             Some(first) if first.node_id == request.from_node && !self.leads_formation() => {
                 Ok(first)
             }
@@ -419,27 +424,18 @@ impl Formation {
         });
         promised.await.map_err(PromiseError::Io)??;
         // Only now that the guard file is synced.
-        self.me.belongs_to(cluster, incarnation);
+        self.peers.me.belongs_to(cluster, incarnation);
         tracing::info!(%cluster, "promised to a cluster");
         Ok(())
     }
 
     fn others(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| member.node_id != self.me.node_id)
-    }
-
-    fn way_to(&self, member: &Member) -> Arc<dyn Peer> {
-        self.peers.peer(member, Lane::Control)
+        self.peers.configured.iter().filter(|member| member.node_id != self.peers.me.node_id)
     }
 
     async fn hello(&self, member: &Member) -> Result<proto::HelloResponse, String> {
-        let request = proto::HelloRequest { from_node: self.me.node_id };
-        let answer = self.runtime.timeout(ANSWER_WITHIN, self.way_to(member).hello(request)).await;
-        let hello = match answer {
-            Ok(Ok(hello)) => hello,
-            Ok(Err(error)) => return Err(away(member, &error)),
-            Err(elapsed) => return Err(away(member, &elapsed)),
-        };
+        let answer = self.peers.hello(member, ANSWER_WITHIN).await;
+        let hello = answer.map_err(|why| away(member, &why))?;
         if hello.node_id != member.node_id {
             return Err(format!(
                 "node {} is expected at {}, but node {} answers there",

@@ -14,8 +14,8 @@ use crate::raft::formation::stored_member;
 use crate::raft::types::Membership;
 use crate::raft::wire::member_to_wire;
 use crate::raft::{
-    Fault, Forming, MembershipError, MembershipRefusal, MemoryStore, Replica, ReplicaConfig,
-    ReplicaStore,
+    Change, Fault, Forming, Members, MembershipError, MembershipRefusal, MemoryStore, Replica,
+    ReplicaConfig, ReplicaStore,
 };
 use crate::storage::Stage;
 
@@ -103,15 +103,16 @@ where
 }
 
 async fn add(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
-    ask(cluster, |leader| async move { leader.add_learner(member(node_id)).await }).await
+    ask(cluster, |leader| async move { leader.change(Change::AddLearner(member(node_id))).await })
+        .await
 }
 
 async fn promote(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
-    ask(cluster, |leader| async move { leader.promote(node_id).await }).await
+    ask(cluster, |leader| async move { leader.change(Change::Promote { node_id }).await }).await
 }
 
 async fn remove(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
-    ask(cluster, |leader| async move { leader.remove(node_id).await }).await
+    ask(cluster, |leader| async move { leader.change(Change::Remove { node_id }).await }).await
 }
 
 async fn join(cluster: &mut Cluster, node_id: u64) {
@@ -187,9 +188,11 @@ async fn leadership_goes_to_each_voter_that_is_named_and_nobody_else() {
     promote(&held.cluster, 4).await.unwrap();
 
     for to in [1, 2, 3, 4, 4] {
-        ask(&held.cluster, |leader| async move { leader.transfer_leader(Some(to)).await })
-            .await
-            .unwrap();
+        ask(&held.cluster, |leader| async move {
+            leader.change(Change::TransferLeader { to: Some(to) }).await
+        })
+        .await
+        .unwrap();
         let (leader, tenure) = held.cluster.leader().await;
         assert_eq!(leader, to);
         open(held.cluster.replica(leader)).await;
@@ -197,7 +200,7 @@ async fn leadership_goes_to_each_voter_that_is_named_and_nobody_else() {
         assert_eq!(held.cluster.leader().await, (to, tenure), "it does not stay");
     }
     let (old, tenure) = held.cluster.leader().await;
-    held.cluster.replica(old).transfer_leader(None).await.unwrap();
+    held.cluster.replica(old).change(Change::TransferLeader { to: None }).await.unwrap();
     let (next, _) = held.cluster.leader_after(tenure).await;
     assert_ne!(next, old);
     held.assert_kept().await;
@@ -261,7 +264,7 @@ async fn an_id_is_refused_if_it_was_used_or_lies_below_one_that_was() {
         elsewhere.peer_advertise = "elsewhere:1".to_owned();
         let answer = ask(&held.cluster, |leader| {
             let elsewhere = elsewhere.clone();
-            async move { leader.add_learner(elsewhere).await }
+            async move { leader.change(Change::AddLearner(elsewhere)).await }
         });
         let expected = match id {
             8 => MembershipRefusal::OtherAddresses { member: member(8) },
@@ -300,9 +303,11 @@ async fn an_id_stays_spent_when_the_log_that_named_it_is_gone_and_everybody_was_
     }
 
     for leads in 1..=3 {
-        ask(&held.cluster, |leader| async move { leader.transfer_leader(Some(leads)).await })
-            .await
-            .unwrap();
+        ask(&held.cluster, |leader| async move {
+            leader.change(Change::TransferLeader { to: Some(leads) }).await
+        })
+        .await
+        .unwrap();
         let (leader, _) = held.cluster.leader().await;
         assert_eq!(held.cluster.replica(leader).members().unwrap().highest_node_id, 8);
         assert_eq!(members(&held.cluster).await, (vec![1, 2, 3], vec![]));
@@ -391,22 +396,22 @@ async fn what_endangers_the_cluster_is_refused_by_its_reason() {
 
     assert_eq!(refusal(promote(cluster, 9).await), MembershipRefusal::NotAMember { node_id: 9 });
     assert_eq!(refusal(remove(cluster, 9).await), MembershipRefusal::NotAMember { node_id: 9 });
-    let to_learner = leader.transfer_leader(Some(4)).await;
+    let to_learner = leader.change(Change::TransferLeader { to: Some(4) }).await;
     assert_eq!(refusal(to_learner), MembershipRefusal::NotAVoter { node_id: 4 });
-    let unknown = leader.transfer_leader(Some(9)).await;
+    let unknown = leader.change(Change::TransferLeader { to: Some(9) }).await;
     assert_eq!(refusal(unknown), MembershipRefusal::NotAMember { node_id: 9 });
-    let nobody_there = leader.add_learner(member(5)).await;
+    let nobody_there = leader.change(Change::AddLearner(member(5))).await;
     assert!(matches!(refusal(nobody_there), MembershipRefusal::NotReached { node_id: 5, .. }));
     let mut taken = member(5);
     taken.advertise = member(2).peer_advertise;
-    let taken = refusal(leader.add_learner(taken).await);
+    let taken = refusal(leader.change(Change::AddLearner(taken)).await);
     assert!(matches!(taken, MembershipRefusal::AddressTaken { node_id: 2, .. }), "{taken:?}");
     // A node that runs and was not started to join.
     let members = cluster.members.iter().cloned().chain([member(5)]).collect();
     let unasked = ReplicaConfig::new(5, members);
     let leader = leader.clone();
     held.cluster.start_as(unasked, MemoryStore::new(5)).await;
-    let unasked = refusal(leader.add_learner(member(5)).await);
+    let unasked = refusal(leader.change(Change::AddLearner(member(5))).await);
     let MembershipRefusal::DoesNotJoin { node_id: 5, why } = unasked else {
         panic!("{unasked:?}");
     };
@@ -427,7 +432,8 @@ async fn voters_that_do_not_answer_are_counted_before_one_is_removed_or_added() 
     let refused = refusal(remove(&held.cluster, others[1]).await);
     let expected = MembershipRefusal::NoMajority { voters: 2, answering: 1, needed: 2 };
     assert_eq!(refused, expected);
-    let to_the_dead = held.cluster.replica(leader).transfer_leader(Some(others[0])).await;
+    let to_the_dead =
+        held.cluster.replica(leader).change(Change::TransferLeader { to: Some(others[0]) }).await;
     assert_eq!(refusal(to_the_dead), MembershipRefusal::Silent { node_id: others[0] });
     // The dead one may be removed.
     remove(&held.cluster, others[0]).await.unwrap();
@@ -455,7 +461,7 @@ async fn a_learner_that_is_far_behind_gets_no_vote() {
     let refused = async {
         loop {
             // It is silent until its next acknowledgement.
-            match held.cluster.replica(leader).promote(4).await {
+            match held.cluster.replica(leader).change(Change::Promote { node_id: 4 }).await {
                 Err(MembershipError::Refused(MembershipRefusal::Silent { .. })) => {
                     held.cluster.runtime.sleep(Duration::from_millis(5)).await;
                 }
@@ -481,7 +487,7 @@ async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
     held.cluster.network.join(4, Arc::new(OlderRelease(own)));
     let (leader, _) = held.cluster.leader().await;
 
-    let refused = held.cluster.replica(leader).add_learner(member(4)).await;
+    let refused = held.cluster.replica(leader).change(Change::AddLearner(member(4))).await;
 
     let needed = COMMAND_VERSION;
     let MembershipRefusal::OldRelease { node_id: 4, knows, .. } = refusal(refused) else {
@@ -537,7 +543,7 @@ async fn the_last_voter_stays() {
     cluster.leader().await;
 
     let refused = refusal(remove(&cluster, 1).await);
-    let nobody = refusal(cluster.replica(1).transfer_leader(None).await);
+    let nobody = refusal(cluster.replica(1).change(Change::TransferLeader { to: None }).await);
 
     assert_eq!(refused, MembershipRefusal::LastVoter { node_id: 1 });
     assert_eq!(nobody, MembershipRefusal::NobodyElse);
@@ -575,7 +581,10 @@ async fn a_second_change_is_refused_while_one_is_under_way_and_nothing_of_it_hap
     let (leader, _) = held.cluster.leader().await;
     let leader = held.cluster.replica(leader).clone();
 
-    let (first, second) = tokio::join!(leader.promote(4), leader.promote(5));
+    let (first, second) = tokio::join!(
+        leader.change(Change::Promote { node_id: 4 }),
+        leader.change(Change::Promote { node_id: 5 })
+    );
 
     let (done, refused) = if first.is_ok() { (4, second) } else { (5, first) };
     assert_eq!(refused, Err(MembershipError::Busy));
@@ -600,7 +609,11 @@ async fn a_change_whose_leader_dies_is_finished_by_the_next_or_can_be_asked_for_
             let leader = held.cluster.replica(old).clone();
             let other = old % 3 + 1;
             let change = async {
-                if promotes { leader.promote(4).await } else { leader.remove(other).await }
+                if promotes {
+                    leader.change(Change::Promote { node_id: 4 }).await
+                } else {
+                    leader.change(Change::Remove { node_id: other }).await
+                }
             };
             // No virtual time passes here, so the leader dies after a number of scheduler turns.
             let dies = async {
@@ -685,7 +698,7 @@ async fn without_a_quorum_no_change_is_made_and_that_is_certain() {
         held.cluster.network.cut(leader, other);
     }
 
-    let answer = cut_off.add_learner(member(4)).await.unwrap_err();
+    let answer = cut_off.change(Change::AddLearner(member(4))).await.unwrap_err();
 
     assert!(answer.is_certainly_not_made(), "{answer:?}");
     assert_eq!(held.cluster.nodes[&4].store.identity().cluster, None, "it was invited");
