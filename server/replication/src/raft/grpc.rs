@@ -13,13 +13,12 @@ use futures_util::{FutureExt, Stream};
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::peer_service_client::PeerServiceClient;
 use holdfast_proto::v1::peer_service_server::{PeerService, PeerServiceServer};
-use holdfast_runtime::BoxFuture;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::Member;
-use super::peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
+use super::peers::{Lane, Peer, PeerAnswer, PeerError, PeerNetwork, PeerStream};
 
 /// Largest message between peers, bytes: an append of 1 MiB and one entry, with room.
 const MESSAGE_MAX: usize = 8 << 20;
@@ -70,17 +69,15 @@ impl PeerNetwork for GrpcNetwork {
     fn peer(&self, member: &Member, lane: Lane) -> Arc<dyn Peer> {
         let key = (member.peer_advertise.clone(), lane);
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = channels.get(&key) {
-            return Arc::new(GrpcPeer { client: client(channel.clone()) });
-        }
-        match described(&member.peer_advertise) {
-            Ok(endpoint) => {
+        let channel = match channels.get(&key) {
+            Some(known) => Ok(known.clone()),
+            None => described(&member.peer_advertise).map(|endpoint| {
                 let channel = (self.dial)(&endpoint);
                 channels.insert(key, channel.clone());
-                Arc::new(GrpcPeer { client: client(channel) })
-            }
-            Err(error) => Arc::new(Nowhere { error }),
-        }
+                channel
+            }),
+        };
+        Arc::new(GrpcPeer { client: channel.map(client) })
     }
 }
 
@@ -105,15 +102,16 @@ fn client(channel: Channel) -> PeerServiceClient<Channel> {
 }
 
 struct GrpcPeer {
-    client: PeerServiceClient<Channel>,
+    /// The error if its address is not valid.
+    client: Result<PeerServiceClient<Channel>, PeerError>,
 }
 
 macro_rules! call {
     ($name:ident, $request:ty, $response:ty) => {
-        fn $name(&self, request: $request) -> BoxFuture<'static, Result<$response, PeerError>> {
-            let mut client = self.client.clone();
+        fn $name(&self, request: $request) -> PeerAnswer<$response> {
+            let client = self.client.clone();
             async move {
-                client.$name(request).await.map(Response::into_inner).map_err(|s| from_status(&s))
+                client?.$name(request).await.map(Response::into_inner).map_err(|s| from_status(&s))
             }
             .boxed()
         }
@@ -131,10 +129,10 @@ impl Peer for GrpcPeer {
     fn install_snapshot(
         &self,
         chunks: BoxStream<'static, proto::SnapshotChunk>,
-    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>> {
-        let mut client = self.client.clone();
+    ) -> PeerAnswer<proto::SnapshotResponse> {
+        let client = self.client.clone();
         async move {
-            let answer = client.install_snapshot(Outgoing(chunks)).await;
+            let answer = client?.install_snapshot(Outgoing(chunks)).await;
             answer.map(Response::into_inner).map_err(|status| from_status(&status))
         }
         .boxed()
@@ -143,11 +141,11 @@ impl Peer for GrpcPeer {
     fn stream_append(
         &self,
         requests: BoxStream<'static, proto::AppendRequest>,
-    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
-        let mut client = self.client.clone();
+    ) -> PeerAnswer<PeerStream<proto::AppendResponse>> {
+        let client = self.client.clone();
         async move {
             let responses =
-                client.stream_append(Outgoing(requests)).await.map_err(|s| from_status(&s))?;
+                client?.stream_append(Outgoing(requests)).await.map_err(|s| from_status(&s))?;
             Ok(responses.into_inner().map(|item| item.map_err(|s| from_status(&s))).boxed())
         }
         .boxed()
@@ -164,34 +162,6 @@ impl<T> Stream for Outgoing<T> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         self.0.as_mut().poll_next(context)
     }
-}
-
-/// A member whose address is not valid.
-struct Nowhere {
-    error: PeerError,
-}
-
-macro_rules! nowhere {
-    ($name:ident, $request:ty, $response:ty) => {
-        fn $name(&self, _request: $request) -> BoxFuture<'static, Result<$response, PeerError>> {
-            std::future::ready(Err(self.error.clone())).boxed()
-        }
-    };
-}
-
-impl Peer for Nowhere {
-    nowhere!(promise, proto::PromiseRequest, proto::PromiseResponse);
-    nowhere!(hello, proto::HelloRequest, proto::HelloResponse);
-    nowhere!(append, proto::AppendRequest, proto::AppendResponse);
-    nowhere!(vote, proto::VoteRequest, proto::VoteResponse);
-    nowhere!(pre_vote, proto::VoteRequest, proto::VoteResponse);
-    nowhere!(install_snapshot, BoxStream<'static, proto::SnapshotChunk>, proto::SnapshotResponse);
-    nowhere!(transfer_leader, proto::TransferLeaderRequest, proto::TransferLeaderResponse);
-    nowhere!(
-        stream_append,
-        BoxStream<'static, proto::AppendRequest>,
-        PeerStream<proto::AppendResponse>
-    );
 }
 
 /// A gRPC server for `peer`, with the limits and windows that peers expect. Pass it a listener with
@@ -220,7 +190,7 @@ struct PeerRpc {
     peer: Arc<dyn Peer>,
 }
 
-async fn reply<T>(answer: BoxFuture<'static, Result<T, PeerError>>) -> Result<Response<T>, Status> {
+async fn reply<T>(answer: PeerAnswer<T>) -> Result<Response<T>, Status> {
     answer.await.map(Response::new).map_err(|error| to_status(&error))
 }
 

@@ -10,7 +10,7 @@ use futures_util::{FutureExt, TryFutureExt};
 use holdfast_core::COMMAND_VERSION;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
-use holdfast_runtime::{BoxFuture, Clock};
+use holdfast_runtime::Clock;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use prost::Message;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::disk_times::DiskTimes;
 use super::formation::Formation;
 use super::machine::{Machine, Replicated, SnapshotData, off_runtime};
-use super::peers::{Me, Peer, PeerError, PeerStream, refused};
+use super::peers::{Me, Peer, PeerAnswer, PeerError, PeerStream, refused};
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 use super::wire::{self, Malformed};
 use crate::storage::{ReplicaStore, SnapshotDraft, Step};
@@ -275,25 +275,19 @@ impl Handler {
 }
 
 impl Peer for Handler {
-    fn promise(
-        &self,
-        request: proto::PromiseRequest,
-    ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>> {
+    fn promise(&self, request: proto::PromiseRequest) -> PeerAnswer<proto::PromiseResponse> {
         let formation = Arc::clone(&self.formation);
         async move { Ok(formation.asked(request).await) }.boxed()
     }
 
-    fn hello(
-        &self,
-        request: proto::HelloRequest,
-    ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>> {
+    fn hello(&self, request: proto::HelloRequest) -> PeerAnswer<proto::HelloResponse> {
         std::future::ready(Ok(self.introduce(request.from_node))).boxed()
     }
 
     fn stream_append(
         &self,
         requests: BoxStream<'static, proto::AppendRequest>,
-    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>> {
+    ) -> PeerAnswer<PeerStream<proto::AppendResponse>> {
         // Returns the stream at once, although its first message may take a while.
         let stopping = self.stopping.clone();
         let responses = self.clone().append_stream(requests).try_flatten_stream();
@@ -301,38 +295,29 @@ impl Peer for Handler {
         std::future::ready(Ok(responses.boxed())).boxed()
     }
 
-    fn append(
-        &self,
-        request: proto::AppendRequest,
-    ) -> BoxFuture<'static, Result<proto::AppendResponse, PeerError>> {
+    fn append(&self, request: proto::AppendRequest) -> PeerAnswer<proto::AppendResponse> {
         self.clone().append_one(request).boxed()
     }
 
-    fn vote(
-        &self,
-        request: proto::VoteRequest,
-    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+    fn vote(&self, request: proto::VoteRequest) -> PeerAnswer<proto::VoteResponse> {
         self.clone().ballot(request, false).boxed()
     }
 
-    fn pre_vote(
-        &self,
-        request: proto::VoteRequest,
-    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>> {
+    fn pre_vote(&self, request: proto::VoteRequest) -> PeerAnswer<proto::VoteResponse> {
         self.clone().ballot(request, true).boxed()
     }
 
     fn install_snapshot(
         &self,
         chunks: BoxStream<'static, proto::SnapshotChunk>,
-    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>> {
+    ) -> PeerAnswer<proto::SnapshotResponse> {
         self.clone().receive_snapshot(chunks).boxed()
     }
 
     fn transfer_leader(
         &self,
         request: proto::TransferLeaderRequest,
-    ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>> {
+    ) -> PeerAnswer<proto::TransferLeaderResponse> {
         self.clone().take_over(request).boxed()
     }
 }

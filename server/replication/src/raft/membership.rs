@@ -1,4 +1,4 @@
-//! Changing who is a member, one change at a time, on the leader.
+//! Who is a member, for operators, and changing it, one change at a time, on the leader.
 //!
 //! A member is added as a *learner*: it gets a snapshot, then the log, and has no vote. When it has
 //! caught up it is promoted to a voter. Voters change by joint consensus: for a while a majority of
@@ -31,11 +31,13 @@ use super::formation::own_cluster;
 use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
 use super::machine::Replicated;
-use super::peers::{Heard, Peers};
+use super::peers::{Heard, Peers, Progress};
 use super::types::{Addresses, CommittedLeaderId, LogId, StoredMembership, Types};
 use super::wire::member_to_wire;
 use crate::consensus::{LeaderHint, Role};
-use crate::members::{Change, MEMBERS_MAX, Member, MembershipError, MembershipRefusal};
+use crate::members::{
+    Change, ClusterStatus, MEMBERS_MAX, Member, MemberStatus, MembershipError, MembershipRefusal,
+};
 
 /// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
 /// wait for it, so it must be able to catch up within a heartbeat or two.
@@ -260,7 +262,7 @@ impl Changes {
     async fn pass_leadership(&self, to: Option<u64>) -> Answer {
         // Clients are refused meanwhile, for no longer than an election would take.
         let within = self.patience;
-        let waited_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(within);
         match self.hand_over.run(to, within).await {
             HandedOver::LeadsNoLonger => Ok(()),
             HandedOver::NobodyCaughtUp => {
@@ -280,7 +282,7 @@ impl Changes {
         self.runtime.timeout(self.patience, known).await.ok().flatten()
     }
 
-    pub(super) fn not_leader(&self) -> MembershipError {
+    fn not_leader(&self) -> MembershipError {
         MembershipError::NotLeader { leader: leader_of(&self.role.borrow()) }
     }
 
@@ -321,7 +323,7 @@ impl Changes {
     }
 
     /// Whether the member acknowledged this leader lately.
-    pub(super) fn answers(&self, node_id: u64) -> bool {
+    fn answers(&self, node_id: u64) -> bool {
         if node_id == self.node_id {
             return true;
         }
@@ -329,7 +331,7 @@ impl Changes {
     }
 
     /// How long ago the member last acknowledged this leader; `None` if it never did.
-    pub(super) fn silent_for(&self, node_id: u64) -> Option<Duration> {
+    fn silent_for(&self, node_id: u64) -> Option<Duration> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let heard = metrics.heartbeat.as_ref()?.get(&node_id)?.as_ref()?;
@@ -337,7 +339,7 @@ impl Changes {
     }
 
     /// The last entry known to be in the member's log.
-    pub(super) fn matched(&self, node_id: u64) -> Option<u64> {
+    fn matched(&self, node_id: u64) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let matched = metrics.replication.as_ref()?.get(&node_id)?.as_ref()?;
@@ -345,13 +347,66 @@ impl Changes {
     }
 
     /// The number of entries that the member's log is known to lack of this leader's.
-    pub(super) fn lag(&self, node_id: u64) -> u64 {
+    fn lag(&self, node_id: u64) -> u64 {
         if node_id == self.node_id {
             return 0;
         }
         let behind = |index: Option<u64>| index.map_or(0, |index| index.saturating_add(1));
         let last = self.raft.metrics().borrow_watched().last_log_index;
         behind(last).saturating_sub(behind(self.matched(node_id)))
+    }
+
+    /// The members as this node knows them, if it leads.
+    pub(super) fn status(&self) -> Result<ClusterStatus, MembershipError> {
+        let Some(tenure) = self.role.borrow().tenure() else { return Err(self.not_leader()) };
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        let membership = &metrics.membership_config;
+        let votes: Vec<u64> = membership.voter_ids().collect();
+        let members = membership.nodes().map(|(id, node)| {
+            let member = self.peers.as_configured(node.member(*id));
+            self.member_status(member, votes.contains(id))
+        });
+        let quorum = metrics.last_quorum_acked.as_ref().map(|acked| millis(acked.elapsed()));
+        let alone = votes == [self.node_id];
+        let unsettled = metrics.committed_membership_config != metrics.membership_config;
+        Ok(ClusterStatus {
+            cluster: self.peers.me.cluster().map(|(cluster, _)| cluster),
+            leader: self.node_id,
+            term: tenure.get(),
+            millis_since_quorum: if alone { Some(0) } else { quorum },
+            changing: unsettled || is_joint(membership) || self.one_at_a_time.try_lock().is_err(),
+            highest_node_id: self.shared.roll().highest(),
+            members: members.collect(),
+        })
+    }
+
+    fn member_status(&self, member: Member, votes: bool) -> MemberStatus {
+        let node_id = member.node_id;
+        let own = node_id == self.node_id;
+        let said = if own { Some(self.own_progress()) } else { self.heard.progress(node_id) };
+        let said = said.unwrap_or_default();
+        MemberStatus {
+            member,
+            votes,
+            silent_ms: if own { Some(0) } else { self.silent_for(node_id).map(millis) },
+            answers: self.answers(node_id),
+            last_log: if own { said.last_log } else { self.matched(node_id) },
+            lag: self.lag(node_id),
+            applied: said.applied,
+            snapshot: said.snapshot,
+            version: Some(said.version).filter(|version| !version.is_empty()),
+        }
+    }
+
+    fn own_progress(&self) -> Progress {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        Progress {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            last_log: metrics.last_log_index,
+            applied: self.shared.applied().borrow().map(|id| id.index),
+            snapshot: metrics.snapshot.map(|id| id.index),
+        }
     }
 
     /// Appends the change, if the members are still those of `view`, and waits until it is applied.
@@ -367,7 +422,7 @@ impl Changes {
         let begun = self.runtime.clock.now();
         let written = self.raft.change_membership_if(change, retain, conditions).await;
         let waited = self.runtime.clock.now().saturating_since(begun);
-        let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(waited);
         match written {
             Ok(written) => {
                 self.until_seen(&written.log_id).await;
@@ -428,7 +483,7 @@ impl Changes {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(MembershipError::ShuttingDown),
             Err(_) => {
-                let waited_ms = u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX);
+                let waited_ms = millis(self.deadline);
                 Err(MembershipError::OutcomeUnknown { waited_ms })
             }
         }
@@ -469,7 +524,7 @@ impl Changes {
 }
 
 /// Whether a change of the voters is half done.
-pub(super) fn is_joint(membership: &StoredMembership) -> bool {
+fn is_joint(membership: &StoredMembership) -> bool {
     membership.membership().get_joint_config().len() > 1
 }
 
@@ -478,4 +533,8 @@ fn leader_of(role: &Role) -> Option<LeaderHint> {
         Role::Following { leader } => leader.clone(),
         Role::Leading { .. } => None,
     }
+}
+
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

@@ -37,7 +37,6 @@ mod log;
 mod log_keeper;
 mod machine;
 mod membership;
-mod membership_status;
 #[cfg(test)]
 mod memory_network;
 #[cfg(any(test, feature = "simulation"))]
@@ -54,7 +53,6 @@ mod roll;
 mod runtime;
 mod sending;
 mod survey;
-mod table_limit;
 mod tenure;
 mod types;
 mod wire;
@@ -71,7 +69,7 @@ pub use memory_network::{Leg, MemoryNetwork};
 #[cfg(any(test, feature = "simulation"))]
 pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
-pub use peers::{Lane, Peer, PeerError, PeerNetwork, PeerStream};
+pub use peers::{Lane, Peer, PeerAnswer, PeerError, PeerNetwork, PeerStream};
 pub use replica::{Replica, ReplicaConfig, ReplicaStatus, StartError};
 
 #[cfg(test)]

@@ -33,58 +33,46 @@ pub enum PeerError {
 /// The answers on a stream.
 pub type PeerStream<T> = BoxStream<'static, Result<T, PeerError>>;
 
+/// The answer to one call.
+pub type PeerAnswer<T> = BoxFuture<'static, Result<T, PeerError>>;
+
 /// The calls that a member answers. The member's own side implements it too: a network in memory
 /// returns that directly.
 ///
 /// The messages are documented in `peer.proto`.
 pub trait Peer: Send + Sync + 'static {
     /// First start: asks a member to promise itself to a cluster.
-    fn promise(
-        &self,
-        request: proto::PromiseRequest,
-    ) -> BoxFuture<'static, Result<proto::PromiseResponse, PeerError>>;
+    fn promise(&self, request: proto::PromiseRequest) -> PeerAnswer<proto::PromiseResponse>;
 
     /// Asks a member for its own state.
-    fn hello(
-        &self,
-        request: proto::HelloRequest,
-    ) -> BoxFuture<'static, Result<proto::HelloResponse, PeerError>>;
+    fn hello(&self, request: proto::HelloRequest) -> PeerAnswer<proto::HelloResponse>;
 
     /// Log replication, in order, answered in order.
     fn stream_append(
         &self,
         requests: BoxStream<'static, proto::AppendRequest>,
-    ) -> BoxFuture<'static, Result<PeerStream<proto::AppendResponse>, PeerError>>;
+    ) -> PeerAnswer<PeerStream<proto::AppendResponse>>;
 
     /// One append or heartbeat.
-    fn append(
-        &self,
-        request: proto::AppendRequest,
-    ) -> BoxFuture<'static, Result<proto::AppendResponse, PeerError>>;
+    fn append(&self, request: proto::AppendRequest) -> PeerAnswer<proto::AppendResponse>;
 
     /// Asks for a vote.
-    fn vote(
-        &self,
-        request: proto::VoteRequest,
-    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>>;
+    fn vote(&self, request: proto::VoteRequest) -> PeerAnswer<proto::VoteResponse>;
 
     /// Asks whether the member would vote for this node.
-    fn pre_vote(
-        &self,
-        request: proto::VoteRequest,
-    ) -> BoxFuture<'static, Result<proto::VoteResponse, PeerError>>;
+    fn pre_vote(&self, request: proto::VoteRequest) -> PeerAnswer<proto::VoteResponse>;
 
     /// Sends a whole snapshot; the first chunk carries the head.
     fn install_snapshot(
         &self,
         chunks: BoxStream<'static, proto::SnapshotChunk>,
-    ) -> BoxFuture<'static, Result<proto::SnapshotResponse, PeerError>>;
+    ) -> PeerAnswer<proto::SnapshotResponse>;
 
     /// Hands leadership to the member.
     fn transfer_leader(
         &self,
         request: proto::TransferLeaderRequest,
-    ) -> BoxFuture<'static, Result<proto::TransferLeaderResponse, PeerError>>;
+    ) -> PeerAnswer<proto::TransferLeaderResponse>;
 }
 
 /// Traffic that travels apart from other traffic, so that much of one kind does not delay another.

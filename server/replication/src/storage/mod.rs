@@ -71,7 +71,6 @@ pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKin
 pub use replica_store::{BodyReader, KeptSnapshot, Pace, ReplicaStore, SnapshotDraft, Step};
 #[cfg(any(test, feature = "simulation"))]
 pub use simulated::{Ground, OpenTree};
-pub use sled_log::SledLog;
 pub use snapshot::{
     MAX_SNAPSHOT_META, SNAPSHOT_CHUNK, SnapshotInfo, SnapshotReader, SnapshotWriter, Snapshots,
 };

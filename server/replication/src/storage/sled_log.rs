@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::commit_queue::{Commit, Queue};
-use super::counters::Counters;
 use super::disk_watch::DiskWatch;
 use super::error::{Fault, OnFault};
 use super::log_store::{Done, LogIo, Operation};
@@ -22,7 +21,7 @@ pub(super) const IDLE: Duration = Duration::from_millis(20);
 
 /// [`LogIo`] on sled. Dropping it waits until everything queued is durable and the files are
 /// closed.
-pub struct SledLog {
+pub(super) struct SledLog {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,7 +32,6 @@ struct Shared {
     work: Condvar,
     /// Notified when the queue has become shorter.
     room: Condvar,
-    counters: Arc<Counters>,
     watch: DiskWatch,
 }
 
@@ -48,7 +46,6 @@ impl SledLog {
             queue: Mutex::new(Queue::default()),
             work: Condvar::new(),
             room: Condvar::new(),
-            counters: writer.counters(),
             watch,
         });
         let theirs = Arc::clone(&shared);
@@ -56,11 +53,6 @@ impl SledLog {
             .name("holdfast-log".to_owned())
             .spawn(move || theirs.run(writer, &on_fault))?;
         Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// The counters of the writer, for metrics.
-    pub fn counters(&self) -> Arc<Counters> {
-        Arc::clone(&self.shared.counters)
     }
 }
 
@@ -88,12 +80,6 @@ impl Drop for SledLog {
         if thread.thread().id() != thread::current().id() {
             drop(thread.join());
         }
-    }
-}
-
-impl std::fmt::Debug for SledLog {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SledLog").field("counters", &self.shared.counters).finish_non_exhaustive()
     }
 }
 
