@@ -219,10 +219,15 @@ pub(super) fn refused(reason: impl Into<String>) -> PeerError {
 /// What the members have reported lately.
 pub(super) struct Heard {
     gate: Mutex<VersionGate>,
-    below_reserve: Mutex<BTreeMap<u64, bool>>,
-    progress: Mutex<BTreeMap<u64, Progress>>,
-    /// Of the members that answered the last question.
-    disks: Mutex<BTreeMap<u64, DiskHealth>>,
+    reports: Mutex<BTreeMap<u64, Report>>,
+}
+
+#[derive(Default)]
+struct Report {
+    below_reserve: bool,
+    progress: Option<Progress>,
+    /// If the member answered the last question.
+    disk: Option<DiskHealth>,
 }
 
 /// How far a member has come, by its own report.
@@ -236,36 +241,28 @@ pub(super) struct Progress {
 
 impl Heard {
     pub(super) fn new(own: u64) -> Self {
-        Self {
-            gate: Mutex::new(VersionGate::new(own)),
-            below_reserve: Mutex::default(),
-            progress: Mutex::default(),
-            disks: Mutex::default(),
-        }
+        Self { gate: Mutex::new(VersionGate::new(own)), reports: Mutex::default() }
     }
 
-    pub(super) fn note_progress(&self, member: u64, progress: Progress) {
-        lock(&self.progress).insert(member, progress);
-    }
-
-    pub(super) fn progress(&self, member: u64) -> Option<Progress> {
-        lock(&self.progress).get(&member).cloned()
-    }
-
-    /// Forgets nodes that are no longer members.
-    pub(super) fn keep_only(&self, members: &[u64]) {
-        let gone: Vec<u64> = {
-            let mut progress = lock(&self.progress);
-            let gone = progress.keys().filter(|id| !members.contains(id)).copied().collect();
-            progress.retain(|id, _| members.contains(id));
-            gone
+    /// Stores what a member answered.
+    pub(super) fn note(&self, hello: proto::HelloResponse) {
+        self.note_version(hello.node_id, hello.command_version);
+        let below_reserve = hello.below_disk_reserve;
+        let append_p99 = hello.append_p99_us.map(Duration::from_micros);
+        let progress = Progress {
+            version: hello.version,
+            last_log: hello.last_log_index,
+            applied: hello.applied_index,
+            snapshot: hello.snapshot_index,
         };
-        lock(&self.disks).retain(|id, _| members.contains(id));
-        lock(&self.below_reserve).retain(|id, _| members.contains(id));
-        let mut gate = lock(&self.gate);
-        for id in gone {
-            gate.forget(id);
-        }
+        let disk = Some(DiskHealth { below_reserve, append_p99 });
+        let report = Report { below_reserve, progress: Some(progress), disk };
+        lock(&self.reports).insert(hello.node_id, report);
+    }
+
+    /// A member did not answer.
+    pub(super) fn note_silence(&self, member: u64) {
+        lock(&self.reports).entry(member).or_default().disk = None;
     }
 
     pub(super) fn note_version(&self, member: u64, highest: u32) {
@@ -274,21 +271,31 @@ impl Heard {
     }
 
     pub(super) fn note_reserve(&self, member: u64, below: bool) {
-        lock(&self.below_reserve).insert(member, below);
+        lock(&self.reports).entry(member).or_default().below_reserve = below;
     }
 
-    /// Stores a member's report of its disk; `None`: it did not answer.
-    pub(super) fn note_disk(&self, member: u64, disk: Option<DiskHealth>) {
-        let mut disks = lock(&self.disks);
-        match disk {
-            Some(disk) => disks.insert(member, disk),
-            None => disks.remove(&member),
-        };
+    /// Forgets nodes that are no longer members.
+    pub(super) fn keep_only(&self, members: &[u64]) {
+        let mut gone = Vec::new();
+        lock(&self.reports).retain(|id, report| {
+            let stays = members.contains(id);
+            // A node that is being added is no member yet, and has reported no progress.
+            gone.extend((!stays && report.progress.is_some()).then_some(*id));
+            stays
+        });
+        let mut gate = lock(&self.gate);
+        for id in gone {
+            gate.forget(id);
+        }
+    }
+
+    pub(super) fn progress(&self, member: u64) -> Option<Progress> {
+        lock(&self.reports).get(&member)?.progress.clone()
     }
 
     /// The member's last report of its disk; `None`: it did not answer.
     pub(super) fn disk(&self, member: u64) -> Option<DiskHealth> {
-        lock(&self.disks).get(&member).copied()
+        lock(&self.reports).get(&member)?.disk
     }
 
     /// The highest command version that may be proposed to `members` (I29).
@@ -298,8 +305,8 @@ impl Heard {
 
     /// How many of `members` report that they are below their disk reserve.
     pub(super) fn below_reserve(&self, members: &[u64]) -> usize {
-        let said = lock(&self.below_reserve);
-        members.iter().filter(|member| said.get(member).copied().unwrap_or(false)).count()
+        let reports = lock(&self.reports);
+        members.iter().filter(|id| reports.get(id).is_some_and(|one| one.below_reserve)).count()
     }
 }
 

@@ -18,7 +18,7 @@ use super::disk_times::DiskTimes;
 use super::hand_over::{HandOver, HandedOver};
 use super::handler::Raft;
 use super::metrics::ReplicationMetrics;
-use super::peers::{Heard, Peers, Progress};
+use super::peers::{Heard, Peers};
 use super::proposer::Policy;
 use super::relief::{Candidate, DiskHealth, Patience};
 use crate::consensus::Role;
@@ -101,23 +101,10 @@ impl Survey {
     }
 
     async fn ask(&self, member: &Member) {
-        let Ok(hello) = self.peers.hello(member, EVERY).await else {
-            self.heard.note_disk(member.node_id, None);
-            return;
-        };
-        if hello.node_id == member.node_id {
-            let append_p99 = hello.append_p99_us.map(Duration::from_micros);
-            let disk = DiskHealth { below_reserve: hello.below_disk_reserve, append_p99 };
-            self.heard.note_disk(member.node_id, Some(disk));
-            self.heard.note_version(member.node_id, hello.command_version);
-            self.heard.note_reserve(member.node_id, hello.below_disk_reserve);
-            let progress = Progress {
-                version: hello.version,
-                last_log: hello.last_log_index,
-                applied: hello.applied_index,
-                snapshot: hello.snapshot_index,
-            };
-            self.heard.note_progress(member.node_id, progress);
+        match self.peers.hello(member, EVERY).await {
+            Ok(hello) if hello.node_id == member.node_id => self.heard.note(hello),
+            Ok(_) => {}
+            Err(_) => self.heard.note_silence(member.node_id),
         }
     }
 
