@@ -24,7 +24,7 @@ use holdfast_runtime::{Clock, Instant};
 use crate::database::{Conditional, Fault, Row, Tables};
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 
-pub use durations::{DoNotFit, Durations};
+pub use durations::{AnswerLimit, DoNotFit, Durations};
 
 /// The last epoch of a scope; a token has room for 32,767. Epochs never wrap.
 pub const EPOCH_MAX: u16 = 32_000;

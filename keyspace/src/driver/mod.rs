@@ -168,12 +168,6 @@ impl Database for Driver {
     }
 }
 
-impl fmt::Debug for Driver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("keyspace", &self.0.keyspace).finish_non_exhaustive()
-    }
-}
-
 fn bound(bind: Bind) -> Option<CqlValue> {
     match bind {
         Bind::Value(value) => value.map(|value| match value {

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
-use holdfast_keyspace::answer_limit::AnswerLimit;
-use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Look};
+use holdfast_keyspace::authority::{
+    AnswerLimit, Authority, AuthorityRow, Change, ClusterTag, Look,
+};
 use holdfast_keyspace::database::{Fault, Tables};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime};
