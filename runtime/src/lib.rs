@@ -14,22 +14,19 @@
 
 mod clock;
 pub mod loopback;
-mod random;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulated;
-mod spawn;
 mod system;
 mod transport;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{Clock, Elapsed, Instant, Watchdog, WatchdogHandle};
-pub use random::Rng;
-pub use spawn::{Spawn, Task, TaskHandle};
-pub use transport::{Pipe, Transport, TransportError, Watched};
+pub use transport::{Pipe, Reply, Transport, TransportError, Watched};
 
 /// A boxed future, as trait objects need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -87,9 +84,71 @@ impl Runtime {
     }
 }
 
-impl std::fmt::Debug for Runtime {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").finish_non_exhaustive()
+    }
+}
+
+/// Starts tasks.
+pub trait Spawn: Send + Sync + 'static {
+    /// Starts `future`. `name` is for people who inspect a running process.
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Task;
+}
+
+/// The implementation of a [`Task`].
+pub trait TaskHandle: Send + Sync {
+    /// Ends the task at its next await, if it has not ended.
+    fn abort(&self);
+    /// Whether it has ended.
+    fn is_finished(&self) -> bool;
+}
+
+/// A running task; it is ended when this is dropped.
+#[must_use = "dropping a task ends it; detach it if it is to run on"]
+pub struct Task(Option<Box<dyn TaskHandle>>);
+
+impl Task {
+    /// Wraps an implementation.
+    pub fn new(handle: Box<dyn TaskHandle>) -> Self {
+        Self(Some(handle))
+    }
+
+    /// Lets the task run on by itself.
+    pub fn detach(mut self) {
+        self.0 = None;
+    }
+
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.as_ref().is_none_or(|handle| handle.is_finished())
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.abort();
+        }
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// Draws random numbers.
+pub trait Rng: Send + Sync + 'static {
+    /// Fills `bytes`. The bytes of the system's implementation are fit for secrets.
+    fn fill(&self, bytes: &mut [u8]);
+
+    /// A number; all have the same probability.
+    fn next_u64(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
     }
 }
 

@@ -14,8 +14,7 @@ use rustix::time::{
     timerfd_create, timerfd_settime,
 };
 
-use crate::spawn::{Spawn, Task, TaskHandle};
-use crate::{BoxFuture, Clock, Instant, Rng, Watchdog, WatchdogHandle};
+use crate::{BoxFuture, Clock, Instant, Rng, Spawn, Task, TaskHandle, Watchdog, WatchdogHandle};
 
 /// `CLOCK_BOOTTIME`: monotonic, and counts suspended time.
 pub(crate) struct SystemClock;

@@ -35,6 +35,9 @@ impl<Out, In> fmt::Debug for Pipe<Out, In> {
 /// come.
 pub type Watched = BoxStream<'static, Result<WatchResponse, TransportError>>;
 
+/// The answer to one call.
+pub type Reply<T> = BoxFuture<'static, Result<T, TransportError>>;
+
 /// Reaches servers. An endpoint is `host:port`, as people write it.
 pub trait Transport: Send + Sync + 'static {
     /// Opens a session stream.
@@ -42,65 +45,42 @@ pub trait Transport: Send + Sync + 'static {
     /// # Errors
     ///
     /// [`TransportError`]; the server may have seen the stream, but no frame of it.
-    fn open(
-        &self,
-        endpoint: &str,
-    ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>>;
+    fn open(&self, endpoint: &str) -> Reply<Pipe<ClientFrames, ServerFrames>>;
 
     /// Reads one lock.
     ///
     /// # Errors
     ///
     /// [`TransportError`]; the call changes nothing.
-    fn inspect(
-        &self,
-        endpoint: &str,
-        request: InspectRequest,
-    ) -> BoxFuture<'static, Result<InspectResponse, TransportError>>;
+    fn inspect(&self, endpoint: &str, request: InspectRequest) -> Reply<InspectResponse>;
 
     /// Reads a page of locks.
     ///
     /// # Errors
     ///
     /// [`TransportError`]; the call changes nothing.
-    fn list(
-        &self,
-        endpoint: &str,
-        request: ListRequest,
-    ) -> BoxFuture<'static, Result<ListResponse, TransportError>>;
+    fn list(&self, endpoint: &str, request: ListRequest) -> Reply<ListResponse>;
 
     /// Checks whether a grant is current.
     ///
     /// # Errors
     ///
     /// [`TransportError`]; the call changes nothing.
-    fn check_token(
-        &self,
-        endpoint: &str,
-        request: CheckTokenRequest,
-    ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>>;
+    fn check_token(&self, endpoint: &str, request: CheckTokenRequest) -> Reply<CheckTokenResponse>;
 
     /// Watches the locks below a prefix: the state, then every change.
     ///
     /// # Errors
     ///
     /// [`TransportError`]: the server does not serve the watch. Watching changes nothing.
-    fn watch(
-        &self,
-        endpoint: &str,
-        request: WatchRequest,
-    ) -> BoxFuture<'static, Result<Watched, TransportError>>;
+    fn watch(&self, endpoint: &str, request: WatchRequest) -> Reply<Watched>;
 
     /// Queries the status of a node: its identity, and the leader.
     ///
     /// # Errors
     ///
     /// [`TransportError`]; the call changes nothing.
-    fn status(
-        &self,
-        endpoint: &str,
-        request: StatusRequest,
-    ) -> BoxFuture<'static, Result<StatusResponse, TransportError>>;
+    fn status(&self, endpoint: &str, request: StatusRequest) -> Reply<StatusResponse>;
 }
 
 /// Why a stream ended or a call gave no answer.
