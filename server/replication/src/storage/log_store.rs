@@ -144,16 +144,6 @@ impl LogStore {
         self.mirror().vote()
     }
 
-    /// Records in memory.
-    pub fn len(&self) -> usize {
-        self.mirror().len()
-    }
-
-    /// Whether no record is in memory.
-    pub fn is_empty(&self) -> bool {
-        self.mirror().is_empty()
-    }
-
     /// Calls `look` with the log in memory. Be quick: no append runs meanwhile.
     pub fn look<R>(&self, look: impl FnOnce(&LogMirror) -> R) -> R {
         look(&self.mirror())

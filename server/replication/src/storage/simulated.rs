@@ -22,6 +22,7 @@ use super::recover::{recover, unreadable};
 use super::replica_store::{Pace, Step};
 use super::sled_log::{IDLE, SledLog};
 use super::sled_open::open_sled;
+use super::snapshot::Snapshots;
 use super::store::{Opened, Store, StoreOptions, claim_folder, open_guard};
 use super::tree::Tree;
 use super::writer::Writer;
@@ -48,6 +49,11 @@ impl std::fmt::Debug for Ground {
 }
 
 impl Store {
+    /// The snapshots.
+    pub fn snapshots(&self) -> Arc<Snapshots> {
+        Arc::clone(&self.snapshots)
+    }
+
     /// As [`open`](Self::open), on a simulation's disk. Does not block. No other process may have
     /// the folder open.
     ///
@@ -94,6 +100,18 @@ impl Store {
         let io = SledLog::start(writer, options.on_fault, DiskWatch::none())
             .map_err(|e| open_error("start the writer of", folder, e))?;
         Ok(LogStore::new(mirror, Arc::new(io)))
+    }
+}
+
+impl LogStore {
+    /// Records in memory.
+    pub fn len(&self) -> usize {
+        self.look(LogMirror::len)
+    }
+
+    /// Whether no record is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.look(LogMirror::is_empty)
     }
 }
 

@@ -57,7 +57,7 @@ pub struct Store {
     folder: PathBuf,
     guard: Arc<Guard>,
     log: Arc<LogStore>,
-    snapshots: Arc<Snapshots>,
+    pub(super) snapshots: Arc<Snapshots>,
     counters: Arc<Counters>,
     /// How long a simulated disk takes for each step.
     pub(super) pace: Option<Pace>,
@@ -100,11 +100,6 @@ impl Store {
         opened.assemble(options.on_fault, |on_fault| {
             Ok(Arc::new(SledLog::start(writer, on_fault, watch)?))
         })
-    }
-
-    /// The snapshots.
-    pub fn snapshots(&self) -> Arc<Snapshots> {
-        Arc::clone(&self.snapshots)
     }
 
     /// The counters of the writer, for metrics.
