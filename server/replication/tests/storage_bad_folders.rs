@@ -360,7 +360,7 @@ fn a_snapshot_travels_in_chunks_and_arrives_equal() {
     let store = open(follower.path()).unwrap();
     let mut target = store.snapshots().begin(announced.last, announced.meta.clone()).unwrap();
     let mut received = 0;
-    while received < source.length() {
+    while received < source.info().length {
         let chunk = source.chunk(received).unwrap();
         assert!(!chunk.is_empty() && chunk.len() <= SNAPSHOT_CHUNK);
         target.write_all(&chunk).unwrap();
@@ -368,7 +368,8 @@ fn a_snapshot_travels_in_chunks_and_arrives_equal() {
     }
     assert!(source.chunk(received).unwrap().is_empty());
     assert!(target.is_whole(announced.length, &announced.sha256));
-    let arrived = target.finish().unwrap().info;
+    let arrived = target.finish().unwrap();
+    let arrived = arrived.info().clone();
     assert_eq!((arrived.last, arrived.sha256), (announced.last, announced.sha256));
     drop(store);
     assert_eq!(open(follower.path()).unwrap().snapshots().newest(), Some(arrived));

@@ -419,7 +419,7 @@ fn a_snapshot_that_two_newer_ones_have_overtaken_is_read_all_the_same_and_leaves
 
     let kept = slow.finish().unwrap();
 
-    assert_eq!((kept.last(), &*kept.chunk(0).unwrap()), (Some(id(2)), &b"body"[..]));
+    assert_eq!((kept.info().last, &*kept.chunk(0).unwrap()), (Some(id(2)), &b"body"[..]));
     assert_eq!(store.snapshots().newest().unwrap().last, Some(id(6)));
     assert_eq!(std::fs::read_dir(folder.path().join("snapshots")).unwrap().count(), 2);
 }

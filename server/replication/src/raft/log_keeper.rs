@@ -236,7 +236,7 @@ impl LogKeeper {
         let store = Arc::clone(&self.store);
         let newest = off_runtime(self.store.may_block(), move || store.newest_snapshot()).await;
         // A snapshot that cannot be opened is reported when it is read.
-        let bytes = newest.ok().flatten().map_or(0, |kept| kept.length());
+        let bytes = newest.ok().flatten().map_or(0, |kept| kept.info().length);
         self.asked.measured = Some((snapshot, bytes));
         bytes
     }

@@ -210,12 +210,12 @@ impl Machine {
             }
             SnapshotData::Kept(kept) => {
                 let own = self.store.newest_snapshot()?;
-                if own.is_some_and(|own| own.last() == last) {
+                if own.is_some_and(|own| own.info().last == last) {
                     return Ok(kept);
                 }
                 let store = Arc::clone(&self.store);
                 let draft = off_runtime(may_block, move || {
-                    let mut draft = store.begin_snapshot(last, kept.meta())?;
+                    let mut draft = store.begin_snapshot(last, kept.info().meta.clone())?;
                     io::copy(&mut BodyReader::new(kept), &mut draft)?;
                     draft.flush()?;
                     Ok(draft)
@@ -245,7 +245,7 @@ impl Machine {
     /// could never be purged, and commands that free still add to it. A snapshot is postponed only
     /// if it might not fit itself, because a write that fails stops the node.
     fn has_room(&self) -> bool {
-        let last = self.store.newest_snapshot().ok().flatten().map_or(0, |kept| kept.length());
+        let last = self.store.newest_snapshot().ok().flatten().map_or(0, |kept| kept.info().length);
         let wanted = last.saturating_mul(2).saturating_add(SNAPSHOT_ROOM);
         self.store.free_space().map_or(true, |free| free > wanted)
     }
@@ -418,7 +418,7 @@ fn meta_bytes(meta: &SnapshotMeta, highest_node_id: u64, identity: &Identity) ->
 
 /// The meta of a kept snapshot as it is stored and sent.
 pub(super) fn stored_meta(kept: &Arc<dyn KeptSnapshot>) -> Result<proto::SnapshotMeta, String> {
-    proto::SnapshotMeta::decode(kept.meta())
+    proto::SnapshotMeta::decode(kept.info().meta.clone())
         .map_err(|error| format!("its head does not decode: {error}"))
 }
 

@@ -1,6 +1,7 @@
 //! A replica's store without a disk, for simulations and tests on virtual time.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::formation::FIRST_INCARNATION;
 use crate::storage::{
     ClusterId, Completion, Identity, KeptSnapshot, LogId, LogMirror, LogStore, Member, MemoryLog,
-    PromiseError, ReplicaStore, SNAPSHOT_CHUNK, SnapshotDraft, Stage,
+    PromiseError, ReplicaStore, SNAPSHOT_CHUNK, SnapshotDraft, SnapshotInfo, Stage,
 };
 
 /// Keeps everything in memory. [`restarted`](Self::restarted) is what the next process would find.
@@ -190,33 +191,15 @@ impl ReplicaStore for MemoryStore {
     }
 }
 
+#[derive(Debug)]
 struct MemorySnapshot {
-    last: Option<LogId>,
-    meta: Bytes,
+    info: SnapshotInfo,
     body: Bytes,
 }
 
-impl std::fmt::Debug for MemorySnapshot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemorySnapshot").field("last", &self.last).finish_non_exhaustive()
-    }
-}
-
 impl KeptSnapshot for MemorySnapshot {
-    fn last(&self) -> Option<LogId> {
-        self.last
-    }
-
-    fn meta(&self) -> Bytes {
-        self.meta.clone()
-    }
-
-    fn length(&self) -> u64 {
-        self.body.len() as u64
-    }
-
-    fn sha256(&self) -> [u8; 32] {
-        Sha256::digest(&self.body).into()
+    fn info(&self) -> &SnapshotInfo {
+        &self.info
     }
 
     fn chunk(&self, offset: u64) -> io::Result<Bytes> {
@@ -249,8 +232,10 @@ impl SnapshotDraft for MemoryDraft {
     }
 
     fn finish(self: Box<Self>) -> io::Result<Arc<dyn KeptSnapshot>> {
-        let snapshot =
-            Arc::new(MemorySnapshot { last: self.last, meta: self.meta, body: self.body.into() });
+        let (last, meta, length) = (self.last, self.meta, self.body.len() as u64);
+        let (sha256, path) = (Sha256::digest(&self.body).into(), PathBuf::new());
+        let info = SnapshotInfo { last, meta, length, sha256, path };
+        let snapshot = Arc::new(MemorySnapshot { info, body: self.body.into() });
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).snapshot =
             Some(Arc::clone(&snapshot));
         Ok(snapshot)

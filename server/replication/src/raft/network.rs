@@ -24,13 +24,13 @@ use openraft::raft::{
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
-use super::commit_news;
 use super::machine::{SnapshotData, off_runtime, stored_meta};
 use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Peer, PeerError, Peers};
 use super::sending::{Floor, Sending};
-use super::types::{Addresses, Snapshot, Types, Vote};
+use super::types::{Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
+use super::{Member, commit_news};
 use crate::storage::KeptSnapshot;
 
 type Failure = RPCError<Types>;
@@ -50,8 +50,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    fn link(&self, target: u64, node: &Addresses, lane: Lane) -> Link {
-        let member = self.peers.as_configured(node.member(target));
+    fn link(&self, target: u64, node: &Member, lane: Lane) -> Link {
+        let member = self.peers.as_configured(node.clone());
         Link {
             peer: self.peers.network.peer(&member, lane),
             control: self.peers.control(&member),
@@ -65,15 +65,15 @@ impl Network {
 impl RaftNetworkFactory<Types> for Network {
     type Network = Link;
 
-    async fn new_client(&mut self, target: u64, node: &Addresses) -> Link {
+    async fn new_client(&mut self, target: u64, node: &Member) -> Link {
         self.link(target, node, Lane::Log)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &Addresses) -> Link {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Member) -> Link {
         self.link(target, node, Lane::Control)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &Addresses) -> Link {
+    async fn new_snapshot_client(&mut self, target: u64, node: &Member) -> Link {
         self.link(target, node, Lane::Bulk)
     }
 }
@@ -267,13 +267,13 @@ impl NetSnapshot<Types> for Link {
             header: Some(self.header()),
             vote: Some(wire::vote_to_wire(&vote)),
             meta: Some(meta),
-            size: kept.length(),
-            sha256: kept.sha256().to_vec().into(),
+            size: kept.info().length,
+            sha256: kept.info().sha256.to_vec().into(),
         };
-        let upto = kept.last().map_or(0, |last| last.index);
+        let upto = kept.info().last.map_or(0, |last| last.index);
         let underway = self.network.sending.begin(self.target, upto);
         self.network.metrics.snapshots_sent.inc();
-        let progress = Arc::new(Progress::new(&*self.network.clock, kept.length()));
+        let progress = Arc::new(Progress::new(&*self.network.clock, kept.info().length));
         let (noted, clock) = (Arc::clone(&progress), Arc::clone(&self.network.clock));
         let body = chunks(head, kept, self.network.may_block)
             .inspect(move |chunk| noted.note(&*clock, chunk));

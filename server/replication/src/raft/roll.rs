@@ -51,12 +51,13 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use crate::raft::types::{Addresses, Membership, log_id};
+    use crate::raft::Member;
+    use crate::raft::types::{Membership, log_id};
 
     fn of(index: u64, members: &[u64]) -> StoredMembership {
         let voters: BTreeSet<u64> = members.iter().copied().collect();
-        let nodes: BTreeMap<u64, Addresses> =
-            members.iter().map(|id| (*id, Addresses::default())).collect();
+        let nodes: BTreeMap<u64, Member> =
+            members.iter().map(|id| (*id, Member::default())).collect();
         let membership = Membership::new(vec![voters], nodes).unwrap();
         StoredMembership::new(Some(log_id(1, index)), membership)
     }

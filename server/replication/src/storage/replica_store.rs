@@ -10,6 +10,7 @@ use holdfast_runtime::BoxFuture;
 use super::guard::{ClusterId, Identity, Member, PromiseError};
 use super::log_store::LogStore;
 use super::record::LogId;
+use super::snapshot::SnapshotInfo;
 
 /// The next step of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +98,8 @@ pub trait ReplicaStore: Send + Sync + 'static {
 
 /// A finished snapshot.
 pub trait KeptSnapshot: Send + Sync + fmt::Debug {
-    /// The last entry it contains.
-    fn last(&self) -> Option<LogId>;
-    /// The meta that was given with it.
-    fn meta(&self) -> Bytes;
-    /// Length of its body, bytes.
-    fn length(&self) -> u64;
-    /// SHA-256 of its body.
-    fn sha256(&self) -> [u8; 32];
+    /// What it contains.
+    fn info(&self) -> &SnapshotInfo;
     /// At most 64 KiB of its body from `offset`; empty at the end.
     ///
     /// # Errors

@@ -56,7 +56,8 @@ pub struct SnapshotInfo {
     pub length: u64,
     /// SHA-256 of the body.
     pub sha256: [u8; 32],
-    path: PathBuf,
+    /// Its file.
+    pub(crate) path: PathBuf,
 }
 
 /// The snapshots of one store. Methods that touch the disk block: call them off the runtime.
@@ -385,8 +386,7 @@ impl std::fmt::Debug for SnapshotWriter {
 /// A finished snapshot, open for reading by position. [`BodyReader`](super::BodyReader) reads it as a
 /// stream.
 pub struct SnapshotReader {
-    /// Its head.
-    pub info: SnapshotInfo,
+    info: SnapshotInfo,
     file: Arc<dyn DiskFile>,
     start: u64,
 }
@@ -401,20 +401,8 @@ impl SnapshotReader {
 }
 
 impl KeptSnapshot for SnapshotReader {
-    fn last(&self) -> Option<LogId> {
-        self.info.last
-    }
-
-    fn meta(&self) -> Bytes {
-        self.info.meta.clone()
-    }
-
-    fn length(&self) -> u64 {
-        self.info.length
-    }
-
-    fn sha256(&self) -> [u8; 32] {
-        self.info.sha256
+    fn info(&self) -> &SnapshotInfo {
+        &self.info
     }
 
     fn chunk(&self, offset: u64) -> io::Result<Bytes> {

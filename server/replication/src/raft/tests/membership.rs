@@ -143,7 +143,7 @@ async fn a_learner_catches_up_by_snapshot_then_log_and_has_the_same_state() {
 
     let learner = &held.cluster.nodes[&4];
     let snapshot = learner.store.newest_snapshot().unwrap().unwrap();
-    assert!(snapshot.last().unwrap().index >= first_kept);
+    assert!(snapshot.info().last.unwrap().index >= first_kept);
     assert_eq!(members(&held.cluster).await, (vec![1, 2, 3], vec![4]));
     assert_eq!(learner.store.identity().stage, Stage::Initialised);
     open(held.cluster.replica(leader)).await;
