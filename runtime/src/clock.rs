@@ -1,6 +1,5 @@
 //! Time, waiting, and alarms that ring even while the executor stalls.
 
-use std::fmt;
 use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,29 +74,11 @@ pub trait Clock: Send + Sync + 'static {
 #[error("the time was over")]
 pub struct Elapsed;
 
-/// The implementation of a [`Watchdog`].
+/// Sets an alarm again and again; the alarm stops when this is dropped.
 pub trait WatchdogHandle: Send + Sync {
     /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
     fn set(&self, at: Option<Instant>);
 }
 
-/// An alarm that can be set again and again; stops when dropped.
-pub struct Watchdog(Box<dyn WatchdogHandle>);
-
-impl Watchdog {
-    /// Wraps an implementation.
-    pub fn new(handle: Box<dyn WatchdogHandle>) -> Self {
-        Self(handle)
-    }
-
-    /// Watches for `at` from here on, instead of what was set before; `None` watches for nothing.
-    pub fn set(&self, at: Option<Instant>) {
-        self.0.set(at);
-    }
-}
-
-impl fmt::Debug for Watchdog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watchdog").finish_non_exhaustive()
-    }
-}
+/// The alarm of some clock.
+pub type Watchdog = Box<dyn WatchdogHandle>;

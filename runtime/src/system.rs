@@ -37,10 +37,10 @@ impl Clock for SystemClock {
     }
 
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
-        Watchdog::new(match TimerThread::start(on_due) {
+        match TimerThread::start(on_due) {
             Ok(thread) => Box::new(thread),
             Err(on_due) => without_a_thread(on_due),
-        })
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl Clock for VirtualClock {
         let (set, due) = watch::channel(None);
         let clock: Arc<dyn Clock> = Arc::new(self.clone());
         let task = TokioSpawn.spawn("watchdog", Box::pin(ring(due, clock, on_due)));
-        Watchdog::new(Box::new(VirtualWatchdog { set, _task: task }))
+        Box::new(VirtualWatchdog { set, _task: task })
     }
 }
 

@@ -238,7 +238,7 @@ impl Clock for Process {
         let (set, due) = watch::channel(None);
         let clock: Arc<dyn Clock> = Arc::new(self.clone());
         let task = self.spawn("watchdog", Box::pin(ring(due, Arc::clone(&clock), on_due)));
-        Watchdog::new(Box::new(VirtualWatchdog { set, _task: task }))
+        Box::new(VirtualWatchdog { set, _task: task })
     }
 }
 
