@@ -57,6 +57,14 @@ impl Role {
             Self::Leading { tenure } => Some(*tenure),
         }
     }
+
+    /// The leader, if another node leads and this node knows it.
+    pub fn leader(&self) -> Option<LeaderHint> {
+        match self {
+            Self::Following { leader } => leader.clone(),
+            Self::Leading { .. } => None,
+        }
+    }
 }
 
 /// Where to find the leader.

@@ -17,6 +17,7 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::{BoxFuture, Runtime};
 use tokio::sync::{Notify, watch};
 
+use super::handler::millis;
 use super::machine::Replicated;
 use super::proposer::not_leader;
 use super::quorum_round::{Calls, QuorumRound, RoundError};
@@ -166,7 +167,7 @@ impl Confirmer {
             () = deposed => Err(not_leader(&self.role)),
             answer = limited => answer.unwrap_or_else(|_| {
                 let waited = self.runtime.clock.now().saturating_since(begun);
-                let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                let waited_ms = millis(waited);
                 Err(ProposeError::Unavailable { waited_ms })
             }),
         }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::Member;
 use super::fault::{Fault, FaultSlot};
 use super::formation::own_cluster;
-use super::handler::{LeaderContact, Raft};
+use super::handler::{LeaderContact, Raft, millis};
 use super::machine::Replicated;
 use super::peers::Peers;
 use crate::consensus::Role;
@@ -59,7 +59,7 @@ impl Departure {
             return Some(own);
         }
         let cluster = self.peers.me.cluster()?;
-        let patience = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
+        let patience = millis(self.patience);
         if self.contact.millis_since().is_some_and(|silent| silent <= patience) {
             return None;
         }

@@ -66,7 +66,7 @@ pub(super) struct Handler {
 }
 
 impl Handler {
-    fn below_reserve(&self) -> bool {
+    pub(super) fn below_reserve(&self) -> bool {
         self.below_reserve.load(Ordering::Relaxed)
     }
 
@@ -320,6 +320,10 @@ impl Peer for Handler {
     ) -> PeerAnswer<proto::TransferLeaderResponse> {
         self.clone().take_over(request).boxed()
     }
+}
+
+pub(super) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Microseconds, as reported to other nodes.

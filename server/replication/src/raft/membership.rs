@@ -29,7 +29,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 use super::confirm::Confirmer;
 use super::formation::own_cluster;
 use super::hand_over::{HandOver, HandedOver};
-use super::handler::Raft;
+use super::handler::{Raft, millis};
 use super::machine::Replicated;
 use super::peers::{Heard, Peers, Progress};
 use super::types::{CommittedLeaderId, LogId, StoredMembership, Types};
@@ -276,14 +276,14 @@ impl Changes {
     async fn next_leader(&self) -> Option<LeaderHint> {
         let mut role = self.role.clone();
         let known = async {
-            let known = role.wait_for(|role| leader_of(role).is_some()).await;
-            known.ok().and_then(|role| leader_of(&role))
+            let known = role.wait_for(|role| role.leader().is_some()).await;
+            known.ok().and_then(|role| role.leader())
         };
         self.runtime.timeout(self.patience, known).await.ok().flatten()
     }
 
     fn not_leader(&self) -> MembershipError {
-        MembershipError::NotLeader { leader: leader_of(&self.role.borrow()) }
+        MembershipError::NotLeader { leader: self.role.borrow().leader() }
     }
 
     /// The members as this node knows them. Fails if it does not lead, or a change is under way.
@@ -526,15 +526,4 @@ impl Changes {
 /// Whether a change of the voters is half done.
 fn is_joint(membership: &StoredMembership) -> bool {
     membership.membership().get_joint_config().len() > 1
-}
-
-fn leader_of(role: &Role) -> Option<LeaderHint> {
-    match role {
-        Role::Following { leader } => leader.clone(),
-        Role::Leading { .. } => None,
-    }
-}
-
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }

@@ -30,11 +30,11 @@ use openraft::errors::{ClientWriteError, ForwardReason};
 use tokio::sync::{Notify, watch};
 
 use super::admission::{Admission, Bounds, Weight, frees};
-use super::handler::Raft;
+use super::handler::{Raft, millis};
 use super::machine::Replicated;
 use super::metrics::ReplicationMetrics;
 use super::types::{Callback, CommittedLeaderId, EncodedBatch, WriteResult};
-use crate::consensus::{Committed, Done, LeaderHint, Role};
+use crate::consensus::{Committed, Done, Role};
 use crate::error::ProposeError;
 
 /// Most commands in one entry.
@@ -377,7 +377,7 @@ impl Proposer {
 
     fn waited_ms(&self, since: Instant) -> u64 {
         let waited = self.runtime.clock.now().saturating_since(since);
-        u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+        millis(waited)
     }
 
     /// Answers the callers whose deadline has passed (I32).
@@ -394,7 +394,7 @@ impl Proposer {
                 queue.in_flight.iter().filter(|flight| due(flight.since)).cloned().collect();
             (waiting, flights)
         };
-        let waited_ms = u64::try_from(self.settings.deadline.as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(self.settings.deadline);
         for waiting in waiting {
             (waiting.done)(Err(ProposeError::Unavailable { waited_ms }));
         }
@@ -515,11 +515,7 @@ fn fail_all(dones: Vec<Done>, error: &ProposeError) {
 
 /// The error for a command that was not appended here, with the leader that `role` knows.
 pub(super) fn not_leader(role: &watch::Receiver<Role>) -> ProposeError {
-    let leader: Option<LeaderHint> = match &*role.borrow() {
-        Role::Following { leader } => leader.clone(),
-        Role::Leading { .. } => None,
-    };
-    ProposeError::NotLeader { leader }
+    ProposeError::NotLeader { leader: role.borrow().leader() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -21,7 +21,7 @@ use super::disk_times::DiskTimes;
 use super::fault::{Fault, FaultSlot};
 use super::formation::{Formation, Forming};
 use super::hand_over::{HandOver, HandedOver};
-use super::handler::{Handler, LeaderContact, Raft, micros};
+use super::handler::{Handler, LeaderContact, Raft, micros, millis};
 use super::log::Log;
 use super::log_keeper::{Asked, LogKeeper, Rules};
 use super::machine::{Machine, Replicated, off_runtime};
@@ -321,8 +321,7 @@ impl Replica {
         let members = membership.nodes().map(|(_, one)| member(one)).collect();
         let leader = metrics.current_leader.and_then(|id| membership.get_node(&id).map(member));
         let alone = membership.voter_ids().eq([self.node_id]);
-        let quorum = metrics.last_quorum_acked.map(|acked| acked.elapsed().as_millis());
-        let quorum = quorum.map(|millis| u64::try_from(millis).unwrap_or(u64::MAX));
+        let quorum = metrics.last_quorum_acked.map(|acked| millis(acked.elapsed()));
         ReplicaStatus {
             node_id: self.node_id,
             cluster: self.peers.me.cluster().map(|(cluster, _)| cluster),
@@ -338,10 +337,7 @@ impl Replica {
             waiting_commands: self.proposer.waiting(),
             waiting_bytes: self.proposer.waiting_bytes(),
             entries_in_flight: self.proposer.in_flight(),
-            below_disk_reserve: self
-                .handler
-                .below_reserve
-                .load(std::sync::atomic::Ordering::Relaxed),
+            below_disk_reserve: self.handler.below_reserve(),
             log_bytes: self.handler.store.log().look(LogMirror::bytes),
             append_p99_us: self.handler.times.p99().map(micros),
         }
