@@ -24,7 +24,6 @@
 //! - No node votes under an id whose data is gone (I20, I22): see `formation.rs`.
 
 mod admission;
-mod commit_news;
 mod confirm;
 mod departure;
 mod disk_times;
@@ -48,7 +47,6 @@ mod proposer;
 mod quorum_round;
 mod relief;
 mod replica;
-mod roll;
 #[cfg(any(test, feature = "simulation"))]
 mod runtime;
 mod sending;

@@ -22,7 +22,7 @@
 //!   for the start of the process that it names.
 //! - The leader invites after three steps: the node introduced itself with that start; then a
 //!   quorum confirmed the leader, which had applied all that was committed before; and there the id
-//!   was above every id ever used ([`Roll`](crate::raft::roll::Roll)).
+//!   was above every id ever used ([`Roll`](crate::raft::machine::Roll)).
 //! - Suppose a node had voted under this id with a folder that is gone. It voted as a member, so an
 //!   entry that names the id was committed before the folder was lost, before this process started
 //!   on an empty one, and before the leader was confirmed. Then the leader would not have invited.
