@@ -463,7 +463,7 @@ fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
 #[ignore = "long: builds the programs as they are shipped"]
 fn no_release_has_a_deliberate_bug_or_a_simulated_machine_in_it() -> Result {
     // Parts of symbols, as both ways of mangling have them: the variable that says which bug is armed, and the module of the machine.
-    const BUGS: &[u8] = b"6switch5ARMED";
+    const BUGS: &[u8] = b"16holdfast_mutants5ARMED";
     const MACHINE: &[u8] = b"16holdfast_runtime9simulated";
     let built = Command::new(env!("CARGO"))
         .args([
