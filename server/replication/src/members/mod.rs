@@ -16,7 +16,7 @@ use crate::storage::ClusterId;
 pub const MEMBERS_MAX: usize = 9;
 
 /// A member of the cluster: its id, and where it is reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Member {
     /// Its node id.
     pub node_id: u64,

@@ -76,9 +76,9 @@ impl Departure {
     fn others(&self) -> Vec<Member> {
         let mut others: Vec<Member> = self.peers.configured.to_vec();
         let metrics = self.raft.server_metrics();
-        for (id, member) in metrics.borrow_watched().membership_config.nodes() {
+        for (id, node) in metrics.borrow_watched().membership_config.nodes() {
             if !others.iter().any(|known| known.node_id == *id) {
-                others.push(member.clone());
+                others.push(node.member(*id));
             }
         }
         others.retain(|member| member.node_id != self.peers.me.node_id);

@@ -512,8 +512,8 @@ mod tests {
     use std::thread::{self, ThreadId};
 
     use super::*;
-    use crate::raft::types::{Membership, log_id};
-    use crate::raft::{Member, MemoryStore};
+    use crate::raft::MemoryStore;
+    use crate::raft::types::{Addresses, Membership, log_id};
 
     /// SC4 of the safety review: dropping what a large table has replaced takes longer than a
     /// heartbeat may, and the thread that sends heartbeats drops the builder.
@@ -548,8 +548,8 @@ mod tests {
 
     fn of(index: u64, members: &[u64]) -> StoredMembership {
         let voters: BTreeSet<u64> = members.iter().copied().collect();
-        let nodes: BTreeMap<u64, Member> =
-            members.iter().map(|id| (*id, Member::default())).collect();
+        let nodes: BTreeMap<u64, Addresses> =
+            members.iter().map(|id| (*id, Addresses::default())).collect();
         let membership = Membership::new(vec![voters], nodes).unwrap();
         StoredMembership::new(Some(log_id(1, index)), membership)
     }

@@ -32,7 +32,7 @@ use super::hand_over::{HandOver, HandedOver};
 use super::handler::{Raft, millis};
 use super::machine::Replicated;
 use super::peers::{Heard, Peers, Progress};
-use super::types::{CommittedLeaderId, LogId, StoredMembership, Types};
+use super::types::{Addresses, CommittedLeaderId, LogId, StoredMembership, Types};
 use super::wire::member_to_wire;
 use crate::consensus::{LeaderHint, Role};
 use crate::members::{
@@ -85,12 +85,12 @@ impl View {
     }
 
     fn member(&self, node_id: u64) -> Result<Member, MembershipRefusal> {
-        let found = self.membership.get_node(&node_id).cloned();
+        let found = self.membership.get_node(&node_id).map(|node| node.member(node_id));
         found.ok_or(MembershipRefusal::NotAMember { node_id })
     }
 
     fn members(&self) -> impl Iterator<Item = Member> {
-        self.membership.nodes().map(|(_, member)| member.clone())
+        self.membership.nodes().map(|(id, node)| node.member(*id))
     }
 }
 
@@ -107,7 +107,7 @@ impl Changes {
         self.invite(&member, &hello, &view).await?;
         // From here on the version gate counts this node, too.
         self.heard.note_version(member.node_id, hello.command_version);
-        let node = (member.node_id, member.clone());
+        let node = (member.node_id, Addresses::of(&member));
         tracing::info!(node_id = member.node_id, address = member.peer_advertise, "adds a learner");
         self.write(ChangeMembers::AddNodes([node].into()), &view).await
     }
@@ -362,8 +362,8 @@ impl Changes {
         let metrics = self.raft.metrics().borrow_watched().clone();
         let membership = &metrics.membership_config;
         let votes: Vec<u64> = membership.voter_ids().collect();
-        let members = membership.nodes().map(|(id, member)| {
-            let member = self.peers.as_configured(member.clone());
+        let members = membership.nodes().map(|(id, node)| {
+            let member = self.peers.as_configured(node.member(*id));
             self.member_status(member, votes.contains(id))
         });
         let quorum = metrics.last_quorum_acked.as_ref().map(|acked| millis(acked.elapsed()));
@@ -411,7 +411,7 @@ impl Changes {
 
     /// Appends the change, if the members are still those of `view`, and waits until it is applied.
     /// A change of voters takes two entries.
-    async fn write(&self, change: ChangeMembers<u64, Member>, view: &View) -> Answer {
+    async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
         let leader = CommittedLeaderId::new(view.tenure.get());
         let conditions: [Precondition<Types>; 2] = [
             Precondition::CommittedLeaderId { committed_leader_id: leader },

@@ -24,12 +24,11 @@ use openraft::raft::{
     TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
-use super::Member;
 use super::machine::{SnapshotData, off_runtime, stored_meta};
 use super::metrics::ReplicationMetrics;
 use super::peers::{Heard, Lane, Peer, PeerError, Peers};
 use super::sending::{Floor, Sending};
-use super::types::{Snapshot, Types, Vote};
+use super::types::{Addresses, Snapshot, Types, Vote};
 use super::wire::{self, Malformed};
 use crate::storage::KeptSnapshot;
 
@@ -50,8 +49,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    fn link(&self, target: u64, node: &Member, lane: Lane) -> Link {
-        let member = self.peers.as_configured(node.clone());
+    fn link(&self, target: u64, node: &Addresses, lane: Lane) -> Link {
+        let member = self.peers.as_configured(node.member(target));
         Link {
             peer: self.peers.network.peer(&member, lane),
             control: self.peers.control(&member),
@@ -65,15 +64,15 @@ impl Network {
 impl RaftNetworkFactory<Types> for Network {
     type Network = Link;
 
-    async fn new_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Log)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Control)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &Member) -> Link {
+    async fn new_snapshot_client(&mut self, target: u64, node: &Addresses) -> Link {
         self.link(target, node, Lane::Bulk)
     }
 }

@@ -150,7 +150,7 @@ impl Standing {
         let others = membership
             .nodes()
             .filter(|(id, _)| **id != node_id && voters.contains(*id))
-            .map(|(_, member)| peers.as_configured(member.clone()))
+            .map(|(id, node)| peers.as_configured(node.member(*id)))
             .collect();
         Some(Self { vote, committed: state.local_committed().copied(), configs, others })
     }

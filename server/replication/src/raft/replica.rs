@@ -34,6 +34,7 @@ use super::quorum_round::QuorumRound;
 use super::sending::Sending;
 use super::survey::{Relief, Survey};
 use super::tenure::{TableLimit, Tenures};
+use super::types::Addresses;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError};
@@ -317,9 +318,11 @@ impl Replica {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let membership = &metrics.membership_config;
-        let member = |member: &Member| self.peers.as_configured(member.clone());
-        let members = membership.nodes().map(|(_, one)| member(one)).collect();
-        let leader = metrics.current_leader.and_then(|id| membership.get_node(&id).map(member));
+        let member = |id: u64, node: &Addresses| self.peers.as_configured(node.member(id));
+        let members = membership.nodes().map(|(id, node)| member(*id, node)).collect();
+        let leader = metrics
+            .current_leader
+            .and_then(|id| membership.get_node(&id).map(|node| member(id, node)));
         let alone = membership.voter_ids().eq([self.node_id]);
         let quorum = metrics.last_quorum_acked.map(|acked| millis(acked.elapsed()));
         ReplicaStatus {

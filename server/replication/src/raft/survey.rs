@@ -92,7 +92,7 @@ impl Survey {
             let metrics = self.raft.server_metrics();
             let metrics = metrics.borrow_watched();
             let members = metrics.membership_config.nodes();
-            members.map(|(_, member)| self.peers.as_configured(member.clone())).collect()
+            members.map(|(id, node)| self.peers.as_configured(node.member(*id))).collect()
         };
         let others = nodes.iter().filter(|member| member.node_id != self.peers.me.node_id);
         join_all(others.map(|member| self.ask(member))).await;

@@ -27,11 +27,11 @@ impl RaftTypeConfig for Types {
     type D = EncodedBatch;
     type R = Vec<Outcome>;
     type NodeId = u64;
-    type Node = Member;
+    type Node = Addresses;
     type Term = u64;
     type LeaderId = leader_id_std::LeaderId<u64, u64>;
     type Vote = openraft::Vote<Self::LeaderId>;
-    type Payload = EntryPayload<EncodedBatch, u64, Member>;
+    type Payload = EntryPayload<EncodedBatch, u64, Addresses>;
     type Entry = openraft::Entry<CommittedLeaderId, Self::Payload>;
     type AsyncRuntime = RaftRuntime;
     type Responder<T>
@@ -49,7 +49,7 @@ pub(super) type CommittedLeaderId = alias::CommittedLeaderIdOf<Types>;
 pub(super) type Entry = alias::EntryOf<Types>;
 pub(super) type LogId = alias::LogIdOf<Types>;
 pub(super) type Vote = alias::VoteOf<Types>;
-pub(super) type Membership = openraft::Membership<u64, Member>;
+pub(super) type Membership = openraft::Membership<u64, Addresses>;
 pub(super) type StoredMembership = alias::StoredMembershipOf<Types>;
 pub(super) type SnapshotMeta = alias::SnapshotMetaOf<Types>;
 pub(super) type Snapshot<Data> = alias::SnapshotOf<Types, Data>;
@@ -58,6 +58,25 @@ pub(super) type WriteResult = ClientWriteResult<Types>;
 /// The log id at `index` of the entries written in `term`.
 pub(super) fn log_id(term: u64, index: u64) -> LogId {
     LogId::new(CommittedLeaderId::new(term), index)
+}
+
+/// The addresses of a member, as the membership in the log has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) advertise: String,
+    pub(super) peer_advertise: String,
+}
+
+impl Addresses {
+    pub(super) fn of(member: &Member) -> Self {
+        let Member { advertise, peer_advertise, .. } = member.clone();
+        Self { advertise, peer_advertise }
+    }
+
+    pub(super) fn member(&self, node_id: u64) -> Member {
+        let Self { advertise, peer_advertise } = self.clone();
+        Member { node_id, advertise, peer_advertise }
+    }
 }
 
 /// A batch as the log holds it: `holdfast_core::Batch::encode`. Cloning shares the bytes.

@@ -16,7 +16,8 @@ use prost::Message;
 
 use super::Member;
 use super::types::{
-    EncodedBatch, Entry, LogId, Membership, SnapshotMeta, StoredMembership, Types, Vote, log_id,
+    Addresses, EncodedBatch, Entry, LogId, Membership, SnapshotMeta, StoredMembership, Types, Vote,
+    log_id,
 };
 use crate::storage::{self, Record, RecordKind, StoredVote};
 
@@ -95,7 +96,7 @@ pub(super) fn membership_to_wire(membership: &Membership) -> proto::Membership {
         .iter()
         .map(|voters| proto::VoterSet { node_ids: voters.iter().copied().collect() })
         .collect();
-    let nodes = membership.nodes().map(|(_, member)| member_to_wire(member)).collect();
+    let nodes = membership.nodes().map(|(id, node)| member_to_wire(&node.member(*id))).collect();
     proto::Membership { configs, nodes }
 }
 
@@ -105,11 +106,11 @@ pub(super) fn membership_from_wire(wire: proto::Membership) -> Result<Membership
         .into_iter()
         .map(|voters| voters.node_ids.into_iter().collect::<BTreeSet<_>>())
         .collect();
-    let nodes: BTreeMap<u64, Member> = wire
+    let nodes: BTreeMap<u64, Addresses> = wire
         .nodes
         .into_iter()
         .map(member_from_wire)
-        .map(|member| (member.node_id, member))
+        .map(|member| (member.node_id, Addresses::of(&member)))
         .collect();
     Membership::new(configs, nodes).map_err(|_| Malformed("a membership that cannot elect"))
 }

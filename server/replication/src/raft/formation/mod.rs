@@ -51,6 +51,7 @@ use super::fault::{Fault, FaultSlot};
 use super::handler::Raft;
 use super::machine::off_runtime;
 use super::peers::Peers;
+use super::types::Addresses;
 use super::wire::{member_from_wire, member_to_wire};
 use crate::storage::{self, ClusterId, PromiseError, ReplicaStore};
 pub(super) use joining::own_cluster;
@@ -291,8 +292,12 @@ impl Formation {
     async fn initialise(&self, raft: &Raft) -> Result<(), Fault> {
         // From here on Hello answers `initialised`, before any vote is possible.
         self.initialising.store(true, Ordering::SeqCst);
-        let members: BTreeMap<u64, Member> =
-            self.peers.configured.iter().map(|member| (member.node_id, member.clone())).collect();
+        let members: BTreeMap<u64, Addresses> = self
+            .peers
+            .configured
+            .iter()
+            .map(|member| (member.node_id, Addresses::of(member)))
+            .collect();
         match raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(error) => Err(Fault::Stopped { message: error.to_string() }),
