@@ -8,21 +8,11 @@ use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{LockSet, Need, Part};
 use crate::mode::Item;
-use crate::pass_on::{Entering, contended};
+use crate::pass_on::contended;
 use crate::queue::Waiter;
 use crate::session::{Record, State};
 use crate::size;
 use crate::{LockTable, Rejection};
-
-/// The parts of an `Acquire`.
-pub(crate) struct AcquireRequest<'a> {
-    pub(crate) session: SessionId,
-    pub(crate) done_below: RequestId,
-    pub(crate) request: RequestId,
-    pub(crate) items: &'a [Item],
-    pub(crate) need: Need,
-    pub(crate) wait: bool,
-}
 
 /// Why a request was denied; `at` is the lock's place among its names.
 ///
@@ -73,20 +63,23 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the table took the
-    /// confirmation (`done_below`): [`Rejection::LockHeld`], [`Rejection::LockAwaited`],
-    /// [`Rejection::NothingFree`] and [`Rejection::Suspended`] are recorded under the id; those of
-    /// [`LockSet::new`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
+    /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`] and
+    /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
+    /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
-    /// changed nothing else.
-    pub(crate) fn acquire(&mut self, ask: &AcquireRequest<'_>, events: &mut Vec<Event>) -> Outcome {
-        self.confirm(ask.session, ask.done_below)?;
-        let mut lock_set = LockSet::new(ask.items, ask.need, ask.wait)?;
+    /// changed nothing.
+    pub(crate) fn acquire(
+        &mut self,
+        who: (SessionId, RequestId),
+        (items, need, wait): (&[Item], Need, bool),
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let mut lock_set = LockSet::new(items, need, wait)?;
         let limit = self.limits.max_requests_per_session;
-        let session = self.open(ask.session)?;
-        let who = (ask.session, ask.request);
-        let seen = session.seen(ask.request)?.filter(|_| !mutant!(OutcomeNotKept));
+        let (session, request) = who;
+        let found = self.open(session)?;
+        let seen = found.seen(request)?.filter(|_| !mutant!(OutcomeNotKept));
         if let Some(record) = seen {
             if mutant!(RetryGoesToEnd)
                 && let Record::Asked { state: State::Waiting { ticket, .. }, .. } = *record
@@ -94,9 +87,9 @@ impl LockTable {
                 self.leave_queues(&lock_set, ticket);
                 return self.enqueue(who, lock_set, events);
             }
-            return self.answer_again(ask.request, &lock_set, record);
+            return self.answer_again(request, &lock_set, record);
         }
-        session.may_keep_another(ask.session, limit)?;
+        found.may_keep_another(session, limit)?;
         self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
         self.check_one_scope(&lock_set)?;
         if !self.counters.has_tokens() && lock_set.takes(self.fitting(&lock_set)).is_some() {
@@ -172,7 +165,7 @@ impl LockTable {
         let epoch = self.epoch_of(&lock_set);
         let token = self.counters.next_token(epoch)?;
         let grant = Grant { session, request, token };
-        let state = self.enter(&Entering { grant, lock_set: &lock_set, part }, events);
+        let state = self.enter(grant, &lock_set, part, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
         self.change_session(session, |found| {
             found.keep(request, Record::Asked { lock_set, state: held });

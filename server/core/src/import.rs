@@ -72,34 +72,6 @@ pub enum Fate {
     Refused(Rejection),
 }
 
-/// The parts of an `Import`.
-pub(crate) struct Imported<'a> {
-    pub(crate) owner: &'a Label,
-    pub(crate) ttl_ms: u64,
-    pub(crate) rows: &'a [ImportRow],
-}
-
-/// The parts of a `Claim`.
-pub(crate) struct Claimed<'a> {
-    pub(crate) session: SessionId,
-    pub(crate) done_below: RequestId,
-    pub(crate) request: RequestId,
-    pub(crate) lock: &'a LockName,
-    pub(crate) owner: &'a Label,
-}
-
-/// A request of an import that waits or holds.
-struct Found {
-    session: SessionId,
-    request: RequestId,
-    has: FoundAs,
-}
-
-enum FoundAs {
-    Hold(FencingToken),
-    Place(Ticket),
-}
-
 impl LockTable {
     /// Imports rows, in their order, each by itself: a refused row leaves the others alone. A
     /// second copy changes nothing (I25).
@@ -108,19 +80,25 @@ impl LockTable {
     ///
     /// [`Rejection::NoNames`], [`Rejection::TooManyNames`], [`Rejection::TtlOutOfRange`],
     /// [`Rejection::TooManySessions`]: the state is unchanged.
-    pub(crate) fn import(&mut self, import: &Imported<'_>, events: &mut Vec<Event>) -> Outcome {
-        check_import(import)?;
+    pub(crate) fn import(
+        &mut self,
+        owner: &Label,
+        ttl_ms: u64,
+        rows: &[ImportRow],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        check_import(ttl_ms, rows.len())?;
         let mut opened = None;
         let mut fates = Vec::new();
-        for (request, row) in (1..).map(RequestId::new).zip(import.rows) {
-            let fate = if let Some(fate) = self.in_the_way_of(import.owner, row, opened) {
+        for (request, row) in (1..).map(RequestId::new).zip(rows) {
+            let fate = if let Some(fate) = self.in_the_way_of(owner, row, opened) {
                 fate
             } else {
                 let session = match opened {
                     Some(session) => session,
-                    None => *opened.insert(self.open_import(import, events)?),
+                    None => *opened.insert(self.open_import(owner, ttl_ms, events)?),
                 };
-                self.bring_in((session, request), import.owner, row, events)
+                self.bring_in((session, request), owner, row, events)
             };
             fates.push(fate);
         }
@@ -129,13 +107,13 @@ impl LockTable {
 
     fn open_import(
         &mut self,
-        import: &Imported<'_>,
+        owner: &Label,
+        ttl_ms: u64,
         events: &mut Vec<Event>,
     ) -> Result<SessionId, Rejection> {
         // No client can find a secret with a hash of zeros: none can renew or resume the session.
-        let label = import.owner.clone();
-        let opened =
-            Session { imported: true, ttl_ms: import.ttl_ms, ..Session::new(self.stamp_ms, label) };
+        let unclaimed = Session::new(self.stamp_ms, owner.clone());
+        let opened = Session { imported: true, ttl_ms, ..unclaimed };
         self.add_session(opened, events)
     }
 
@@ -250,14 +228,18 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. For each of the others the table took the
-    /// confirmation (`done_below`): [`Rejection::NotImported`] is recorded under the id;
+    /// [`Rejection::NotImported`] is recorded under the id; [`Rejection::UnknownSession`],
     /// [`Rejection::RequestGone`], [`Rejection::RequestReused`], [`Rejection::RequestEnded`],
     /// [`Rejection::TooManyRequests`], [`Rejection::TableFull`] and [`Rejection::TokensExhausted`]
-    /// changed nothing else.
-    pub(crate) fn claim(&mut self, claim: &Claimed<'_>, events: &mut Vec<Event>) -> Outcome {
-        let &Claimed { session, done_below, request, lock, owner } = claim;
-        self.confirm(session, done_below)?;
+    /// changed nothing.
+    pub(crate) fn claim(
+        &mut self,
+        who: (SessionId, RequestId),
+        lock: &LockName,
+        owner: &Label,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let (session, request) = who;
         let mut lock_set = wish_for(lock)?;
         let claimer = self.open(session)?;
         if let Some(record) = claimer.seen(request)? {
@@ -266,31 +248,29 @@ impl LockTable {
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
         self.check_table(size::of_request(std::iter::once(lock)))?;
         lock_set.share_names(|name| self.kept_name(name));
-        let who = (session, request);
         match self.imported(lock, owner) {
-            Some(Found { has: FoundAs::Hold(_), .. }) if !self.counters.has_tokens() => {
+            Some((_, _, State::Held { .. })) if !self.counters.has_tokens() => {
                 Err(self.tokens_exhausted(&lock_set))
             }
-            Some(Found { session, request, has: FoundAs::Hold(token) }) => {
+            Some((session, request, State::Held { token, .. })) => {
                 self.claim_hold(who, lock_set, (session, request, token), events)
             }
-            Some(Found { session, request, has: FoundAs::Place(ticket) }) => {
+            Some((session, request, State::Waiting { ticket, .. })) => {
                 self.claim_place(who, lock_set, (session, request, ticket), events)
             }
-            None => self.deny_for(who, lock_set, Denial::NotImported, events),
+            Some((_, _, State::Denied(_) | State::Ended)) | None => {
+                self.deny_for(who, lock_set, Denial::NotImported, events)
+            }
         }
     }
 
-    /// The imported request, if it still waits or holds.
-    fn imported(&self, lock: &LockName, owner: &Label) -> Option<Found> {
+    /// The imported request, and its state.
+    fn imported(&self, lock: &LockName, owner: &Label) -> Option<(SessionId, RequestId, State)> {
         let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
-        let record = self.sessions.get(session)?.records.get(&request)?;
-        let has = match *record {
-            Record::Asked { state: State::Held { token, .. }, .. } => FoundAs::Hold(token),
-            Record::Asked { state: State::Waiting { ticket, .. }, .. } => FoundAs::Place(ticket),
-            Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => return None,
-        };
-        Some(Found { session, request, has })
+        match *self.sessions.get(session)?.records.get(&request)? {
+            Record::Asked { state, .. } => Some((session, request, state)),
+            Record::Wrote { .. } | Record::Spent => None,
+        }
     }
 
     /// Grants a new token: the holder under the old one may still write, and a resource refuses it
@@ -364,8 +344,7 @@ fn wish_for(lock: &LockName) -> Result<LockSet, Rejection> {
     LockSet::new(&[Item::exclusive(lock.clone())], Need::All, true)
 }
 
-fn check_import(import: &Imported<'_>) -> Result<(), Rejection> {
-    let (ttl_ms, rows) = (import.ttl_ms, import.rows.len());
+fn check_import(ttl_ms: u64, rows: usize) -> Result<(), Rejection> {
     if rows == 0 {
         return Err(Rejection::NoNames);
     }

@@ -46,13 +46,6 @@ struct Ready {
     part: Part,
 }
 
-/// A grant to be made.
-pub(crate) struct Entering<'a> {
-    pub(crate) grant: Grant,
-    pub(crate) lock_set: &'a LockSet,
-    pub(crate) part: Part,
-}
-
 impl LockTable {
     /// Grants to the heads of these queues for as long as one can be granted: always the one with
     /// the smallest ticket (I9). So adjacent readers enter together, and no request overtakes
@@ -124,7 +117,7 @@ impl LockTable {
         let since_ms = self.stamp_ms;
         self.change_session(session, |found| found.hold(request, token, part, since_ms));
         let grant = Grant { session, request, token };
-        self.enter(&Entering { grant, lock_set, part }, events);
+        self.enter(grant, lock_set, part, events);
         let elsewhere = lock_set.whole().without(part);
         if !elsewhere.is_empty() {
             events.push(Event::Left { session, request, items: lock_set.items_of(elsewhere) });
@@ -132,8 +125,13 @@ impl LockTable {
     }
 
     /// Makes a request a holder of all that it is granted, under one token (I14).
-    pub(crate) fn enter(&mut self, entering: &Entering<'_>, events: &mut Vec<Event>) -> Acquired {
-        let Entering { grant, lock_set, part } = *entering;
+    pub(crate) fn enter(
+        &mut self,
+        grant: Grant,
+        lock_set: &LockSet,
+        part: Part,
+        events: &mut Vec<Event>,
+    ) -> Acquired {
         let mut values = Vec::new();
         for (name, mode) in lock_set.iter_part(part) {
             let value = self.put_holder(name, grant, mode);

@@ -18,17 +18,6 @@ pub(crate) struct Ending {
     pub(crate) part: Part,
 }
 
-/// A grant, or a part of it, that its session gives back.
-pub(crate) struct Returned<'a> {
-    pub(crate) session: SessionId,
-    pub(crate) done_below: RequestId,
-    pub(crate) token: FencingToken,
-    /// Empty: all that the grant holds.
-    pub(crate) locks: &'a [LockName],
-    /// The client had lost it before it gave it back.
-    pub(crate) is_lost: bool,
-}
-
 impl LockTable {
     /// Ends a request, whatever its state: a waiting one leaves its queues, a hold is passed on, an
     /// unseen id is spent.
@@ -38,19 +27,17 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. [`Rejection::RequestGone`]: the request is
-    /// over, and the table keeps nothing of it. [`Rejection::TooManyRequests`],
-    /// [`Rejection::TableFull`]: the id was never seen and there is no room to remember it as
-    /// spent; cancel again after confirming others.
+    /// [`Rejection::UnknownSession`]. [`Rejection::RequestGone`]: the request is over, and the table
+    /// keeps nothing of it. [`Rejection::TooManyRequests`], [`Rejection::TableFull`]: the id was
+    /// never seen and there is no room to remember it as spent; cancel again after confirming
+    /// others.
     pub(crate) fn cancel(
         &mut self,
         session: SessionId,
-        done_below: RequestId,
         request: RequestId,
         events: &mut Vec<Event>,
     ) -> Outcome {
         let limit = self.limits.max_requests_per_session;
-        self.confirm(session, done_below)?;
         let found = self.open(session)?;
         let was = match found.records.get(&request) {
             Some(Record::Asked { lock_set, state: State::Waiting { ticket, .. } }) => {
@@ -96,7 +83,7 @@ impl LockTable {
                 let state = self.acquired(*token, lock_set, *part);
                 Ok(Answer::Acquired { request, state, fresh: false })
             }
-            Some(_) => self.cancel(session, RequestId::new(0), request, events),
+            Some(_) => self.cancel(session, request, events),
             // No request waits; the id is not spent, because a late Acquire under it may still
             // arrive.
             None => {
@@ -106,8 +93,9 @@ impl LockTable {
         }
     }
 
-    /// Gives back the locks of a grant, or only some of them, and passes them on at once. If the
-    /// client had lost the grant before, the values of the locks become suspect first.
+    /// Gives back those of a grant's locks that are named, or all of them if none is, and passes them
+    /// on at once. If the client had lost the grant before (`is_lost`), the values of the locks
+    /// become suspect first.
     ///
     /// The token is compared, not only the session: a release delayed past a re-acquire by the same
     /// session must not free the newer grant (I13). A second copy of a release is refused, and
@@ -115,13 +103,18 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. Each of the others changed nothing but the
-    /// session's mark: [`Rejection::NotHolder`] if the session has no current hold under that
-    /// token; [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
-    /// [`Rejection::TooManyNames`], [`Rejection::NameTwice`].
-    pub(crate) fn release(&mut self, returned: &Returned<'_>, events: &mut Vec<Event>) -> Outcome {
-        let &Returned { session, done_below, token, locks, is_lost } = returned;
-        self.confirm(session, done_below)?;
+    /// [`Rejection::NotHolder`] if the session has no current hold under that token;
+    /// [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
+    /// [`Rejection::UnknownSession`], [`Rejection::TooManyNames`], [`Rejection::NameTwice`]. The
+    /// state is unchanged.
+    pub(crate) fn release(
+        &mut self,
+        session: SessionId,
+        token: FencingToken,
+        locks: &[LockName],
+        is_lost: bool,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let found = self.open(session)?;
         let newest = found.holds.last_key_value().filter(|_| mutant!(ReleaseIgnoresToken));
         let token = newest.map_or(token, |(&newest, _)| newest);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use holdfast_mutants::mutant;
 
-use crate::acquire::AcquireRequest;
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
 use crate::command::{Batch, Command, Witness};
@@ -12,10 +11,8 @@ use crate::counters::Counters;
 use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
-use crate::import::{Claimed, Imported};
 use crate::limits::Limits;
 use crate::lock::Lock;
-use crate::release::Returned;
 use crate::scopes::Scopes;
 use crate::sessions::Sessions;
 use crate::value::Write;
@@ -142,6 +139,8 @@ impl LockTable {
         self.chain.note(index);
     }
 
+    /// A command that carries a confirmation (`done_below`) has it taken first: whatever the outcome,
+    /// unless the session is unknown.
     fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
         match *command {
             Command::Configure { limits } => self.configure(limits),
@@ -154,34 +153,35 @@ impl LockTable {
             Command::ExpireSession { session, tenure: heard_in } => {
                 self.expire_session(session, heard_in, tenure, events)
             }
-            Command::Acquire { session, done_below, request, ref items, need, wait } => self
-                .acquire(
-                    &AcquireRequest { session, done_below, request, items, need, wait },
-                    events,
-                ),
+            Command::Acquire { session, done_below, request, ref items, need, wait } => {
+                self.confirm(session, done_below)?;
+                self.acquire((session, request), (items, need, wait), events)
+            }
             Command::Cancel { session, done_below, request } => {
-                self.cancel(session, done_below, request, events)
+                self.confirm(session, done_below)?;
+                self.cancel(session, request, events)
             }
             Command::StopWaiting { session, request } => {
                 self.stop_waiting(session, request, events)
             }
             Command::Release { session, done_below, token, ref locks } => {
-                let is_lost = false;
-                self.release(&Returned { session, done_below, token, locks, is_lost }, events)
+                self.confirm(session, done_below)?;
+                self.release(session, token, locks, false, events)
             }
             Command::ReleaseLost { session, done_below, token, ref locks } => {
-                let is_lost = true;
-                self.release(&Returned { session, done_below, token, locks, is_lost }, events)
+                self.confirm(session, done_below)?;
+                self.release(session, token, locks, true, events)
             }
             Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
-                let write = Write { session, done_below, request, token, lock, change };
-                self.set_value(&write, events)
+                self.confirm(session, done_below)?;
+                self.set_value(&Write { session, request, token, lock, change }, events)
             }
             Command::Import { ref owner, ttl_ms, ref rows } => {
-                self.import(&Imported { owner, ttl_ms, rows }, events)
+                self.import(owner, ttl_ms, rows, events)
             }
             Command::Claim { session, done_below, request, ref lock, ref owner } => {
-                self.claim(&Claimed { session, done_below, request, lock, owner }, events)
+                self.confirm(session, done_below)?;
+                self.claim((session, request), lock, owner, events)
             }
             Command::SetScope { ref scope } => self.set_scope(scope, events),
             Command::RemoveScope { ref scope } => self.remove_scope(scope, events),

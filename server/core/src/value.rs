@@ -79,7 +79,6 @@ impl BorshDeserialize for Value {
 /// The parts of a `SetValue`.
 pub(crate) struct Write<'a> {
     pub(crate) session: SessionId,
-    pub(crate) done_below: RequestId,
     pub(crate) request: RequestId,
     pub(crate) token: FencingToken,
     pub(crate) lock: &'a LockName,
@@ -105,13 +104,12 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`]: nothing changed. Each of the others changed nothing but the
-    /// session's mark: [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
+    /// [`Rejection::UnknownSession`], [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::NotHolder`], [`Rejection::NotHeldUnder`], [`Rejection::NotExclusive`],
-    /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`].
+    /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`]: the state
+    /// is unchanged.
     pub(crate) fn set_value(&mut self, write: &Write<'_>, events: &mut Vec<Event>) -> Outcome {
-        self.confirm(write.session, write.done_below)?;
         check_size(write.change)?;
         let payload = write.digest();
         let request = write.request;
