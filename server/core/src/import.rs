@@ -267,7 +267,7 @@ impl LockTable {
     /// The imported request, and its state.
     fn imported(&self, lock: &LockName, owner: &Label) -> Option<(SessionId, RequestId, State)> {
         let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
-        match *self.sessions.get(session)?.records.get(&request)? {
+        match *self.sessions.get(&session)?.records.get(&request)? {
             Record::Asked { state, .. } => Some((session, request, state)),
             Record::Wrote { .. } | Record::Spent => None,
         }

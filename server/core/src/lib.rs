@@ -94,12 +94,11 @@ mod release;
 mod scope;
 mod scopes;
 mod session;
-mod sessions;
+mod shards;
 mod size;
 mod snapshot;
 mod table;
 mod value;
-mod values;
 mod view;
 
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};

@@ -101,7 +101,7 @@ impl LockTable {
         if !lock.holders.fits(head.mode) {
             return None;
         }
-        let found = self.sessions.get(head.session)?;
+        let found = self.sessions.get(&head.session)?;
         let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };

@@ -185,7 +185,7 @@ impl LockTable {
         (session, request): (SessionId, RequestId),
         lock: &LockName,
     ) -> Result<(), Rejection> {
-        let record = self.sessions.get(session).and_then(|found| found.records.get(&request));
+        let record = self.sessions.get(&session).and_then(|found| found.records.get(&request));
         let (lock_set, part) = match record {
             Some(Record::Asked { lock_set, state: State::Held { part, .. } }) => (lock_set, *part),
             Some(Record::Asked { lock_set, .. }) => (lock_set, lock_set.whole()),
@@ -204,7 +204,7 @@ impl LockTable {
         let grants: BTreeMap<FencingToken, Grant> =
             held.map(|holder| (holder.grant.token, holder.grant)).collect();
         let whole = |grant: Grant| {
-            let found = self.sessions.get(grant.session)?;
+            let found = self.sessions.get(&grant.session)?;
             let (lock_set, part) = found.records.get(&grant.request)?.held()?;
             Some(Ending { grant, lock_set: lock_set.clone(), part })
         };

@@ -296,7 +296,7 @@ impl LockTable {
         proposed_in: Tenure,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        if self.sessions.get(session).is_none() {
+        if self.sessions.get(&session).is_none() {
             return Err(Rejection::UnknownSession { session });
         }
         if heard_in != proposed_in && !mutant!(ExpiryFromOtherTenure) {
@@ -323,7 +323,7 @@ impl LockTable {
         cause: EndCause,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let Some(ended) = self.sessions.remove(session) else {
+        let Some(ended) = self.sessions.remove(&session) else {
             return Err(Rejection::UnknownSession { session });
         };
         self.counts.sessions -= 1;
@@ -377,7 +377,7 @@ impl LockTable {
     /// A session that a client may act for. No client acts for an imported one: its holds and waits
     /// can only be claimed.
     pub(crate) fn open(&self, session: SessionId) -> Result<&Session, Rejection> {
-        let found = self.sessions.get(session).filter(|found| !found.imported);
+        let found = self.sessions.get(&session).filter(|found| !found.imported);
         found.ok_or(Rejection::UnknownSession { session })
     }
 }

@@ -128,7 +128,7 @@ impl LockTable {
         session: SessionId,
         change: impl FnOnce(&mut Session) -> T,
     ) -> Option<T> {
-        let found = self.sessions.get_mut(session)?;
+        let found = self.sessions.get_mut(&session)?;
         let before = found.bytes;
         let changed = change(found);
         let after = found.bytes;

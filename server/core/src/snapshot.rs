@@ -11,7 +11,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
@@ -29,9 +28,8 @@ use crate::lock_set::{LockSet, Part};
 use crate::queue::Waiter;
 use crate::scopes::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
-use crate::sessions::{Shard, shard_of};
+use crate::shards::{Sharded, Shards};
 use crate::value::Value;
-use crate::values::{self, ValueShard};
 
 /// The highest version this build reads. It writes this version, or the one before as long as the
 /// table's bytes have no limit: a member that does not know the command for the limit does not know
@@ -111,8 +109,8 @@ pub struct Frozen {
     applied_version: u16,
     max_table_bytes: Option<u64>,
     scopes: Vec<(ScopePrefix, ScopeState)>,
-    shards: Vec<Arc<Shard>>,
-    values: Vec<Arc<ValueShard>>,
+    sessions: Shards<SessionId, Session>,
+    values: Shards<LockName, Value>,
 }
 
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
@@ -139,8 +137,8 @@ impl LockTable {
         };
         let (applied_version, max_table_bytes) = (self.applied_version, self.max_table_bytes);
         let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
-        let (shards, values) = (self.sessions.freeze(), self.values.freeze());
-        Frozen { header, applied_version, max_table_bytes, scopes, shards, values }
+        let (sessions, values) = (self.sessions.clone(), self.values.clone());
+        Frozen { header, applied_version, max_table_bytes, scopes, sessions, values }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -187,7 +185,7 @@ impl LockTable {
         for _ in 0..header.sessions {
             let id = SessionId::deserialize_reader(blocks)?;
             let session = Session::read(blocks, version)?;
-            let place = (shard_of(id), id);
+            let place = (id.shard(), id);
             if last.is_some_and(|last| last >= place) {
                 return Err(damaged(format!("session {id} is out of order")).into());
             }
@@ -297,7 +295,7 @@ impl LockTable {
         for _ in 0..count {
             let name = LockName::deserialize_reader(blocks)?;
             let value = Value::deserialize_reader(blocks)?;
-            let place = Some((values::shard_of(&name), name.clone()));
+            let place = Some((name.shard(), name.clone()));
             if last >= place {
                 return Err(damaged(format!("the value of {name} is out of order")).into());
             }
@@ -393,11 +391,11 @@ impl Frozen {
         if let Some(max_bytes) = self.max_table_bytes {
             max_bytes.serialize(&mut blocks)?;
         }
-        for (id, session) in self.shards.iter().flat_map(|shard| shard.iter()) {
+        for (id, session) in self.sessions.iter() {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;
         }
-        for (name, value) in self.values.iter().flat_map(|shard| shard.iter()) {
+        for (name, value) in self.values.iter() {
             name.serialize(&mut blocks)?;
             value.serialize(&mut blocks)?;
         }

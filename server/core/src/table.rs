@@ -14,9 +14,9 @@ use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::scopes::Scopes;
-use crate::sessions::Sessions;
-use crate::value::Write;
-use crate::values::Values;
+use crate::session::Session;
+use crate::shards::Shards;
+use crate::value::{Value, Write};
 
 /// Debug builds check a table with at most so many sessions, held locks and values after every
 /// command; the check looks at everything, so larger tables would take too long.
@@ -32,8 +32,8 @@ const CHECKED_UP_TO: u64 = 24;
 /// [`LockTable::check`] states them as code, each with its number.
 #[derive(Clone, Debug)]
 pub struct LockTable {
-    pub(crate) sessions: Sessions,
-    pub(crate) values: Values,
+    pub(crate) sessions: Shards<SessionId, Session>,
+    pub(crate) values: Shards<LockName, Value>,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
     /// The session and request of each imported lock and owner, for as long as the import's session
@@ -87,8 +87,8 @@ impl LockTable {
     /// and must not repeat its tokens (I3). All replicas have to start from the same.
     pub fn with_counters(counters: Counters) -> Self {
         Self {
-            sessions: Sessions::new(),
-            values: Values::new(),
+            sessions: Shards::new(),
+            values: Shards::new(),
             locks: BTreeMap::new(),
             imports: BTreeMap::new(),
             counters,

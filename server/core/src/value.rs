@@ -248,7 +248,11 @@ impl LockTable {
             self.counts.value_bytes = self.counts.value_bytes.saturating_add(value.cost(name));
             self.counts.table_bytes = self.counts.table_bytes.saturating_add(value.cost(name));
         }
-        if let Some(before) = self.values.set(name, value) {
+        let before = match value {
+            Some(value) => self.values.insert(name.clone(), value),
+            None => self.values.remove(name),
+        };
+        if let Some(before) = before {
             self.counts.values -= 1;
             self.counts.value_bytes = self.counts.value_bytes.saturating_sub(before.cost(name));
             self.counts.table_bytes = self.counts.table_bytes.saturating_sub(before.cost(name));

@@ -152,7 +152,7 @@ impl<'a> LockView<'a> {
     pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'a>> + use<'a> {
         let table = self.table;
         self.lock.queue.iter().filter_map(move |(_, Waiter { session, request, mode })| {
-            let found = table.sessions.get(session)?;
+            let found = table.sessions.get(&session)?;
             let Record::Asked { state: State::Waiting { since_ms, .. }, .. } =
                 found.records.get(&request)?
             else {
@@ -173,7 +173,7 @@ fn bare(request: RequestId, state: RequestState) -> RequestView {
 impl LockTable {
     /// An open session; `None` if it was never opened or has ended. O(log n).
     pub fn session(&self, session: SessionId) -> Option<SessionView<'_>> {
-        let found = self.sessions.get(session)?;
+        let found = self.sessions.get(&session)?;
         Some(SessionView {
             session,
             ttl_ms: found.ttl_ms,
@@ -188,12 +188,12 @@ impl LockTable {
 
     /// All open sessions with their leases in milliseconds, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, u64)> {
-        self.sessions.iter().map(|(id, session)| (id, session.ttl_ms))
+        self.sessions.iter().map(|(&id, session)| (id, session.ttl_ms))
     }
 
     /// The kept requests of a session, by id; none for an unknown session.
     pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
-        self.sessions.get(session).into_iter().flat_map(move |found| {
+        self.sessions.get(&session).into_iter().flat_map(move |found| {
             found.records.iter().map(move |(&request, record)| self.view(request, record))
         })
     }
@@ -205,13 +205,13 @@ impl LockTable {
             Record::Asked { state: State::Held { part, .. }, .. } => part.len(),
             Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => 1,
         };
-        let session = self.sessions.get(session);
+        let session = self.sessions.get(&session);
         session.map_or(0, |found| found.records.values().map(steps).sum())
     }
 
     /// One request; `None` if the table keeps nothing of it. O(log n) for each of its locks.
     pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
-        let record = self.sessions.get(session)?.records.get(&request)?;
+        let record = self.sessions.get(&session)?.records.get(&request)?;
         Some(self.view(request, record))
     }
 
@@ -246,7 +246,7 @@ impl LockTable {
     }
 
     fn holder_view(&self, Holder { grant, mode }: Holder) -> Option<HolderView<'_>> {
-        let found = self.sessions.get(grant.session)?;
+        let found = self.sessions.get(&grant.session)?;
         let Record::Asked { state: State::Held { since_ms, .. }, .. } =
             found.records.get(&grant.request)?
         else {

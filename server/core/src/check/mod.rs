@@ -124,7 +124,7 @@ impl LockTable {
     /// [`Violation`]: the first found. This replica must stop.
     pub fn check(&self) -> Result<(), Violation> {
         let (mut records, mut locks) = (Side::default(), Side::default());
-        for (id, session) in self.sessions.iter() {
+        for (&id, session) in self.sessions.iter() {
             records.counts.sessions += 1;
             records.counts.table_bytes =
                 records.counts.table_bytes.saturating_add(session.recount());
@@ -255,7 +255,7 @@ impl LockTable {
     /// Checks that the index of imports lists exactly the rows of the sessions, each once.
     fn check_imports(&self) -> Check {
         let mut told = 0;
-        for (id, session) in self.sessions.iter() {
+        for (&id, session) in self.sessions.iter() {
             for (lock, request) in session.imports() {
                 told += 1;
                 let found = self.imports.get(&(lock.clone(), session.label.clone()));
@@ -307,7 +307,7 @@ impl LockTable {
 
     /// Whether a waiter is at the head of a queue that resuming its scope looks at.
     fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
-        let record = self.sessions.get(waiter.session).map(|found| &found.records);
+        let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
         lock_set.iter().any(|(name, _)| {
@@ -320,7 +320,7 @@ impl LockTable {
     /// Whether a waiter could hold enough of its locks now, without regard to suspension. Written
     /// independently of the code that grants.
     fn could_be_granted(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
-        let record = self.sessions.get(waiter.session).map(|found| &found.records);
+        let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
         let is_free = |(name, mode): (&LockName, Mode)| {

@@ -104,7 +104,7 @@ fn found_in(mut table: LockTable, harm: impl FnOnce(&mut LockTable)) -> &'static
 }
 
 fn session(table: &mut LockTable, id: SessionId) -> &mut Session {
-    table.sessions.get_mut(id).expect("an open session")
+    table.sessions.get_mut(&id).expect("an open session")
 }
 
 fn set_state(table: &mut LockTable, id: SessionId, new: State) {
@@ -160,9 +160,9 @@ fn a_second_holder_is_seen() {
 
 #[test]
 fn a_hold_or_a_place_of_a_session_that_is_gone_is_seen() {
-    assert_eq!(found(|table| drop(table.sessions.remove(S1))), "I11");
+    assert_eq!(found(|table| drop(table.sessions.remove(&S1))), "I11");
     let waits_only = |table: &mut LockTable| {
-        drop(table.sessions.remove(S2));
+        drop(table.sessions.remove(&S2));
         table.locks.remove(&name("b"));
     };
     assert_eq!(found(waits_only), "I11");
@@ -288,7 +288,7 @@ fn a_value_that_contradicts_the_grants_is_seen() {
 #[test]
 fn a_value_that_is_not_where_it_belongs_is_seen() {
     assert_eq!(found_in_sets(|table| lock(table, "x").value = None), "index");
-    let only_there = |table: &mut LockTable| drop(table.values.set(&name("x"), None));
+    let only_there = |table: &mut LockTable| drop(table.values.remove(&name("x")));
     assert_eq!(found_in_sets(only_there), "index");
     assert_eq!(found_in_sets(|table| table.counts.value_bytes -= 1), "index");
 }
