@@ -6,13 +6,11 @@ use holdfast_mutants::mutant;
 use crate::answer::{Acquired, Answer, Grant, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
-use crate::lock_set::{LockSet, Need, Part};
-use crate::mode::Item;
+use crate::lock_set::{Item, LockSet, Need, Part};
 use crate::pass_on::contended;
 use crate::queue::Waiter;
 use crate::session::{Record, State};
-use crate::size;
-use crate::{LockTable, Rejection};
+use crate::{LockTable, Rejection, size};
 
 /// Why a request was denied; `at` is the lock's place among its names.
 ///

@@ -4,8 +4,8 @@ use borsh::BorshSerialize;
 
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::import::Fate;
-use crate::mode::Items;
-use crate::scopes::ScopeState;
+use crate::lock_set::Items;
+use crate::scope::ScopeState;
 use crate::value::Value;
 use crate::{Event, Rejection};
 

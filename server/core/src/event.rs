@@ -4,8 +4,8 @@ use borsh::BorshSerialize;
 
 use crate::Rejection;
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
-use crate::mode::Items;
-use crate::scopes::ScopeState;
+use crate::lock_set::Items;
+use crate::scope::ScopeState;
 use crate::value::Value;
 
 /// Something that happened, in the order in which it happened.

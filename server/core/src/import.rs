@@ -20,13 +20,11 @@ use crate::acquire::Denial;
 use crate::answer::{Acquired, Answer, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, read_grown_bytes};
-use crate::lock_set::{LockSet, Need, Part};
-use crate::mode::{Item, Mode};
+use crate::lock_set::{Item, LockSet, Mode, Need, Part};
 use crate::queue::Waiter;
 use crate::session::{Record, Session, State};
-use crate::size;
 use crate::value::{Value, check_length};
-use crate::{LockTable, Rejection};
+use crate::{LockTable, Rejection, size};
 
 /// Most rows of one import. A caller with more rows sends several imports.
 ///

@@ -8,7 +8,7 @@
 use holdfast_mutants::mutant;
 
 use crate::ids::{RequestId, SessionId, Ticket};
-use crate::mode::Mode;
+use crate::lock_set::Mode;
 
 /// A waiter: a request of a session, and its mode for this lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

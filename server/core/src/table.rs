@@ -6,14 +6,13 @@ use holdfast_mutants::mutant;
 
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
-use crate::command::{Batch, Command, Witness};
+use crate::command::{Batch, COMMAND_VERSION_OLDEST, Command, Witness};
 use crate::counters::Counters;
-use crate::encoding::COMMAND_VERSION_OLDEST;
 use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
-use crate::scopes::Scopes;
+use crate::scope::Scopes;
 use crate::session::Session;
 use crate::shards::Shards;
 use crate::value::{Value, Write};

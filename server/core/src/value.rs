@@ -11,7 +11,7 @@ use crate::answer::{Answer, Outcome};
 use crate::chain::HashWriter;
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes, read_grown_bytes};
-use crate::mode::{Item, Mode};
+use crate::lock_set::{Item, Mode};
 use crate::session::Record;
 use crate::size::REQUEST_BYTES;
 use crate::{LockTable, Rejection};

@@ -3,13 +3,12 @@
 use std::ops::Bound;
 
 use crate::answer::Grant;
-use crate::holders::Holder;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
-use crate::lock::Lock;
-use crate::mode::{Items, Mode};
+use crate::lock::{Holder, Lock};
+use crate::lock_set::{Items, Mode};
 use crate::queue::Waiter;
-use crate::scopes::ScopeState;
+use crate::scope::ScopeState;
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::value::Value;
@@ -274,16 +273,6 @@ impl LockTable {
             .take_while(move |(name, _)| name.as_str().starts_with(prefix))
             .take(limit)
             .map(|(name, lock)| self.lock_view(name, lock))
-    }
-
-    /// Every waiter of a lock with its place in that queue, in one pass over the queue: for
-    /// reporting new places to many of them.
-    pub fn queue_places(
-        &self,
-        name: &LockName,
-    ) -> impl Iterator<Item = (SessionId, RequestId, u64)> {
-        let queue = self.locks.get(name).into_iter().flat_map(|lock| lock.queue.iter());
-        (0..).zip(queue).map(|(place, (_, waiter))| (waiter.session, waiter.request, place))
     }
 
     /// How much is in the table. O(1).

@@ -3,13 +3,12 @@
 use crate::LockTable;
 use crate::acquire::Denial;
 use crate::answer::Grant;
-use crate::encoding::COMMAND_VERSION_OLDEST;
+use crate::command::COMMAND_VERSION_OLDEST;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
-use crate::lock_set::{LockSet, Part};
-use crate::mode::Mode;
+use crate::lock_set::{LockSet, Mode, Part};
 use crate::queue::Waiter;
-use crate::scopes::{SCOPE_EPOCH_MAX, SCOPES_MAX};
+use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::value::VALUE_BYTES_MAX;

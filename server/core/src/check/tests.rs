@@ -2,11 +2,10 @@
 
 use super::*;
 use crate::command::{Batch, Command};
-use crate::holders::{Holder, Holders};
 use crate::ids::{Label, LogIndex, ScopePrefix, Tenure};
-use crate::lock_set::{Need, Part};
-use crate::mode::Item;
-use crate::scopes::ScopeState;
+use crate::lock::{Holder, Holders};
+use crate::lock_set::{Item, Need, Part};
+use crate::scope::ScopeState;
 use crate::value::{Value, ValueChange};
 
 const S1: SessionId = SessionId::new(1);

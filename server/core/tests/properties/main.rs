@@ -239,7 +239,8 @@ impl History {
             let scope = table.scope_of(view.name).map(|view| (view.scope, view.state));
             assert_eq!(scope, model.scope_of(view.name).map(|(scope, state)| (scope, *state)));
             let queue = model.queue(view.name);
-            let places: Vec<_> = table.queue_places(view.name).collect();
+            let places = view.waiters().zip(0..);
+            let places: Vec<_> = places.map(|(w, place)| (w.session, w.request, place)).collect();
             let expected: Vec<_> =
                 (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
             assert_eq!(places, expected);
