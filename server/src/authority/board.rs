@@ -9,7 +9,7 @@ use holdfast_proto::v1::ScopeAuthority;
 use holdfast_runtime::Instant;
 use tokio::sync::Notify;
 
-use super::step::Right;
+use super::machine::Right;
 
 /// The scopes as this node has applied them, and the authority that its authorities have.
 ///

@@ -10,21 +10,54 @@ use std::time::Duration;
 
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
 use holdfast_keyspace::authority::{
-    AnswerLimit, Authority, AuthorityRow, Change, ClusterTag, Look,
+    AnswerLimit, Authority, AuthorityRow, BUCKETS, Change, ClusterTag, Look,
 };
 use holdfast_keyspace::database::{Fault, Tables};
+use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::Notify;
 
+use super::FallbackSettings;
 use super::board::Board;
-use super::leases::Leases;
-use super::machine::{AuthorityMachine, is_bump};
-use super::settings::FallbackSettings;
-use super::status::AuthorityStatus;
-use super::step::{CoreStep, RowStep};
+use super::machine::{AuthorityMachine, AuthorityStatus, CoreStep, RowStep, is_bump};
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
+
+/// The leases of one scope in the table `fallback_leases`.
+struct Leases {
+    tables: Arc<Tables>,
+    scope: String,
+}
+
+impl Leases {
+    fn new(tables: Arc<Tables>, scope: &str) -> Self {
+        Self { tables, scope: scope.to_owned() }
+    }
+
+    /// The number of leases, each counted at some instant during the call. While no client enters, 0
+    /// means that none is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: there may be some.
+    async fn count(&self) -> Result<u64, Fault> {
+        let mut held = 0;
+        for bucket in 0..BUCKETS {
+            let key = vec![
+                (Ident::new("scope"), Value::from(self.scope.as_str())),
+                (Ident::new("bucket"), Value::from(bucket)),
+            ];
+            let action =
+                Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
+            let all = Statement::new(Ident::new("fallback_leases"), key, action);
+            let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
+            held +=
+                rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64;
+        }
+        Ok(held)
+    }
+}
 
 /// Pause before a command is proposed again that was refused, or whose outcome is unknown.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
@@ -125,8 +158,7 @@ impl Driver {
     /// The status that is shown to operators and in metrics.
     pub(super) fn status(&self) -> AuthorityStatus {
         let (now, core) = (self.now(), self.core());
-        let machine = self.machine();
-        AuthorityStatus::of(&machine, now, core)
+        self.machine().status(now, core)
     }
 
     /// Keeps the scope until it is removed. Dropped when the tenure ends, whatever is under way.

@@ -8,10 +8,10 @@ use holdfast_core::{Command, ScopePrefix, Tenure};
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
+use super::FallbackSettings;
 use super::board::Board;
 use super::driver::{Driver, Shared};
-use super::settings::FallbackSettings;
-use super::status::AuthorityStatus;
+use super::machine::AuthorityStatus;
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
 

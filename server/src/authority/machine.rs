@@ -22,9 +22,88 @@ use holdfast_keyspace::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
+use super::FallbackSettings;
 use super::changing::Changing;
-use super::settings::FallbackSettings;
-use super::step::{CoreStep, Right, RowStep, Tally, Trouble};
+
+/// The next step on the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowStep {
+    /// Do nothing before that moment.
+    Wait(Instant),
+    /// Read it.
+    Read,
+    /// Ask a quorum whether this node still leads.
+    Confirm,
+    /// Make this row.
+    Create(AuthorityRow),
+    /// Change the row.
+    Change {
+        /// From this row, the last one known.
+        from: AuthorityRow,
+        /// To this row.
+        to: AuthorityRow,
+    },
+    /// Count the leases in Cassandra.
+    Count,
+}
+
+/// The next command for the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CoreStep {
+    /// Propose nothing before that moment; `None`: before something is learned.
+    Wait(Option<Instant>),
+    /// Suspend the scope: no request is granted.
+    Suspend,
+    /// Resume the scope in that epoch: waiters are granted.
+    Resume(u16),
+    /// Raise the epoch to this one.
+    Raise(u16),
+}
+
+/// The authority of a leader, for one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Right {
+    pub(super) epoch: u16,
+    /// On this node's clock.
+    pub(super) until: Instant,
+}
+
+/// What is wrong with a scope, for people and for the alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// There is no room for another switch.
+    EpochsEnd,
+    /// The row of a scope that was served before is gone.
+    RowGone,
+    /// The row cannot be used as it is.
+    RowOdd,
+}
+
+/// Counters of a machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Changes of the row's mode that were seen.
+    pub(super) switches: u64,
+    /// Switches that were due and were refused, each counted once.
+    pub(super) refused: u64,
+}
+
+/// The status of a scope at its leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityStatus {
+    /// The row as the leader knows it; `None` while it is unknown.
+    pub row: Option<AuthorityRow>,
+    /// What is left of the leader's authority, if that is of the scope's epoch.
+    pub authority: Option<Duration>,
+    /// Time since the last bump was sent that was answered as applied.
+    pub beat_age: Option<Duration>,
+    /// Changes of the row's mode that this leader has seen.
+    pub switches: u64,
+    /// Switches that it refused, because the epochs are used up.
+    pub refused_switches: u64,
+    /// What an operator has to repair.
+    pub trouble: Option<&'static str>,
+}
 
 /// Consecutive bumps without an answer as applied after which the leader yields.
 const FAILED_BUMPS: u8 = 2;
@@ -120,17 +199,24 @@ impl AuthorityMachine {
         }
     }
 
-    /// When the last bump was sent that was answered as applied.
-    pub(super) fn bumped_at(&self) -> Option<Instant> {
-        self.bumped_at
-    }
-
-    pub(super) fn trouble(&self) -> Option<Trouble> {
-        self.trouble
-    }
-
-    pub(super) fn tally(&self) -> Tally {
-        self.tally
+    /// The status for people and for metrics.
+    pub(super) fn status(&self, now: Instant, core: Option<ScopeState>) -> AuthorityStatus {
+        let of_core = |right: &Right| core.is_some_and(|core| core.epoch == right.epoch);
+        let left = self.authority.filter(of_core).map(|right| right.until.saturating_since(now));
+        AuthorityStatus {
+            row: self.row(),
+            authority: left.filter(|left| !left.is_zero()),
+            beat_age: self.bumped_at.map(|at| now.saturating_since(at)),
+            switches: self.tally.switches,
+            refused_switches: self.tally.refused,
+            trouble: self.trouble.map(|trouble| match trouble {
+                Trouble::EpochsEnd => "its epochs are used up: it stays where it is",
+                Trouble::RowGone => "its row in the table authority is gone; put it back as it was",
+                Trouble::RowOdd => {
+                    "its row in the table authority cannot be used; the leader's log says why"
+                }
+            }),
+        }
     }
 
     /// What to do to the row now, if nothing is under way.
@@ -447,6 +533,21 @@ impl AuthorityMachine {
         let due = running.unwrap_or(Due { epoch: row.epoch, at: wait_until });
         self.due = owes.then_some(due);
         self.authority = self.authority.filter(|right| serves && right.epoch == row.epoch);
+    }
+}
+
+#[cfg(test)]
+impl AuthorityMachine {
+    pub(super) fn bumped_at(&self) -> Option<Instant> {
+        self.bumped_at
+    }
+
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.trouble
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        self.tally
     }
 }
 

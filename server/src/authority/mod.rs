@@ -38,24 +38,47 @@ mod changing;
 mod database;
 mod driver;
 mod lead;
-mod leases;
 mod machine;
-mod settings;
-mod status;
-mod step;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use holdfast_keyspace::authority::Durations;
 use holdfast_keyspace::database::Database;
 
-pub(crate) use board::Board;
 pub use lead::{NotRetired, ScopeAuthorities};
-pub use settings::FallbackSettings;
-pub use status::AuthorityStatus;
+pub use machine::AuthorityStatus;
+
+pub(crate) use board::Board;
 
 use crate::config::FallbackConfig;
+
+/// How a leader keeps its scopes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FallbackSettings {
+    /// W, V, and the durations derived from them.
+    pub durations: Durations,
+    /// How long holders in Cassandra may go on once no client enters: at most half of W, so that no
+    /// client takes the drain for that of a dead leader.
+    pub drain_limit: Duration,
+    /// How long Cassandra serves at least, once it does.
+    ///
+    /// A round trip takes three epochs: at one in five minutes the 32,000 available epochs last for 37
+    /// days of nothing but switching.
+    pub switch_every: Duration,
+}
+
+impl Default for FallbackSettings {
+    fn default() -> Self {
+        Self {
+            durations: Durations::default(),
+            drain_limit: Duration::from_secs(10),
+            switch_every: Duration::from_mins(5),
+        }
+    }
+}
 
 /// The keyspace that the settings name; `None` in a build without the driver, which the check of the
 /// settings refuses to use.

@@ -9,8 +9,8 @@ use holdfast_keyspace::database::Tables;
 use holdfast_keyspace::model::Model;
 use holdfast_runtime::simulated::Machine;
 
+use super::super::FallbackSettings;
 use super::super::lead::ScopeAuthorities;
-use super::super::settings::FallbackSettings;
 use super::world::{Node, Raft, cluster, scope};
 use holdfast_mutants::{Mutant, while_armed};
 

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use holdfast_core::ScopeState;
 use holdfast_keyspace::authority::{AuthorityRow, Change, Durations, Look, Mode};
+use holdfast_mutants::{Mutant, while_armed};
 use holdfast_runtime::Instant;
 
-use super::super::machine::AuthorityMachine;
-use super::super::settings::FallbackSettings;
-use super::super::step::{CoreStep, Right, RowStep, Trouble};
-use holdfast_mutants::{Mutant, while_armed};
+use super::super::FallbackSettings;
+use super::super::machine::{AuthorityMachine, CoreStep, Right, RowStep, Trouble};
 
 const FIRST_BEAT: i64 = 77;
 

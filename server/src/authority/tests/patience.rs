@@ -13,8 +13,8 @@ use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::Statement;
 use holdfast_runtime::simulated::{Machine, Process};
 
+use super::super::FallbackSettings;
 use super::super::lead::ScopeAuthorities;
-use super::super::settings::FallbackSettings;
 use super::world::{Node, Raft, cluster, scope};
 
 const fn secs(seconds: u64) -> Duration {
