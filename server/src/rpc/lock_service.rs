@@ -15,13 +15,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{NodeInfo, reads, status, watch};
-use crate::session::Hub;
-use crate::session::call_error::CallError;
+use super::{NodeInfo, reads, status};
+use crate::session::error::CallError;
+use crate::session::{Hub, StreamError};
 
 /// Messages between a stream's outbox and the transport. Few: waiting frames belong in the outbox, where
 /// they are counted and share messages.
 const MESSAGES_IN_FLIGHT: usize = 4;
+/// Messages between a watcher and the transport. One: what waits belongs in the news, where it is
+/// counted and shared by all watchers.
+const WATCH_MESSAGES_IN_FLIGHT: usize = 1;
 
 /// The service.
 #[derive(Debug)]
@@ -33,6 +36,23 @@ pub(super) struct LockApi {
 impl LockApi {
     pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> Self {
         Self { hub, info }
+    }
+
+    /// Serves a stream in a task of its own, until the client is gone or the hub ends it: what it sends,
+    /// and then how it ended.
+    fn stream<T: Send + 'static>(
+        &self,
+        task: &'static str,
+        sent: mpsc::Receiver<T>,
+        serve: impl Future<Output = Result<(), StreamError>> + Send + 'static,
+    ) -> Response<BoxStream<'static, Result<T, Status>>> {
+        let (tell, end) = oneshot::channel();
+        let serve = async move {
+            // The receiver is gone if the client is.
+            let _ = tell.send(serve.await);
+        };
+        self.hub.runtime().spawn(task, serve).detach();
+        Response::new(ReceiverStream::new(sent).map(Ok).chain(status::last_word(end)).boxed())
     }
 }
 
@@ -46,20 +66,13 @@ impl LockService for LockApi {
         request: Request<Streaming<ClientFrames>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (outgoing, frames) = mpsc::channel(MESSAGES_IN_FLIGHT);
-        let (tell, end) = oneshot::channel();
         let incoming = request
             .into_inner()
             .map(|message| message.map_err(|status| of_status(&status)))
             .boxed();
         let hub = self.hub.clone();
-        let serve = async move {
-            // The receiver is gone if the client is.
-            let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
-        };
-        // Ends when the client is gone, or the hub ends the stream.
-        self.hub.runtime().spawn("session-stream", serve).detach();
-        let frames = ReceiverStream::new(frames).map(Ok);
-        Ok(Response::new(frames.chain(status::last_word(end)).boxed()))
+        let serve = async move { hub.serve(Pipe { outgoing, incoming }).await };
+        Ok(self.stream("session-stream", frames, serve))
     }
 
     async fn inspect(
@@ -84,7 +97,14 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        watch::watch(&self.hub, &request.into_inner()).await.map(Response::new)
+        let prefix = &request.get_ref().prefix;
+        reads::check_prefix(prefix)?;
+        let watcher = self.hub.watch(prefix).await;
+        let watcher = watcher.map_err(|error| status::of_stream_error(&error))?;
+        let (outgoing, messages) = mpsc::channel(WATCH_MESSAGES_IN_FLIGHT);
+        let hub = self.hub.clone();
+        let serve = async move { hub.serve_watch(watcher, outgoing).await };
+        Ok(self.stream("watch", messages, serve))
     }
 
     async fn check_token(

@@ -15,9 +15,8 @@ use tonic::{Code, Status};
 
 use crate::error::ProposeError;
 use crate::members::{MembershipError, MembershipRefusal};
-use crate::session::StreamError;
-use crate::session::call_error::CallError;
-use crate::session::refusals;
+use crate::session::error::CallError;
+use crate::session::{StreamError, refusals};
 
 /// Metadata key: where clients reach the leader.
 pub const LEADER: &str = "holdfast-leader";

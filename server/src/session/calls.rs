@@ -18,11 +18,10 @@ use holdfast_proto::v1::{
 use holdfast_runtime::Instant;
 use tokio::sync::oneshot;
 
-use super::call_error::{CallError, unavailable};
+use super::error::{CallError, unavailable};
 use super::frames::{Request, read_label, read_request};
 use super::leases::Leases;
-use super::opening::{Fresh, NotMade};
-use super::proof::Key;
+use super::opening::{Fresh, Key, NotMade};
 use super::waiting::{About, Call, Told};
 use super::{Hub, answers, refusals};
 use crate::consensus::{Committed, propose};

@@ -12,7 +12,7 @@ use holdfast_proto::v1::set_value::Change;
 use holdfast_proto::v1::{self, Acquire, AnyOf, Open, Refusal, RefusalReason, Release, SetValue};
 
 use super::error::StreamError;
-use super::proof::Key;
+use super::opening::Key;
 use super::refusals;
 
 /// A frame after the first.

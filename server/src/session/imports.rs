@@ -14,7 +14,7 @@ use holdfast_proto::v1::{
 };
 use tokio::sync::oneshot;
 
-use super::call_error::CallError;
+use super::error::CallError;
 use super::frames::{read_name, read_owner};
 use super::{Hub, refusals};
 use crate::consensus::{Committed, propose_when_known};

@@ -25,10 +25,9 @@
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
 pub(crate) mod answers;
-pub(crate) mod call_error;
 mod calls;
 mod dispatch;
-mod error;
+pub(crate) mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod frames;
@@ -39,10 +38,8 @@ mod leases;
 mod metrics;
 mod opening;
 mod outbox;
-mod outboxes;
 mod pages;
 mod places;
-mod proof;
 pub(crate) mod refusals;
 mod registry;
 mod settings;

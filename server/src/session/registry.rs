@@ -26,12 +26,10 @@ use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::Notify;
 
 use super::answers::{frame, now_ms};
-use super::call_error::{CallError, unavailable};
-use super::error::StreamError;
+use super::error::{CallError, StreamError, unavailable};
 use super::leases::{Leases, PendingKeepAlive};
 use super::metrics::SessionMetrics;
-use super::outbox::{Bounds, Outbox};
-use super::outboxes::Outboxes;
+use super::outbox::{Bounds, Outbox, Outboxes};
 use super::places::Follows;
 use super::settings::SessionSettings;
 use super::waiting::Waiting;

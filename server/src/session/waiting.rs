@@ -19,7 +19,7 @@ use holdfast_core::{FencingToken, LogIndex, RequestId, SessionId};
 use holdfast_proto::v1::{Granted, Released};
 use tokio::sync::oneshot;
 
-use super::call_error::CallError;
+use super::error::CallError;
 use super::refusals;
 use super::registry::{Registry, State};
 

@@ -10,7 +10,7 @@ use holdfast_proto::v1::{
 };
 
 use super::*;
-use crate::session::call_error::CallError;
+use crate::session::error::CallError;
 
 /// A call that is under way; the call goes on when this is dropped.
 pub(super) type Answer<T> = oneshot::Receiver<Result<T, CallError>>;

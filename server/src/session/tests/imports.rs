@@ -8,7 +8,7 @@ use holdfast_proto::v1::{
 
 use super::calls::{asked, refusal};
 use super::*;
-use crate::session::call_error::CallError;
+use crate::session::error::CallError;
 
 const REMAINING: Duration = Duration::from_mins(1);
 
