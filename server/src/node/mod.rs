@@ -18,12 +18,10 @@
 //! one (DESIGN §7). The log's writer, the admin port and the opening of the folder have threads of
 //! their own.
 
-mod announce;
-mod ports;
 mod settings;
-mod signals;
 mod view;
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +29,13 @@ use std::time::Duration;
 
 use futures_util::future::select_all;
 use holdfast_runtime::{Runtime, Task};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::Router;
 
-use self::announce::announce;
-use self::ports::Port;
-use self::signals::Signals;
 pub use self::view::Condition;
-use self::view::{Phase, Running, View};
+use self::view::{Phase, Running, View, announce};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
@@ -283,5 +282,87 @@ async fn fault_of(replica: &Replica) -> NodeError {
         Ok(Some(fault)) => fault.clone().into(),
         // The replica is gone: no fault will be reported any more.
         _ => std::future::pending().await,
+    }
+}
+
+/// How long connections may take to end by themselves.
+const CLOSES_WITHIN: Duration = Duration::from_millis(500);
+
+/// A gRPC server on its port. Dropping it ends it with all its connections.
+#[derive(Debug)]
+struct Port {
+    whom: &'static str,
+    stop: CancellationToken,
+    ended: oneshot::Receiver<String>,
+    _task: Task,
+}
+
+impl Port {
+    /// Begins to listen, and serves `router` on `port`. Call it inside the runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError::Listen`]; nothing is served.
+    fn open(
+        port: incoming::Port,
+        claim: Claim,
+        router: Router,
+        admission: &Admission,
+    ) -> Result<Self, NodeError> {
+        let whom = port.name();
+        let incoming = admission.incoming(port, claim.listen()?).into_stream();
+        let stop = CancellationToken::new();
+        let asked = stop.clone().cancelled_owned();
+        let (tell, ended) = oneshot::channel();
+        let task = admission.runtime.spawn(whom, async move {
+            let served = router.serve_with_incoming_shutdown(incoming, asked).await;
+            let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
+            // The receiver is gone if the port was dropped meanwhile.
+            let _ = tell.send(why);
+        });
+        Ok(Self { whom, stop, ended, _task: task })
+    }
+
+    /// Waits until the port ends without a request to stop. Cancel safe.
+    async fn lost(&mut self) -> Result<Infallible, NodeError> {
+        let why = (&mut self.ended).await.unwrap_or_else(|_| "its task is gone".to_owned());
+        Err(NodeError::PortLost { whom: self.whom, why })
+    }
+
+    /// Accepts no new connection and waits until all have ended, but not for long: a paused client
+    /// answers nothing, and would delay the stop of the node (I32).
+    async fn close(mut self, runtime: &Runtime) {
+        self.stop.cancel();
+        // Ended or not, its connections are dropped with it.
+        let _ = runtime.timeout(CLOSES_WITHIN, &mut self.ended).await;
+    }
+}
+
+/// SIGTERM and SIGINT, from the moment this is made: the first requests a graceful stop, the second ends
+/// the process at once.
+#[derive(Debug)]
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Starts to catch the signals. Call it inside the runtime.
+    fn new() -> Result<Self, NodeError> {
+        let listen = |kind| {
+            signal(kind).map_err(|source| NodeError::System { what: "signal handler", source })
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The name of the next signal. Cancel safe.
+    async fn next(&mut self) -> &'static str {
+        holdfast_runtime::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
     }
 }

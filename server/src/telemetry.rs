@@ -9,14 +9,76 @@
 //! [`LINES_MAX`] lines of at most [`LINE_BYTES_MAX`] wait: 16 MiB. One more is lost; the number of lost
 //! lines is written as soon as lines are read again.
 
-use std::io::{self, Write};
-use std::sync::Arc;
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{LogFormat, NodeConfig, log_filter};
+
+/// Libraries whose lines below a warning only help an operator who asks for them by name.
+const QUIET: [&str; 6] = ["openraft", "sled", "h2", "hyper", "tonic", "tower"];
+
+/// How long the end of the process waits for its last lines to be written.
+const FLUSH_WITHIN: Duration = Duration::from_millis(500);
+
+/// The destination of lines once [`init`] was called.
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// Sends log lines to standard error from here on, as the settings require. A second call changes
+/// nothing.
+pub fn init(node: &NodeConfig) {
+    let Ok(filter) = log_filter(&directives(&node.log_level)) else {
+        // The settings were checked with the same function.
+        return;
+    };
+    let Ok(lines) = Lines::to(std::io::stderr()) else {
+        // Without a thread there are no lines; a node that serves is worth more.
+        return;
+    };
+    let lines = LINES.get_or_init(|| lines).clone();
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(lines)
+        .with_ansi(std::io::stderr().is_terminal());
+    // Fails only if log lines have a destination already, as in a test.
+    let _ = match node.log_format {
+        LogFormat::Text => lines.finish().try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    };
+}
+
+/// Writes a line to standard error, after those before it. Returns once it is written, or after half a
+/// second: the end of the process must not wait for a pipe that no process reads.
+#[expect(clippy::print_stderr, reason = "before there is a writer of lines")]
+pub(crate) fn say(line: &dyn Display) {
+    match LINES.get() {
+        Some(lines) => {
+            lines.push(format!("{line}\n").as_bytes());
+            lines.flush(FLUSH_WITHIN);
+        }
+        None => eprintln!("{line}"),
+    }
+}
+
+/// Waits for the lines before the process ends, half a second at most.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush(FLUSH_WITHIN);
+    }
+}
+
+/// The directives of the settings, and `warn` for each library they do not name.
+fn directives(log_level: &str) -> String {
+    let quiet = QUIET.iter().filter(|library| !log_level.contains(*library));
+    quiet.flat_map(|library| [library, "=warn,"]).chain([log_level]).collect()
+}
 
 const LINES_MAX: usize = 2_048;
 /// A longer line is cut off here.
@@ -30,14 +92,14 @@ enum Message {
 
 /// Takes lines without waiting. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Lines {
+struct Lines {
     queue: SyncSender<Message>,
     lost: Arc<AtomicU64>,
 }
 
 impl Lines {
     /// Lines that a thread writes to `out`; it ends with the last clone.
-    pub(super) fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
+    fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (queue, lines) = sync_channel(LINES_MAX);
         let lost = Arc::new(AtomicU64::new(0));
         let writing = Arc::clone(&lost);
@@ -47,7 +109,7 @@ impl Lines {
     }
 
     /// Puts a line behind the others, or loses it.
-    pub(super) fn push(&self, line: &[u8]) {
+    fn push(&self, line: &[u8]) {
         let mut bytes = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
         if bytes.len() < line.len() {
             bytes.push(b'\n');
@@ -58,7 +120,7 @@ impl Lines {
     }
 
     /// Waits until all lines put in before are written, at most for `within`.
-    pub(super) fn flush(&self, within: Duration) {
+    fn flush(&self, within: Duration) {
         let (done, written) = sync_channel(1);
         // If the queue is full, no thread empties it.
         if self.queue.try_send(Message::Flush(done)).is_ok() {
@@ -113,6 +175,13 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
+
+    #[test]
+    fn a_library_is_quiet_unless_it_is_named() {
+        assert!(directives("debug").contains("openraft=warn"));
+        assert!(!directives("info,openraft=debug").contains("openraft=warn"));
+        log_filter(&directives("info,openraft=debug")).unwrap();
+    }
 
     const LONG: Duration = Duration::from_secs(20);
 
