@@ -7,8 +7,8 @@ use std::time::Duration;
 pub struct SessionSettings {
     /// Lease of a session that asks for none, milliseconds.
     ///
-    /// Default: 10 000. Bounds: those of the cluster's `ttl_min_ms` and `ttl_max_ms`, which the
-    /// core checks like a lease that was asked for.
+    /// Default: 10 000. Bounds: [`Limits::ttl_min_ms`](holdfast_core::Limits::ttl_min_ms) and
+    /// `ttl_max_ms`: the core checks it like a lease that was asked for.
     ///
     /// Source: DESIGN §5.4.
     pub ttl_default_ms: u64,
