@@ -103,19 +103,15 @@ impl Settings {
 /// The effective settings as a file that gives the same settings, each with its source.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let node = table_of(&self.config.node)?;
-        let cluster = table_of(&self.config.cluster)?;
-        let fallback = table_of(&self.config.fallback)?;
-        for key in NodeLayer::KEYS {
-            writeln!(f, "{}", self.line(key, &node))?;
-        }
-        writeln!(f, "\n[cluster]")?;
-        for key in ClusterLayer::KEYS {
-            writeln!(f, "{}", self.line(key, &cluster))?;
-        }
-        writeln!(f, "\n[fallback]")?;
-        for key in FallbackLayer::KEYS {
-            writeln!(f, "{}", self.line(key, &fallback))?;
+        let Config { node, cluster, fallback, .. } = &self.config;
+        let tables = [table_of(node)?, table_of(cluster)?, table_of(fallback)?];
+        for (place, table) in PLACES.iter().zip(&tables) {
+            if !place.table.is_empty() {
+                writeln!(f, "\n[{}]", place.table)?;
+            }
+            for key in place.keys {
+                writeln!(f, "{}", self.line(key, table))?;
+            }
         }
         Ok(())
     }
@@ -125,10 +121,21 @@ fn table_of<T: Serialize>(config: &T) -> Result<toml::Table, fmt::Error> {
     toml::Table::try_from(config).map_err(|_| fmt::Error)
 }
 
-/// The table of a file for settings that are equal on all nodes.
-const CLUSTER_TABLE: &str = "cluster";
-/// The table of a file for scopes with fallback: where they are served while no server can be reached.
-const FALLBACK_TABLE: &str = "fallback";
+/// Where settings stand in a file.
+struct Place {
+    /// The table's name; empty: at the top.
+    table: &'static str,
+    keys: &'static [&'static str],
+    variables: &'static [&'static str],
+}
+
+/// All places, in the order of the file: those of a node, those that are equal on all nodes, and those for
+/// scopes with fallback.
+const PLACES: [Place; 3] = [
+    Place { table: "", keys: NodeLayer::KEYS, variables: NodeLayer::VARIABLES },
+    Place { table: "cluster", keys: ClusterLayer::KEYS, variables: ClusterLayer::VARIABLES },
+    Place { table: "fallback", keys: FallbackLayer::KEYS, variables: FallbackLayer::VARIABLES },
+];
 
 /// The content of a file: the node's keys at the top, the others in tables of their own.
 #[derive(Default, Deserialize)]
@@ -149,10 +156,9 @@ fn read_file(path: &Path, origins: &mut Origins) -> Result<Layers, ConfigError> 
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     let malformed = |error| malformed(path, &text, &error);
     let mut table: toml::Table = toml::from_str(&text).map_err(malformed)?;
-    for (name, keys) in [(CLUSTER_TABLE, ClusterLayer::KEYS), (FALLBACK_TABLE, FallbackLayer::KEYS)]
-    {
-        if let Some(toml::Value::Table(inner)) = table.remove(name) {
-            note_keys(path, &inner, keys, origins)?;
+    for place in PLACES.iter().filter(|place| !place.table.is_empty()) {
+        if let Some(toml::Value::Table(inner)) = table.remove(place.table) {
+            note_keys(path, &inner, place.keys, origins)?;
         }
     }
     note_keys(path, &table, NodeLayer::KEYS, origins)?;
@@ -183,26 +189,23 @@ fn note_keys(
 
 /// The setting that the user may have meant, with the table it belongs to.
 fn nearest(key: &str) -> Option<String> {
-    let node = NodeLayer::KEYS.iter().map(|known| (*known, " at the top".to_owned()));
-    let cluster = ClusterLayer::KEYS.iter().map(|known| (*known, format!(" in [{CLUSTER_TABLE}]")));
-    let fallback =
-        FallbackLayer::KEYS.iter().map(|known| (*known, format!(" in [{FALLBACK_TABLE}]")));
-    node.chain(cluster)
-        .chain(fallback)
-        .map(|(known, place)| (strsim::damerau_levenshtein(key, known), known, place))
+    PLACES
+        .iter()
+        .flat_map(|place| place.keys.iter().map(|known| (*known, place.table)))
+        .map(|(known, table)| (strsim::damerau_levenshtein(key, known), known, table))
         .filter(|(distance, known, _)| *distance <= known.len() / 3)
         .min()
-        .map(|(_, known, place)| format!("{known}{place}"))
+        .map(|(_, known, table)| match table {
+            "" => format!("{known} at the top"),
+            table => format!("{known} in [{table}]"),
+        })
 }
 
 /// Refuses a variable whose name is nearly that of a setting. Other `HOLDFAST_…` variables are
 /// left alone: the command line `holdfast` and orchestrators have theirs.
 fn check_variables(names: impl Iterator<Item = String>) -> Result<(), ConfigError> {
     const TYPING_ERRORS: usize = 2;
-    let known = || {
-        let others = ClusterLayer::VARIABLES.iter().chain(FallbackLayer::VARIABLES);
-        NodeLayer::VARIABLES.iter().chain(others)
-    };
+    let known = || PLACES.iter().flat_map(|place| place.variables);
     for name in names.filter(|name| name.starts_with("HOLDFAST_")) {
         let near = |known: &&&str| strsim::damerau_levenshtein(&name, known) <= TYPING_ERRORS;
         match known().find(near) {
@@ -229,8 +232,7 @@ fn malformed(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
 
 /// Records which values came from flags and which from the environment; clap knows.
 fn note_overrides(matches: &ArgMatches, origins: &mut Origins) {
-    let others = ClusterLayer::KEYS.iter().chain(FallbackLayer::KEYS);
-    for key in NodeLayer::KEYS.iter().chain(others) {
+    for key in PLACES.iter().flat_map(|place| place.keys) {
         match matches.value_source(key) {
             Some(ValueSource::CommandLine) => origins.insert(key, Origin::Flag),
             Some(ValueSource::EnvVariable) => origins.insert(key, Origin::Environment),
