@@ -25,44 +25,34 @@ Exit codes:
 
 /// Why the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Exit {
     /// It was asked to stop.
-    Stopped,
+    Stopped = 0,
     /// The command line cannot be read.
-    Usage,
+    Usage = 64,
     /// A listener could not be opened.
-    Listen,
+    Listen = 69,
     /// A fault inside the node: a bug, or replicas that disagree.
-    Fault,
+    Fault = 70,
     /// The data folder cannot be used.
-    DataFolder,
+    DataFolder = 73,
     /// A write or sync failed.
-    Storage,
+    Storage = 74,
     /// An operation on the data folder does not end.
-    DiskHangs,
+    DiskHangs = 75,
     /// The cluster goes on without this node.
-    Removed,
+    Removed = 77,
     /// A setting cannot be used.
-    Settings,
+    Settings = 78,
     /// It was asked to stop a second time.
-    Interrupted,
+    Interrupted = 130,
 }
 
 impl Exit {
     /// The number the operating system sees.
     pub const fn code(self) -> u8 {
-        match self {
-            Self::Stopped => 0,
-            Self::Usage => 64,
-            Self::Listen => 69,
-            Self::Fault => 70,
-            Self::DataFolder => 73,
-            Self::Storage => 74,
-            Self::DiskHangs => 75,
-            Self::Removed => 77,
-            Self::Settings => 78,
-            Self::Interrupted => 130,
-        }
+        self as u8
     }
 }
 
