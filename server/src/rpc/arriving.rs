@@ -111,11 +111,8 @@ impl MeasuredBody {
 }
 
 fn full(budget: &BytesBudget) -> StreamError {
-    StreamError::Limit {
-        limit: "arriving_bytes_total",
-        value: budget.limit(),
-        message: "the messages of all clients that have not arrived whole take too many bytes",
-    }
+    let message = "the messages of all clients that have not arrived whole take too many bytes";
+    StreamError::limit("arriving_bytes_total", budget.limit(), message)
 }
 
 impl http_body::Body for MeasuredBody {

@@ -1,4 +1,4 @@
-//! Linearizable reads of the lock table (I18).
+//! Linearizable reads of the lock table (I18). One that fails changes nothing either.
 
 use holdfast_core::{
     FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView, SessionId,
@@ -32,10 +32,6 @@ const PAGE_MAX: u32 = 1_000;
 const TOKEN_VERSION: &str = "1";
 
 /// One lock as of a linearizable read.
-///
-/// # Errors
-///
-/// A status; nothing changes in any case.
 pub(super) async fn inspect(
     hub: &Hub,
     request: &InspectRequest,
@@ -54,10 +50,6 @@ pub(super) async fn inspect(
 }
 
 /// One page of locks as of a linearizable read.
-///
-/// # Errors
-///
-/// A status; nothing changes in any case.
 pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListResponse, Status> {
     let prefix = &request.prefix;
     check_prefix(prefix)?;
@@ -79,10 +71,6 @@ pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListRespons
 }
 
 /// One session as of a linearizable read.
-///
-/// # Errors
-///
-/// A status; nothing changes in any case.
 pub(super) async fn inspect_session(
     hub: &Hub,
     request: &InspectSessionRequest,
@@ -138,10 +126,6 @@ fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest>
 }
 
 /// Whether exactly this grant holds a lock, as of a linearizable read.
-///
-/// # Errors
-///
-/// A status; nothing changes in any case.
 pub(super) async fn check_token(
     hub: &Hub,
     request: &CheckTokenRequest,

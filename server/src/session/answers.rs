@@ -47,23 +47,9 @@ pub(super) fn granted(
     }
 }
 
+/// A release of these names; where only the request says which they are, an empty list means all of the
+/// grant.
 pub(super) fn released(
-    request: RequestId,
-    token: FencingToken,
-    items: &[Item],
-    over: bool,
-) -> Released {
-    Released {
-        token: token.get(),
-        request_id: request.get(),
-        names: names_of(items),
-        partly: !over,
-    }
-}
-
-/// Like [`released`], but only the request says which names were given back; an empty list means all of
-/// the grant.
-pub(super) fn released_as_asked(
     request: RequestId,
     token: FencingToken,
     names: Vec<Bytes>,
@@ -84,7 +70,7 @@ pub(super) fn value_set(request: RequestId) -> ValueSet {
     ValueSet { request_id: request.get() }
 }
 
-fn names_of(items: &[Item]) -> Vec<Bytes> {
+pub(super) fn names_of(items: &[Item]) -> Vec<Bytes> {
     items.iter().map(|item| bytes_of(&item.lock)).collect()
 }
 

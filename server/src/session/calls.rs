@@ -111,10 +111,6 @@ impl Hub {
     }
 
     /// Ends a request, whatever its state.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub(crate) async fn cancel(&self, asked: CancelRequest) -> Result<CancelResponse, CallError> {
         let frame = asked.cancel.ok_or_else(|| missing("cancel"))?;
         let reading = read_request(Some(Body::Cancel(frame)))?;
@@ -130,10 +126,6 @@ impl Hub {
     }
 
     /// Gives back a grant, or some of its names.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub(crate) async fn release(
         &self,
         asked: ReleaseRequest,
@@ -152,16 +144,12 @@ impl Hub {
         // between, which does not undo the release.
         let released = match call.told().await {
             Told::Released(released) => released,
-            _ => answers::released_as_asked(request, token, names, over),
+            _ => answers::released(request, token, names, over),
         };
         Ok(ReleaseResponse { released: Some(released) })
     }
 
     /// Changes the value of a lock.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub(crate) async fn set_value(
         &self,
         asked: SetValueRequest,
@@ -177,10 +165,6 @@ impl Hub {
     }
 
     /// Ends a session: every wait and hold of it.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
     pub(crate) async fn close_session(
         &self,
         asked: &CloseSessionRequest,

@@ -86,7 +86,8 @@ impl Registry {
             }
             Event::Released { session, request, token, items, over } => {
                 self.moved(state, items);
-                let released = || answers::released(*request, *token, items, *over);
+                let names = || answers::names_of(items);
+                let released = || answers::released(*request, *token, names(), *over);
                 let about = About::Grant(*token);
                 state.waiting.tell(*session, about, || Told::Released(released()));
                 self.tell(state, index, *session, || Body::Released(released()));

@@ -45,6 +45,18 @@ pub enum StreamError {
     },
 }
 
+impl StreamError {
+    /// A limit of that name and value was reached.
+    pub(crate) fn limit(limit: &'static str, value: u64, message: &'static str) -> Self {
+        Self::Limit { limit, value, message }
+    }
+
+    /// This node does not serve; where clients reach the leader, if it is known.
+    pub(crate) fn unavailable(message: impl Into<String>, leader: Option<&str>) -> Self {
+        Self::Unavailable { message: message.into(), leader: leader.map(str::to_owned) }
+    }
+}
+
 /// Why a unary call failed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CallError {

@@ -80,19 +80,14 @@ impl Inbox {
         let at = self.runtime.clock.now();
         self.allowance.take(message.frames.len(), at)?;
         if self.backlog.len() + message.frames.len() > BACKLOG_MAX.max(message.frames.len()) {
-            return Err(StreamError::Limit {
-                limit: "frames_before_opened",
-                value: BACKLOG_MAX as u64,
-                message: "too many frames came before the session was open",
-            });
+            let message = "too many frames came before the session was open";
+            return Err(StreamError::limit("frames_before_opened", BACKLOG_MAX as u64, message));
         }
         self.check_bytes(&message)?;
         self.backlog.extend(message.frames.into_iter().map(|frame| Received { frame, at }));
         Ok(true)
     }
-}
 
-impl Inbox {
     /// The port bounds a single message; this bounds the messages that pile up.
     fn check_bytes(&mut self, message: &ClientFrames) -> Result<(), StreamError> {
         if self.backlog.is_empty() {
@@ -101,11 +96,12 @@ impl Inbox {
         }
         self.backlog_bytes = self.backlog_bytes.saturating_add(message.encoded_len());
         if self.backlog_bytes > BACKLOG_BYTES_MAX {
-            return Err(StreamError::Limit {
-                limit: "bytes_before_opened",
-                value: BACKLOG_BYTES_MAX as u64,
-                message: "too much came before the session was open",
-            });
+            let message = "too much came before the session was open";
+            return Err(StreamError::limit(
+                "bytes_before_opened",
+                BACKLOG_BYTES_MAX as u64,
+                message,
+            ));
         }
         Ok(())
     }
@@ -133,11 +129,9 @@ impl Allowance {
         self.left = self.left.saturating_add(elapsed_ms.saturating_mul(self.per_second)).min(full);
         self.filled_at = now;
         let wanted = (count as u64).saturating_mul(1_000);
-        self.left = self.left.checked_sub(wanted).ok_or(StreamError::Limit {
-            limit: "frames_per_second",
-            value: self.per_second,
-            message: "the stream sent too many frames; resume it and send fewer",
-        })?;
+        let message = "the stream sent too many frames; resume it and send fewer";
+        let limit = StreamError::limit("frames_per_second", self.per_second, message);
+        self.left = self.left.checked_sub(wanted).ok_or(limit)?;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ const PAUSED: Duration = Duration::from_millis(100);
 const GRACE_AFTER_PAUSE: Duration = Duration::from_millis(250);
 /// How often the leader checks whether it was paused.
 const PULSE: Duration = Duration::from_millis(250);
-/// A pulse this late means a pause that counts: a quarter of the shortest usual lease (`ttl_min_ms`),
+/// A pulse this late means a pause that counts: a quarter of the shortest lease (`Limits::ttl_min_ms`),
 /// which is the time between two keepalives of such a lease.
 const LONG_PAUSE: Duration = Duration::from_millis(250);
 /// Expiries proposed at once; the rest follow after the next look.
@@ -287,11 +287,10 @@ impl Registry {
 /// Why something that needs a confirmed leader was not begun.
 pub(super) fn unavailable(error: &ProposeError) -> StreamError {
     let leader = match error {
-        ProposeError::NotLeader { leader } => leader.as_ref(),
+        ProposeError::NotLeader { leader: Some(leader) } => Some(&*leader.advertise),
         _ => None,
     };
-    let leader = leader.map(|leader| leader.advertise.clone());
-    StreamError::Unavailable { message: error.to_string(), leader }
+    StreamError::unavailable(error.to_string(), leader)
 }
 
 /// Where clients reach the leader, if it is another node.

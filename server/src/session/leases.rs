@@ -30,7 +30,6 @@ use super::outbox::Outbox;
 /// on that (I6), and nothing distinguishes a client that reads from one whose decoder gives up. A client
 /// that reads sends a keepalive a quarter of its TTL after Open. Even if its connection breaks often, it
 /// needs only one stream that lasts a quarter of the TTL within two TTLs.
-/// one stream of a quarter of the TTL in two of them.
 const UNPROVEN_TTLS: u64 = 2;
 
 /// Why a resume does not renew.

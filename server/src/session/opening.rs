@@ -241,7 +241,7 @@ impl Hub {
                 Err(error) => return self.not_proposed(error),
             }
         }
-        let mut start = Err(unavailable("the table was not read"));
+        let mut start = Err(StreamError::unavailable("the table was not read", None));
         self.consensus.read(&mut |table, index| start = self.take_up(resume, table, index));
         if in_pages && let Ok(Start::Attached(attachment)) = &mut start {
             attachment.taking = Taking::Pages(held_on);
@@ -295,7 +295,6 @@ impl Hub {
     /// cannot take its State loses its session at the deadline that it had (I31). Every other client
     /// counts its lease from sending its Open as soon as it has Opened, which comes with all of State;
     /// so the lease is renewed first in that case, or Opened is not sent (§5.1, I6).
-    /// first, or Opened is not sent (§5.1, I6).
     fn attach(&self, resume: Resume<'_>, ttl_ms: u64) -> Result<Option<Start<'_>>, StreamError> {
         let Resume { registration, tenure, at, key, in_pages } = resume;
         let session = key.session;
@@ -318,7 +317,8 @@ impl Hub {
         match renewed {
             Ok(()) => registration.attach(&mut state, session).map(|()| None),
             Err(NotResumed::Over) => {
-                Err(unavailable("the session's lease has run out and is being ended"))
+                let message = "the session's lease has run out and is being ended";
+                Err(StreamError::unavailable(message, None))
             }
             Err(NotResumed::Unproven) => {
                 let refusal = refusals::never_taken(session);
@@ -385,7 +385,7 @@ impl Hub {
             }
             ProposeError::Unavailable { .. }
             | ProposeError::OutcomeUnknown { .. }
-            | ProposeError::ShuttingDown => Err(unavailable(&error.to_string())),
+            | ProposeError::ShuttingDown => Err(StreamError::unavailable(error.to_string(), None)),
         }
     }
 }
@@ -396,8 +396,4 @@ impl Drop for HeldOn<'_> {
             self.registry.with_leases(self.tenure, |leases| leases.let_go(self.session));
         }
     }
-}
-
-fn unavailable(message: &str) -> StreamError {
-    StreamError::Unavailable { message: message.to_owned(), leader: None }
 }

@@ -183,12 +183,9 @@ impl Outbox {
 
     /// Ends the stream because all outboxes together hold too much, and gives back what it holds.
     pub(super) fn give_way(&self, budget: u64) {
-        self.lock().cut(StreamError::Limit {
-            limit: "outbox_bytes_total",
-            value: budget,
-            message: "too much waits to be read by the clients of this node, and most of it on \
-                      this stream; resume it",
-        });
+        let message = "too much waits to be read by the clients of this node, and most of it on \
+                       this stream; resume it";
+        self.lock().cut(StreamError::limit("outbox_bytes_total", budget, message));
         self.ring();
     }
 
@@ -293,15 +290,11 @@ impl Bounds {
         const MESSAGE: &str = "the stream was not read fast enough; resume it";
         let Self { frames, bytes: bytes_max } = self;
         if queue.frames.len() >= frames {
-            let (limit, value) = ("outbox_frames", frames as u64);
-            return Some(StreamError::Limit { limit, value, message: MESSAGE });
+            return Some(StreamError::limit("outbox_frames", frames as u64, MESSAGE));
         }
         let waiting = queue.taken.bytes().saturating_sub(queue.first_bytes);
-        (waiting.saturating_add(bytes) > bytes_max).then_some(StreamError::Limit {
-            limit: "outbox_bytes",
-            value: bytes_max,
-            message: MESSAGE,
-        })
+        let limit = StreamError::limit("outbox_bytes", bytes_max, MESSAGE);
+        (waiting.saturating_add(bytes) > bytes_max).then_some(limit)
     }
 }
 

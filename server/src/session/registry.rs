@@ -162,16 +162,13 @@ impl Registry {
     pub(super) fn enter(self: &Arc<Self>) -> Result<Registration, StreamError> {
         let mut state = self.lock();
         if let Some(Stopping { leader }) = state.stopping.clone() {
-            let message = STOPPING.to_owned();
-            return Err(StreamError::Unavailable { message, leader });
+            return Err(StreamError::unavailable(STOPPING, leader.as_deref()));
         }
         let unopened = state.streams.len().saturating_sub(state.attached.len());
         if unopened >= self.settings.max_unopened_streams {
-            return Err(StreamError::Limit {
-                limit: "max_unopened_streams",
-                value: self.settings.max_unopened_streams as u64,
-                message: "too many streams wait to be opened; try again later",
-            });
+            let limit = self.settings.max_unopened_streams as u64;
+            let message = "too many streams wait to be opened; try again later";
+            return Err(StreamError::limit("max_unopened_streams", limit, message));
         }
         state.last_stream += 1;
         let stream = StreamId(state.last_stream);
@@ -323,20 +320,13 @@ impl State {
     }
 
     /// Whether one more session may be attached.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamError::Limit`] if not.
     pub(super) fn room_to_attach(&self, settings: &SessionSettings) -> Result<(), StreamError> {
         let limit = settings.max_attached_streams;
         if self.attached.len() < limit {
             return Ok(());
         }
-        Err(StreamError::Limit {
-            limit: "max_attached_streams",
-            value: limit as u64,
-            message: "too many streams are attached to this node; try again later",
-        })
+        let message = "too many streams are attached to this node; try again later";
+        Err(StreamError::limit("max_attached_streams", limit as u64, message))
     }
 }
 
@@ -364,10 +354,6 @@ impl StreamHandle {
 
 impl Registration {
     /// Whether this may become the session's stream.
-    ///
-    /// # Errors
-    ///
-    /// [`StreamError`] if not.
     pub(super) fn may_attach(&self, state: &State, session: SessionId) -> Result<(), StreamError> {
         let StreamHandle { registry, stream, .. } = &self.handle;
         match state.attached.get(&session) {

@@ -157,16 +157,12 @@ impl Watches {
 
     /// Ends every watch that there is, with `UNAVAILABLE`.
     pub(super) fn end_all(&self, message: &str, leader: Option<&str>) {
-        let end = StreamError::Unavailable {
-            message: message.to_owned(),
-            leader: leader.map(str::to_owned),
-        };
-        self.lock().end_groups(&end);
+        self.lock().end_groups(&StreamError::unavailable(message, leader));
     }
 
     /// Ends every watch for good; waits until all have left.
     pub(super) async fn stop(&self, leader: Option<String>) {
-        let end = StreamError::Unavailable { message: "this node stops".to_owned(), leader };
+        let end = StreamError::unavailable("this node stops", leader.as_deref());
         {
             let mut state = self.lock();
             state.end_groups(&end);
@@ -190,14 +186,11 @@ impl Watches {
         }
         if state.tenure != Some(tenure) {
             let message = "this node does not lead any more, or does not serve yet; watch again";
-            return Err(StreamError::Unavailable { message: message.to_owned(), leader: None });
+            return Err(StreamError::unavailable(message, None));
         }
         if self.open.load(Ordering::Relaxed) >= self.limit {
-            return Err(StreamError::Limit {
-                limit: "max_watches",
-                value: self.limit as u64,
-                message: "too many watches are open on this node; try again later",
-            });
+            let message = "too many watches are open on this node; try again later";
+            return Err(StreamError::limit("max_watches", self.limit as u64, message));
         }
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.count_open(open);

@@ -199,25 +199,17 @@ impl Watches {
     /// clients of 0.1 know that they were too slow.
     fn passed_by(&self, behind: Length) -> Option<StreamError> {
         if behind.changes > self.backlog {
-            return Some(StreamError::Limit {
-                limit: "watch_backlog",
-                value: self.backlog,
-                message: "the watch was not read fast enough; begin it anew",
-            });
+            let message = "the watch was not read fast enough; begin it anew";
+            return Some(StreamError::limit("watch_backlog", self.backlog, message));
         }
         if behind.bytes > self.backlog_bytes {
-            return Some(StreamError::Limit {
-                limit: "outbox_bytes",
-                value: self.backlog_bytes,
-                message: "the watch was not read fast enough (watch_backlog); begin it anew",
-            });
+            let message = "the watch was not read fast enough (watch_backlog); begin it anew";
+            return Some(StreamError::limit("outbox_bytes", self.backlog_bytes, message));
         }
-        (self.budget.is_full() && behind.bytes > self.share()).then_some(StreamError::Limit {
-            limit: "outbox_bytes_total",
-            value: self.budget.limit(),
-            message: "the watches of this node were not read fast enough (watch_backlog), this one \
-                      among the slowest; begin it anew",
-        })
+        let message = "the watches of this node were not read fast enough (watch_backlog), this one \
+                       among the slowest; begin it anew";
+        let limit = StreamError::limit("outbox_bytes_total", self.budget.limit(), message);
+        (self.budget.is_full() && behind.bytes > self.share()).then_some(limit)
     }
 }
 
@@ -238,7 +230,7 @@ fn message(events: &mut Peekable<std::vec::IntoIter<WatchEvent>>) -> WatchRespon
 
 /// The group is gone, and left no reason.
 fn gone() -> StreamError {
-    StreamError::Unavailable { message: "the watch was ended; begin it anew".into(), leader: None }
+    StreamError::unavailable("the watch was ended; begin it anew", None)
 }
 
 /// A page ends with the lock that brings its events to this many, or its values to this many bytes: that
