@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 /// Settings of the session layer. Per node; nothing here decides a replicated outcome.
+///
+/// Those that [`NodeConfig`](crate::config::NodeConfig) or [`ClusterConfig`](crate::config::ClusterConfig)
+/// has under the same name are documented there, with default and bounds. A stream or watch that passes a
+/// limit ends with `RESOURCE_EXHAUSTED`; its session lives on, and State heals it after a resume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSettings {
-    /// Lease of a session that asks for none, milliseconds.
-    ///
-    /// Default: 10 000. Bounds: [`Limits::ttl_min_ms`](holdfast_core::Limits::ttl_min_ms) and
-    /// `ttl_max_ms`: the core checks it like a lease that was asked for.
-    ///
-    /// Source: DESIGN §5.4.
+    /// Lease of a session that asks for none, milliseconds. Bounds:
+    /// [`Limits::ttl_min_ms`](holdfast_core::Limits::ttl_min_ms) and `ttl_max_ms`: the core checks it like
+    /// a lease that was asked for.
     pub ttl_default_ms: u64,
     /// What a lease is given beyond its TTL before the leader expires it, milliseconds.
     ///
@@ -21,67 +22,43 @@ pub struct SessionSettings {
     pub margin_ms: u64,
     /// Frames that may lie unsent in the outbox of one stream.
     ///
-    /// Default: 8 192. Minimum: 16. When it is full the stream ends with `RESOURCE_EXHAUSTED`; the
-    /// session lives on and State heals it after a resume.
-    ///
     /// Source: a client stalled for one second under 8 000 pushes a second; about 1 MiB.
     pub outbox_frames: usize,
-    /// Bytes that may lie unsent in the outbox of one stream, and that a watch may be behind.
-    ///
-    /// Default: 8 388 608 (8 MiB). Minimum: 1 048 576, because one frame may have a third of that.
-    /// Past it the stream or watch ends as by `outbox_frames` or `watch_backlog`. A page of State
-    /// lies beside it.
+    /// Bytes that may lie unsent in the outbox of one stream, and that a watch may be behind. A page of
+    /// State lies beside it.
     ///
     /// Source: `outbox_frames` of a kibibyte each; of the largest frames two dozen.
     pub outbox_bytes: u64,
     /// Bytes that may lie unsent in the outboxes of all streams together; and as many again may be
     /// kept for all watches that are behind.
     ///
-    /// Default: 268 435 456 (256 MiB). Minimum: `outbox_bytes`. Past it the streams that hold most
-    /// end, until a quarter is free again; and all watches that are behind by more than
-    /// their share end.
-    ///
     /// Source: 32 full outboxes; with 100 000 streams, 2 KiB for each.
     pub outbox_bytes_total: u64,
     /// Frames a client may send on one stream, per second; as many may come at once.
     ///
-    /// Default: 50 000. Minimum: 10. Past it the stream ends with `RESOURCE_EXHAUSTED`; the
-    /// session lives on.
-    ///
     /// Source: about what one stream can do on a test machine of two cores.
     pub frames_per_second: u32,
     /// Streams that a session may be attached to, on this node.
-    ///
-    /// Default: 100 000. Minimum: 1. Past it an Open ends with `RESOURCE_EXHAUSTED`.
     ///
     /// Source: as many as the cluster's `max_sessions`; measured, about 32 KiB each with a connection
     /// of its own.
     pub max_attached_streams: usize,
     /// Streams that have not been answered Opened yet.
     ///
-    /// Default: 8 192. Minimum: 1. Past it a new stream ends with `RESOURCE_EXHAUSTED`.
-    ///
     /// Source: every client of a busy node coming back at once after a change of leader, in a few
     /// rounds.
     pub max_unopened_streams: usize,
     /// Watches open on this node.
-    ///
-    /// Default: 10 000. Minimum: 1. Past it a watch is refused with `RESOURCE_EXHAUSTED`.
     ///
     /// Source: about 1 000 watchers on each of a few prefixes, with room for as many that come
     /// back before their old connections are gone.
     pub max_watches: usize,
     /// Changes that a watch may be behind, besides those that the transport has taken over.
     ///
-    /// Default: 8 192. Minimum: 16. Past it the watch ends with `RESOURCE_EXHAUSTED`; a
-    /// new watch receives the state.
-    ///
     /// Source: as `outbox_frames`; about 2 MiB, shared by all watchers that are behind on one prefix.
     pub watch_backlog: usize,
-    /// Calls that wait for a lock at this node at once (unary Acquire).
-    ///
-    /// Default: 10 000. Minimum: 1. Past it an Acquire ends with `RESOURCE_EXHAUSTED`; one that
-    /// finds its lock free needs a place only until it is answered.
+    /// Calls that wait for a lock at this node at once (unary Acquire); one that finds its lock free needs
+    /// a place only until it is answered.
     ///
     /// Source: each costs about what an idle stream does; clients that wait a lot have streams.
     pub max_waiting_calls: usize,
