@@ -8,7 +8,7 @@
 use std::sync::{Arc, OnceLock};
 
 use holdfast_core::{
-    Event, FencingToken, Item, LockName, LockTable, LogIndex, LossCause, Mode, RequestId, SessionId,
+    Event, FencingToken, Item, LockName, LockTable, LogIndex, Mode, RequestId, SessionId,
 };
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
@@ -151,105 +151,76 @@ pub(super) fn each_change(
         let change = LockChange { name, waiting, what: Some(what) };
         WatchEvent { index: index.get(), body: Some(Body::Change(change)) }
     };
-    if let Event::ValueChanged { lock, value } = event {
-        let changed = || ValueChanged { value: value.as_ref().map(value_of) };
-        tell(lock, &|| change(lock, What::ValueChanged(changed())));
-    }
-    let Some(turn) = Turn::of(event) else { return };
-    for item in turn.items {
-        tell(&item.lock, &|| change(&item.lock, turn.what(item.mode, table)));
+    let mut each = |items: &[Item], what: &dyn Fn(Mode) -> What| {
+        for item in items {
+            tell(&item.lock, &|| change(&item.lock, what(item.mode)));
+        }
+    };
+    match event {
+        Event::Queued { session, request, items, .. } => {
+            each(items, &|mode| What::Queued(waiter(table, (*session, *request), items, mode)));
+        }
+        Event::Left { session, request, items } => {
+            each(items, &|mode| What::Left(waiter(table, (*session, *request), items, mode)));
+        }
+        Event::Granted { session, items, token, .. } => {
+            each(items, &|mode| What::Granted(holder(table, *session, *token, mode)));
+        }
+        Event::Released { session, items, token, .. } => {
+            each(items, &|mode| What::Released(holder(table, *session, *token, mode)));
+        }
+        Event::Lost { session, items, token, cause, .. } => each(items, &|mode| {
+            let holder = Some(holder(table, *session, *token, mode));
+            What::Lost(HoldLost { holder, reason: answers::lost_reason(*cause).into() })
+        }),
+        Event::ValueChanged { lock, value } => {
+            let changed = || ValueChanged { value: value.as_ref().map(value_of) };
+            tell(lock, &|| change(lock, What::ValueChanged(changed())));
+        }
+        // No request comes into or out of a lock.
+        Event::SessionOpened { .. }
+        | Event::SessionEnded { .. }
+        | Event::Denied { .. }
+        | Event::Contended { .. }
+        | Event::ScopeChanged { .. } => {}
     }
 }
 
-/// What a request did to each of some locks.
-struct Turn<'a> {
-    session: SessionId,
-    request: RequestId,
-    items: &'a [Item],
-    step: Step,
+fn waiter(
+    table: &LockTable,
+    (session, request): (SessionId, RequestId),
+    items: &[Item],
+    mode: Mode,
+) -> WaiterInfo {
+    let (label, imported) = label_of(table, session);
+    WaiterInfo {
+        session_id: session.get(),
+        label,
+        request_id: request.get(),
+        waiting_ms: 0,
+        mode: mode_of(mode).into(),
+        names: u32::try_from(items.len()).unwrap_or(u32::MAX),
+        imported,
+    }
 }
 
-#[derive(Clone, Copy)]
-enum Step {
-    Queued,
-    Left,
-    Granted(FencingToken),
-    Released(FencingToken),
-    Lost(FencingToken, LossCause),
+fn holder(table: &LockTable, session: SessionId, token: FencingToken, mode: Mode) -> Holder {
+    let (label, imported) = label_of(table, session);
+    Holder {
+        session_id: session.get(),
+        label,
+        token: token.get(),
+        held_ms: 0,
+        mode: mode_of(mode).into(),
+        imported,
+    }
 }
 
-impl<'a> Turn<'a> {
-    /// `None` if no request came into or out of a lock.
-    fn of(event: &'a Event) -> Option<Self> {
-        let (session, request, items, step) = match event {
-            Event::Queued { session, request, items, .. } => {
-                (session, request, items, Step::Queued)
-            }
-            Event::Left { session, request, items } => (session, request, items, Step::Left),
-            Event::Granted { session, request, items, token, .. } => {
-                (session, request, items, Step::Granted(*token))
-            }
-            Event::Released { session, request, items, token, .. } => {
-                (session, request, items, Step::Released(*token))
-            }
-            Event::Lost { session, request, items, token, cause, .. } => {
-                (session, request, items, Step::Lost(*token, *cause))
-            }
-            Event::SessionOpened { .. }
-            | Event::SessionEnded { .. }
-            | Event::Denied { .. }
-            | Event::Contended { .. }
-            | Event::ValueChanged { .. }
-            | Event::ScopeChanged { .. } => return None,
-        };
-        Some(Self { session: *session, request: *request, items, step })
-    }
-
-    fn what(&self, mode: Mode, table: &LockTable) -> What {
-        match self.step {
-            Step::Queued => What::Queued(self.waiter(mode, table)),
-            Step::Left => What::Left(self.waiter(mode, table)),
-            Step::Granted(token) => What::Granted(self.holder(token, mode, table)),
-            Step::Released(token) => What::Released(self.holder(token, mode, table)),
-            Step::Lost(token, cause) => What::Lost(HoldLost {
-                holder: Some(self.holder(token, mode, table)),
-                reason: answers::lost_reason(cause).into(),
-            }),
-        }
-    }
-
-    fn waiter(&self, mode: Mode, table: &LockTable) -> WaiterInfo {
-        WaiterInfo {
-            session_id: self.session.get(),
-            label: self.label(table),
-            request_id: self.request.get(),
-            waiting_ms: 0,
-            mode: mode_of(mode).into(),
-            names: u32::try_from(self.items.len()).unwrap_or(u32::MAX),
-            imported: self.is_import(table),
-        }
-    }
-
-    fn holder(&self, token: FencingToken, mode: Mode, table: &LockTable) -> Holder {
-        Holder {
-            session_id: self.session.get(),
-            label: self.label(table),
-            token: token.get(),
-            held_ms: 0,
-            mode: mode_of(mode).into(),
-            imported: self.is_import(table),
-        }
-    }
-
-    fn is_import(&self, table: &LockTable) -> bool {
-        table.session(self.session).is_some_and(|session| session.imported)
-    }
-
-    /// The label of the session; empty for one that has ended, of which nothing is kept.
-    fn label(&self, table: &LockTable) -> String {
-        let session = table.session(self.session);
-        session.map(|session| session.label.as_str().to_owned()).unwrap_or_default()
-    }
+/// The label of the session, and whether it is an import; empty for one that has ended, of which nothing
+/// is kept.
+fn label_of(table: &LockTable, session: SessionId) -> (String, bool) {
+    let session = table.session(session);
+    session.map(|found| (found.label.as_str().to_owned(), found.imported)).unwrap_or_default()
 }
 
 #[cfg(test)]
