@@ -193,9 +193,3 @@ fn of_status(status: &Status) -> TransportError {
         _ => TransportError::Unreachable { endpoint: "client".to_owned(), detail: message },
     }
 }
-
-impl std::fmt::Debug for dyn NodeInfo {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NodeInfo({:?})", self.status())
-    }
-}

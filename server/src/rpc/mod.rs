@@ -18,6 +18,7 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,7 +107,7 @@ impl Default for RpcSettings {
 const HEALTH_EVERY: Duration = Duration::from_millis(250);
 
 /// What a node knows about itself.
-pub trait NodeInfo: Send + Sync + 'static {
+pub trait NodeInfo: Debug + Send + Sync + 'static {
     /// The answer to the Status call. Quick: it is called several times a second.
     fn status(&self) -> StatusResponse;
 }

@@ -49,6 +49,7 @@ mod tests;
 mod waiting;
 mod watch;
 
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -66,7 +67,7 @@ use registry::Registry;
 use watch::Watches;
 
 /// The cluster that this node belongs to.
-pub trait ClusterId: Send + Sync + 'static {
+pub trait ClusterId: Debug + Send + Sync + 'static {
     /// The cluster's id; `None` until the node belongs to one.
     fn cluster_id(&self) -> Option<Bytes>;
 }
@@ -149,11 +150,5 @@ impl Hub {
     /// Where clients reach the leader, if it is another node and known.
     fn leader(&self) -> Option<String> {
         lead::leader_of(&self.consensus.role().borrow()).map(str::to_owned)
-    }
-}
-
-impl std::fmt::Debug for dyn ClusterId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ClusterId({:?})", self.cluster_id())
     }
 }

@@ -50,6 +50,7 @@ struct Node {
     _port: (Task, Task),
 }
 
+#[derive(Debug)]
 struct Info {
     ready: AtomicBool,
 }
