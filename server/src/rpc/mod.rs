@@ -10,6 +10,8 @@
 //! stream. Compression is off.
 
 mod arriving;
+#[cfg(any(test, feature = "simulation"))]
+mod calls;
 mod cluster_service;
 mod lock_service;
 mod reads;
@@ -24,20 +26,21 @@ use std::time::Duration;
 
 use arriving::Measured;
 use cluster_service::ClusterApi;
-use futures_util::stream::BoxStream;
+use holdfast_proto::v1::StatusResponse;
 use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
-use holdfast_proto::v1::lock_service_server::{LockService, LockServiceServer};
+use holdfast_proto::v1::lock_service_server::LockServiceServer;
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
-use holdfast_proto::v1::{ServerFrames, StatusResponse, WatchResponse};
 use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
 use scope_service::ScopeApi;
-use tonic::Status;
 use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+
+#[cfg(any(test, feature = "simulation"))]
+pub use calls::{LockCalls, lock_calls};
 
 use crate::bytes_budget::BytesBudget;
 use crate::members::Members;
@@ -161,20 +164,6 @@ pub fn client_port(
         .add_service(reflection);
     let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
     Ok(ClientPort { router, health })
-}
-
-/// All calls of the service, with the type that its streams consist of.
-pub type LockCalls = Arc<
-    dyn LockService<
-            SessionStream = BoxStream<'static, Result<ServerFrames, Status>>,
-            WatchStream = BoxStream<'static, Result<WatchResponse, Status>>,
-        >,
->;
-
-/// The service alone, without a port: for simulations, which call it as a port would. Its session
-/// streams need a port's messages; [`Hub::serve`] takes their place.
-pub fn lock_calls(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> LockCalls {
-    Arc::new(LockApi::new(hub, info))
 }
 
 fn server(settings: &RpcSettings) -> Server {
