@@ -1,7 +1,7 @@
 //! What a node shows of itself: whether it can serve, and its metrics.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use holdfast_proto::v1::{self as proto, StatusResponse};
@@ -48,15 +48,11 @@ impl View {
     }
 
     pub(super) fn set(&self, phase: Phase) {
-        *self.lock() = phase;
+        *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
     }
 
     fn phase(&self) -> Phase {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -247,10 +247,6 @@ impl Hub {
         result.map_err(|error| self.not_applied(&error))
     }
 
-    async fn propose(&self, command: Command) -> Result<Committed, CallError> {
-        propose(&*self.consensus, command).await.map_err(|error| self.not_applied(&error))
-    }
-
     fn answer_of(&self, committed: Committed) -> Result<Answer, CallError> {
         let refuse = |rejection| self.rejected(&rejection).into();
         committed.outcome.map_err(refuse)
@@ -304,7 +300,8 @@ impl Hub {
     /// first stands and is the answer: another call of the same request may have reported it (I6).
     async fn give_up(&self, key: &Key, request: RequestId) -> Result<AcquireResponse, CallError> {
         let stop = Command::StopWaiting { session: key.session, request };
-        let committed = self.propose(stop).await?;
+        let committed = propose(&*self.consensus, stop).await;
+        let committed = committed.map_err(|error| self.not_applied(&error))?;
         let index = committed.index;
         match self.answer_of(committed)? {
             Answer::Acquired { state: Acquired::Granted { token, items, values }, .. } => {

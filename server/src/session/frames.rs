@@ -9,7 +9,7 @@ use holdfast_core::{
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::set_value::Change;
-use holdfast_proto::v1::{self, Acquire, AnyOf, Open, Refusal, RefusalReason, Release, SetValue};
+use holdfast_proto::v1::{self, Acquire, AnyOf, Refusal, RefusalReason, Release, SetValue};
 
 use super::error::StreamError;
 use super::opening::Key;
@@ -115,6 +115,12 @@ pub(super) enum Unfit {
     Protocol(StreamError),
 }
 
+impl From<Refusal> for Unfit {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused { subject: None, refusal }
+    }
+}
+
 /// Reads a frame after the first.
 ///
 /// # Errors
@@ -145,20 +151,13 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
         return Err(protocol("the first frame of a stream must be Open"));
     };
     match open.resume {
-        None => read_fresh(&open),
+        None => Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label: read_label(&open.label)? }),
         Some(resume) => {
-            let key = Key::read(resume.session_id, &resume.secret)
-                .map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
+            let key = Key::read(resume.session_id, &resume.secret)?;
             let (cluster_id, in_pages) = (resume.cluster_id.to_vec(), resume.state_in_pages);
             Ok(Opening::Resume { key, cluster_id, in_pages })
         }
     }
-}
-
-fn read_fresh(open: &Open) -> Result<Opening, Unfit> {
-    let label =
-        read_label(&open.label).map_err(|refusal| Unfit::Refused { subject: None, refusal })?;
-    Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label })
 }
 
 /// Reads the label of a session.
@@ -352,17 +351,14 @@ fn read_request_id(id: u64) -> Result<RequestId, Unfit> {
     if id == 0 || id == u64::MAX {
         let message =
             format!("the request id {id} is not usable; ids run from 1 to {}", u64::MAX - 1);
-        return Err(invalid(Some(Subject::RequestId(id)), message));
+        let refusal = refusals::refusal(RefusalReason::Invalid, message);
+        return Err(about_request(RequestId::new(id), refusal));
     }
     Ok(RequestId::new(id))
 }
 
 fn about_request(request: RequestId, refusal: Refusal) -> Unfit {
     Unfit::Refused { subject: Some(Subject::RequestId(request.get())), refusal }
-}
-
-fn invalid(subject: Option<Subject>, message: String) -> Unfit {
-    Unfit::Refused { subject, refusal: refusals::refusal(RefusalReason::Invalid, message) }
 }
 
 fn protocol(message: &str) -> Unfit {

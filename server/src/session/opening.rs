@@ -76,6 +76,12 @@ pub(super) enum Start<'a> {
     Turned(Body),
 }
 
+impl Start<'_> {
+    fn refused(refusal: Refusal) -> Self {
+        Self::Turned(answers::refused(None, refusal))
+    }
+}
+
 /// A session that is attached to a stream.
 pub(super) struct Attachment<'a> {
     pub(super) session: SessionId,
@@ -189,9 +195,7 @@ impl Hub {
         let fresh = match self.make_session(ttl_ms, label).await {
             Ok(fresh) => fresh,
             Err(NotMade::NotProposed(error)) => return self.not_proposed(error),
-            Err(NotMade::Refused(refusal)) => {
-                return Ok(Start::Turned(answers::refused(None, refusal)));
-            }
+            Err(NotMade::Refused(refusal)) => return Ok(Start::refused(refusal)),
         };
         let mut state = self.registry.lock();
         if state.leases.as_ref().is_none_or(|leases| leases.tenure() != tenure) {
@@ -262,17 +266,14 @@ impl Hub {
         let (Some(ttl_ms), Some(mut pages)) =
             (key.ttl_if_own(table), Pages::of(table, index, session))
         else {
-            return Ok(Start::Turned(answers::refused(None, key.unknown_session())));
+            return Ok(Start::refused(key.unknown_session()));
         };
         let now_ms = self.registry.now_ms(table);
         let state = if in_pages {
             pages.next_page(table, now_ms, self.registry.settings.state_page_bytes)
         } else {
             let Some(whole) = pages.whole(table, now_ms) else {
-                return Ok(Start::Turned(answers::refused(
-                    None,
-                    refusals::state_too_large(session),
-                )));
+                return Ok(Start::refused(refusals::state_too_large(session)));
             };
             whole
         };
@@ -282,7 +283,7 @@ impl Hub {
         let Resume { registration, tenure, .. } = resume;
         let lease_unmoved = in_pages;
         let opened = Opened { lease_unmoved, ..self.opened(tenure, session, ttl_ms) };
-        registration.handle.begin(index, opened, state);
+        registration.handle.show(index, Some(opened), state);
         let taking = Taking::Whole { since: self.registry.runtime.clock.now() };
         let pages = Some(pages).filter(|pages| !pages.is_empty());
         Ok(Start::Attached(Attachment { session, pages, taking }))
@@ -320,10 +321,7 @@ impl Hub {
                 let message = "the session's lease has run out and is being ended";
                 Err(StreamError::unavailable(message, None))
             }
-            Err(NotResumed::Unproven) => {
-                let refusal = refusals::never_taken(session);
-                Ok(Some(Start::Turned(answers::refused(None, refusal))))
-            }
+            Err(NotResumed::Unproven) => Ok(Some(Start::refused(refusals::never_taken(session)))),
         }
     }
 
@@ -360,7 +358,7 @@ impl Hub {
         let (ours, theirs) = (hex::encode(ours), hex::encode(theirs));
         let message = format!("the session is of cluster {theirs}; this is cluster {ours}");
         let refusal = refusals::refusal(RefusalReason::Invalid, message);
-        Some(Start::Turned(answers::refused(None, refusal)))
+        Some(Start::refused(refusal))
     }
 
     fn redirect(&self) -> Start<'_> {
@@ -380,8 +378,7 @@ impl Hub {
             | ProposeError::SessionOverloadedBytes { .. }
             | ProposeError::DiskReserve
             | ProposeError::VersionNotKnown { .. } => {
-                let refusal = refusals::of_propose_error(&error);
-                Ok(Start::Turned(answers::refused(None, refusal)))
+                Ok(Start::refused(refusals::of_propose_error(&error)))
             }
             ProposeError::Unavailable { .. }
             | ProposeError::OutcomeUnknown { .. }

@@ -124,18 +124,9 @@ impl Outbox {
         fits
     }
 
-    /// Puts Opened and State, or its first page, before everything that is pushed from now on.
-    /// While `more` pages follow, the frames wait for the last of them.
-    pub(super) fn begin(&self, opened: ServerFrame, state: ServerFrame, more: bool) {
-        self.show(vec![opened, state], more);
-    }
-
-    /// Puts the next page of State before all frames.
-    pub(super) fn push_page(&self, page: ServerFrame, more: bool) {
-        self.show(vec![page], more);
-    }
-
-    fn show(&self, frames: Vec<ServerFrame>, more: bool) {
+    /// Puts Opened and State, or a page of State, before everything that is pushed from now on. While
+    /// `more` pages follow, the frames wait for the last of them.
+    pub(super) fn show(&self, frames: Vec<ServerFrame>, more: bool) {
         let bytes = frames.iter().map(|frame| frame.encoded_len() as u64 + FRAME_OVERHEAD).sum();
         let mut queue = self.lock();
         if queue.end.is_none() {

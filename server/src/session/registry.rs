@@ -336,18 +336,12 @@ impl StreamHandle {
         self.registry.push(&self.outbox, index, body);
     }
 
-    /// Puts Opened and State, or its first page, into the stream's outbox.
-    pub(super) fn begin(&self, index: LogIndex, opened: Opened, state: v1::State) {
-        let more = state.more;
-        let opened = frame(index, Body::Opened(opened));
-        self.outbox.begin(opened, frame(index, Body::State(state)), more);
-        self.registry.make_room();
-    }
-
-    /// Puts a further page of State into the stream's outbox.
-    pub(super) fn push_page(&self, index: LogIndex, page: v1::State) {
+    /// Puts State, or a page of it, into the stream's outbox; Opened goes before the first.
+    pub(super) fn show(&self, index: LogIndex, opened: Option<Opened>, page: v1::State) {
         let more = page.more;
-        self.outbox.push_page(frame(index, Body::State(page)), more);
+        let opened = opened.map(|opened| frame(index, Body::Opened(opened)));
+        let page = frame(index, Body::State(page));
+        self.outbox.show(opened.into_iter().chain([page]).collect(), more);
         self.registry.make_room();
     }
 }

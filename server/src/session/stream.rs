@@ -99,7 +99,7 @@ impl Hub {
                 self.consensus.read(&mut |table, _| {
                     let page_bytes = self.registry.settings.state_page_bytes;
                     let page = pages.next_page(table, self.registry.now_ms(table), page_bytes);
-                    handle.push_page(pages.index(), page);
+                    handle.show(pages.index(), None, page);
                 });
             }
         }
