@@ -127,21 +127,16 @@ impl LockTable {
         if self.imports.contains_key(&key) && !mutant!(ImportRepeats) {
             return Some(Fate::Known);
         }
-        let fits = match &row.has {
-            Has::Hold(value) => self.may_come_to_hold(&row.lock, value.as_deref()),
-            Has::Place => self.may_come_to_wait(&row.lock),
+        let (fits, value) = match &row.has {
+            Has::Hold(value) => {
+                (self.may_come_to_hold(&row.lock, value.as_deref()), value.as_ref())
+            }
+            Has::Place => (self.may_come_to_wait(&row.lock), None),
         };
         let session = if opened.is_some() { 0 } else { size::of_session(owner) };
-        let more = session + size::of_row(&row.lock, owner) + self.value_growth(row);
+        let growth = value.map_or(0, |value| self.growth(&row.lock, value.len()));
+        let more = session + size::of_row(&row.lock, owner) + growth;
         fits.and_then(|()| self.check_table(more)).err().map(Fate::Refused)
-    }
-
-    /// By how many bytes the row makes the value of its lock larger.
-    fn value_growth(&self, row: &ImportRow) -> u64 {
-        match &row.has {
-            Has::Hold(Some(value)) => self.growth(&row.lock, value.len()),
-            Has::Hold(None) | Has::Place => 0,
-        }
     }
 
     /// Checks that a hold may be imported: the lock has no holder and no waiter here.
