@@ -482,8 +482,7 @@ impl AuthorityMachine {
     }
 
     fn a_while_after(&self, now: Instant) -> Instant {
-        let while_: Duration = self.terms.durations.take_over_wait() / RETRY_PARTS;
-        now + while_
+        now + self.terms.durations.take_over_wait() / RETRY_PARTS
     }
 
     /// The start and the end of the wait that an answer requires. It starts at the end of the answer

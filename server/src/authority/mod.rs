@@ -70,6 +70,7 @@ pub struct FallbackSettings {
     pub switch_every: Duration,
 }
 
+#[cfg(test)]
 impl Default for FallbackSettings {
     fn default() -> Self {
         Self {
