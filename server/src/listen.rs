@@ -42,8 +42,9 @@ fn hint(source: &io::Error) -> String {
 /// service can answer.
 #[derive(Debug)]
 pub struct Claim {
-    key: &'static str,
-    address: SocketAddr,
+    /// The setting that names the address.
+    pub(crate) key: &'static str,
+    pub(crate) address: SocketAddr,
     socket: TcpSocket,
 }
 
@@ -64,16 +65,6 @@ impl Claim {
         socket.set_reuseaddr(true).map_err(fail)?;
         socket.bind(address).map_err(fail)?;
         Ok(Self { key, address, socket })
-    }
-
-    /// The setting that names the address.
-    pub const fn key(&self) -> &'static str {
-        self.key
-    }
-
-    /// The address.
-    pub const fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Begins to listen, on the runtime in whose context it is called.

@@ -57,9 +57,7 @@ fn run() -> Result<(), Exit> {
             print(&settings);
             Ok(())
         }
-        _ => {
-            serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?.into_config())
-        }
+        _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?.config),
     }
 }
 

@@ -53,7 +53,8 @@ type Origins = BTreeMap<&'static str, Origin>;
 /// Checked settings, and the source of each.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    config: Config,
+    /// The settings.
+    pub config: Config,
     origins: Origins,
 }
 
@@ -82,11 +83,6 @@ impl Settings {
         let origin = |key| origins.get(key).copied().unwrap_or(Origin::Default);
         let config = Config::check(node, cluster, fallback, &origin)?;
         Ok(Self { config, origins })
-    }
-
-    /// The checked settings.
-    pub fn into_config(self) -> Config {
-        self.config
     }
 
     /// One line: a setting, its value, the source.

@@ -100,7 +100,7 @@ impl AdminPort {
     ///
     /// [`ListenError`], also if the system provides no thread or no event queue.
     pub fn start(claim: Claim, router: Router, admission: &Admission) -> Result<Self, ListenError> {
-        let (key, address) = (claim.key(), claim.address());
+        let (key, address) = (claim.key, claim.address);
         let fail = |source| ListenError { key, address, source };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
