@@ -7,8 +7,9 @@
 //! ([`Sample`]), so that nothing has to be kept in step.
 
 use std::fmt;
+use std::sync::Arc;
 
-use holdfast_core::ScopeState;
+use holdfast_core::{Counts, ScopeState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -20,56 +21,27 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::authority::AuthorityStatus;
 use crate::incoming::ConnectionMetrics;
-use crate::raft::ReplicationMetrics;
+use crate::raft::{ReplicaStatus, ReplicationMetrics};
 use crate::session::SessionMetrics;
+use crate::storage::Counters;
 
 /// The state of a node at the moment of a scrape.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Sample {
-    /// Sessions that are open.
-    pub sessions: u64,
-    /// Requests that hold a lock.
-    pub held: u64,
-    /// Requests that wait for one.
-    pub waiting: u64,
-    /// The bytes of the table that count towards its limit.
-    pub table_bytes: u64,
-    /// That limit; 0 as long as there is none.
-    pub max_table_bytes: u64,
-    /// Index of the entry after which the state hash was last recorded.
-    pub hash_index: u64,
+    /// How far the replica has come.
+    pub status: ReplicaStatus,
     /// Whether this node leads and serves.
     pub leads: bool,
     /// Whether it can serve, or name the leader.
     pub ready: bool,
-    /// The Raft term.
-    pub term: u64,
-    /// Index of the last entry applied.
-    pub applied_index: u64,
-    /// Index of the last entry in the log.
-    pub log_index: u64,
-    /// Index of the last entry in the newest snapshot.
-    pub snapshot_index: u64,
-    /// Commands that wait to be proposed.
-    pub waiting_commands: u64,
-    /// Bytes of the commands that wait.
-    pub waiting_bytes: u64,
-    /// Whether the disk is below its reserve.
-    pub below_disk_reserve: bool,
-    /// Members of the cluster.
-    pub members: u64,
-    /// Bytes that the log takes in memory.
-    pub log_bytes: u64,
-    /// How long appending to the log took lately, the 99th percentile, microseconds.
-    pub append_p99_us: u64,
-    /// Flushes of the log, each with its fdatasync.
-    pub log_syncs: u64,
-    /// Groups of entries written.
-    pub log_groups: u64,
-    /// Groups of entries removed after a snapshot.
-    pub log_groups_purged: u64,
-    /// Flushes in which sled wrote outside its one file.
-    pub log_blob_syncs: u64,
+    /// How much is in the table.
+    pub counts: Counts,
+    /// The limit of its bytes; 0 as long as there is none.
+    pub max_table_bytes: u64,
+    /// Index of the entry after which the state hash was last recorded.
+    pub hash_index: u64,
+    /// The work of the log's writer.
+    pub log: Arc<Counters>,
     /// Bytes that can still be written on the data folder's disk.
     pub free_bytes: u64,
     /// The scopes with fallback: at most [`SCOPES_MAX`](holdfast_core::SCOPES_MAX).
@@ -130,13 +102,13 @@ const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
 
 /// Values that go up and down: name, meaning, source in the sample.
 const GAUGES: &[(&str, &str, Look)] = &[
-    ("sessions", "Sessions that are open", |sample| sample.sessions),
-    ("locks_held", "Requests that hold a lock", |sample| sample.held),
-    ("waiters", "Requests that wait for a lock", |sample| sample.waiting),
+    ("sessions", "Sessions that are open", |sample| sample.counts.sessions),
+    ("locks_held", "Requests that hold a lock", |sample| sample.counts.held),
+    ("waiters", "Requests that wait for a lock", |sample| sample.counts.waiting),
     (
         "table_bytes",
         "Bytes that sessions, requests and values take, as all members count them",
-        |sample| sample.table_bytes,
+        |sample| sample.counts.table_bytes,
     ),
     ("table_bytes_limit", "How many of those there may be; 0: no limit is set yet", |sample| {
         sample.max_table_bytes
@@ -145,31 +117,35 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {
         sample.ready.into()
     }),
-    ("raft_term", "The Raft term", |sample| sample.term),
-    ("raft_members", "Members of the cluster", |sample| sample.members),
-    ("raft_applied_index", "Index of the last entry applied", |sample| sample.applied_index),
-    ("raft_log_index", "Index of the last entry in the log", |sample| sample.log_index),
+    ("raft_term", "The Raft term", |sample| sample.status.term),
+    ("raft_members", "Members of the cluster", |sample| sample.status.members.len() as u64),
+    ("raft_applied_index", "Index of the last entry applied", |sample| {
+        sample.status.applied.unwrap_or(0)
+    }),
+    ("raft_log_index", "Index of the last entry in the log", |sample| {
+        sample.status.last_log.unwrap_or(0)
+    }),
     ("raft_snapshot_index", "Index of the last entry in the newest snapshot", |sample| {
-        sample.snapshot_index
+        sample.status.snapshot.unwrap_or(0)
     }),
     ("log_bytes", "What the log in memory takes; bounded by max_log_bytes", |sample| {
-        sample.log_bytes
+        sample.status.log_bytes
     }),
     (
         "log_append_p99_microseconds",
         "99th percentile of the last seconds, from appending an entry until it is durable",
-        |sample| sample.append_p99_us,
+        |sample| sample.status.append_p99_us.unwrap_or(0),
     ),
     ("raft_waiting_commands", "Commands that wait to be proposed", |sample| {
-        sample.waiting_commands
+        sample.status.waiting_commands as u64
     }),
     ("raft_waiting_bytes", "Bytes of the commands that wait to be proposed", |sample| {
-        sample.waiting_bytes
+        sample.status.waiting_bytes as u64
     }),
     (
         "disk_below_reserve",
         "Whether only what frees or ends things is accepted, for want of disk: 1, else 0",
-        |sample| sample.below_disk_reserve.into(),
+        |sample| sample.status.below_disk_reserve.into(),
     ),
     (
         "state_hash_index",
@@ -185,15 +161,15 @@ const GAUGES: &[(&str, &str, Look)] = &[
 
 /// Values that only go up, and are counted where they cannot be registered.
 const COUNTERS: &[(&str, &str, Look)] = &[
-    ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log_syncs),
-    ("log_groups", "Groups of entries written to the log", |sample| sample.log_groups),
+    ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log.commits()),
+    ("log_groups", "Groups of entries written to the log", |sample| sample.log.groups()),
     ("log_groups_purged", "Groups of entries removed from the log after a snapshot", |sample| {
-        sample.log_groups_purged
+        sample.log.groups_purged()
     }),
     (
         "log_blob_syncs",
         "Flushes in which sled wrote outside its one file; expected to stay 0",
-        |sample| sample.log_blob_syncs,
+        |sample| sample.log.blob_syncs(),
     ),
 ];
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use holdfast_core::Counts;
 use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
@@ -199,34 +200,20 @@ struct Sampler {
 impl Sampler {
     fn sample(&self) -> Sample {
         let replica = &self.condition.replica;
-        let status = replica.status();
         let mut sample = Sample {
+            status: replica.status(),
             leads: replica.role().borrow().tenure().is_some(),
             ready: self.condition.readiness().ready,
-            term: status.term,
-            log_index: status.last_log.unwrap_or(0),
-            applied_index: status.applied.unwrap_or(0),
-            snapshot_index: status.snapshot.unwrap_or(0),
-            members: status.members.len() as u64,
-            waiting_commands: status.waiting_commands as u64,
-            waiting_bytes: status.waiting_bytes as u64,
-            below_disk_reserve: status.below_disk_reserve,
-            log_bytes: status.log_bytes,
-            append_p99_us: status.append_p99_us.unwrap_or(0),
-            log_syncs: self.counters.commits(),
-            log_groups: self.counters.groups(),
-            log_groups_purged: self.counters.groups_purged(),
-            log_blob_syncs: self.counters.blob_syncs(),
+            counts: Counts::default(),
+            max_table_bytes: 0,
+            hash_index: 0,
+            log: self.counters.clone(),
             // If the disk cannot be queried, no free space can be relied on.
             free_bytes: free_space(&self.data_folder).unwrap_or(0),
-            ..Sample::default()
+            scopes: Vec::new(),
         };
         replica.read(&mut |table, _| {
-            let counts = table.counts();
-            sample.sessions = counts.sessions;
-            sample.held = counts.held;
-            sample.waiting = counts.waiting;
-            sample.table_bytes = counts.table_bytes;
+            sample.counts = table.counts();
             sample.max_table_bytes = table.max_table_bytes().unwrap_or(0);
             sample.hash_index = table.latest_witness().map_or(0, |witness| witness.index.get());
             let scopes = table.scopes().map(|view| ScopeSample {
