@@ -6,7 +6,7 @@
 //!
 //! # Bounds
 //!
-//! [`LINES_MAX`] lines of at most [`LINE_BYTES_MAX`] wait: 16 MiB. One more is lost; the number of lost
+//! `LINES_MAX` lines of at most `LINE_BYTES_MAX` wait: 16 MiB. One more is lost; the number of lost
 //! lines is written as soon as lines are read again.
 
 use std::fmt::Display;

@@ -100,7 +100,10 @@ impl LockTable {
         match lock_set.takes(free) {
             Some(part) => self.take_free(who, lock_set, part, events),
             None if lock_set.waits() => self.enqueue(who, lock_set, events),
-            None => self.deny(who, lock_set, events),
+            None => {
+                let denial = self.denial(&lock_set);
+                self.deny(who, lock_set, denial, events)
+            }
         }
     }
 
@@ -217,18 +220,8 @@ impl LockTable {
         }
     }
 
-    fn deny(
-        &mut self,
-        who: (SessionId, RequestId),
-        lock_set: LockSet,
-        events: &mut Vec<Event>,
-    ) -> Outcome {
-        let denial = self.denial(&lock_set);
-        self.deny_for(who, lock_set, denial, events)
-    }
-
     /// Keeps a denial under its id, so that a retry gets the same answer.
-    pub(crate) fn deny_for(
+    pub(crate) fn deny(
         &mut self,
         (session, request): (SessionId, RequestId),
         lock_set: LockSet,

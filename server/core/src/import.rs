@@ -252,7 +252,7 @@ impl LockTable {
                 self.claim_place(who, lock_set, (session, request, ticket), events)
             }
             Some((_, _, State::Denied(_) | State::Ended)) | None => {
-                self.deny_for(who, lock_set, Denial::NotImported, events)
+                self.deny(who, lock_set, Denial::NotImported, events)
             }
         }
     }
