@@ -24,41 +24,6 @@ use super::machine::{AuthorityMachine, AuthorityStatus, CoreStep, RowStep, is_bu
 use crate::consensus::{Consensus, propose};
 use crate::session::ClusterId;
 
-/// The leases of one scope in the table `fallback_leases`.
-struct Leases {
-    tables: Arc<Tables>,
-    scope: String,
-}
-
-impl Leases {
-    fn new(tables: Arc<Tables>, scope: &str) -> Self {
-        Self { tables, scope: scope.to_owned() }
-    }
-
-    /// The number of leases, each counted at some instant during the call. While no client enters, 0
-    /// means that none is left.
-    ///
-    /// # Errors
-    ///
-    /// [`Fault`]: there may be some.
-    async fn count(&self) -> Result<u64, Fault> {
-        let mut held = 0;
-        for bucket in 0..BUCKETS {
-            let key = vec![
-                (Ident::new("scope"), Value::from(self.scope.as_str())),
-                (Ident::new("bucket"), Value::from(bucket)),
-            ];
-            let action =
-                Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
-            let all = Statement::new(Ident::new("fallback_leases"), key, action);
-            let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
-            held +=
-                rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64;
-        }
-        Ok(held)
-    }
-}
-
 /// Pause before a command is proposed again that was refused, or whose outcome is unknown.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
 
@@ -74,7 +39,7 @@ pub(super) struct Driver {
     consensus: Arc<dyn Consensus>,
     runtime: Runtime,
     row: Authority,
-    leases: Leases,
+    tables: Arc<Tables>,
     board: Arc<Board>,
     machine: Mutex<AuthorityMachine>,
     /// Limit for the answer to any statement but a bump.
@@ -115,7 +80,7 @@ impl Driver {
         let first_beat = i64::try_from(runtime.rng.next_u64() >> 2).unwrap_or(0);
         Self {
             row: Authority::new(tables.clone(), runtime.clock.clone(), scope.as_str()),
-            leases: Leases::new(tables, scope.as_str()),
+            tables,
             machine: Mutex::new(AuthorityMachine::new(terms, told_at, first_beat)),
             limit: Mutex::new(AnswerLimit::between(
                 terms.durations.bump_every(),
@@ -252,10 +217,33 @@ impl Driver {
                 self.note(Some(from), to, changed);
             }
             RowStep::Count => {
-                let counted = self.patiently(self.leases.count()).await;
+                let counted = self.patiently(self.count_leases()).await;
                 self.machine().counted(counted.ok(), self.now());
             }
         }
+    }
+
+    /// The number of leases of the scope in the table `fallback_leases`, each counted at some instant
+    /// during the call. While no client enters, 0 means that none is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: there may be some.
+    async fn count_leases(&self) -> Result<u64, Fault> {
+        let mut held = 0;
+        for bucket in 0..BUCKETS {
+            let key = vec![
+                (Ident::new("scope"), Value::from(self.scope.as_str())),
+                (Ident::new("bucket"), Value::from(bucket)),
+            ];
+            let action =
+                Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
+            let all = Statement::new(Ident::new("fallback_leases"), key, action);
+            let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
+            held +=
+                rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64;
+        }
+        Ok(held)
     }
 
     /// Refuses a row that the leaders of another cluster keep: with both writing it, each would have
