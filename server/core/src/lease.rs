@@ -86,7 +86,7 @@ impl LeaseTable {
             let _ = self.renew(session, now_ms);
             return;
         }
-        let deadline_ms = self.deadline(ttl_ms, now_ms);
+        let deadline_ms = now_ms.saturating_add(ttl_ms).saturating_add(self.margin_ms);
         let lease = Lease { ttl_ms, deadline_ms, phase: Phase::Running, resumes: 0 };
         self.leases.insert(session, lease);
         self.order.insert((deadline_ms, session));
@@ -270,10 +270,6 @@ impl LeaseTable {
     /// Whether there is no session.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
-    }
-
-    fn deadline(&self, ttl_ms: u64, heard_at_ms: u64) -> u64 {
-        heard_at_ms.saturating_add(ttl_ms).saturating_add(self.margin_ms)
     }
 
     fn renewable(&mut self, session: SessionId) -> Result<&mut Lease, NotRenewed> {

@@ -1,7 +1,5 @@
 //! The settings of a node for sessions and their streams.
 
-use std::time::Duration;
-
 /// Settings of the session layer. Per node; nothing here decides a replicated outcome.
 ///
 /// Those that [`NodeConfig`](crate::config::NodeConfig) or [`ClusterConfig`](crate::config::ClusterConfig)
@@ -98,11 +96,5 @@ impl Default for SessionSettings {
             watch_page_locks: 256,
             open_within_ms: 5_000,
         }
-    }
-}
-
-impl SessionSettings {
-    pub(crate) fn open_within(&self) -> Duration {
-        Duration::from_millis(self.open_within_ms)
     }
 }

@@ -4,6 +4,8 @@
 //! are taken off the transport at once. Commands are submitted in the order of their frames and nothing
 //! waits for their outcome, which comes back through the outbox.
 
+use std::time::Duration;
+
 use holdfast_core::{Acquired, Answer, Command, FencingToken, RequestId, SessionId};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
@@ -107,10 +109,10 @@ impl Hub {
     }
 
     async fn first_frame(&self, inbox: &mut Inbox) -> Result<Option<Received>, StreamError> {
-        let settings = &self.registry.settings;
-        let first = self.registry.runtime.timeout(settings.open_within(), inbox.next()).await;
+        let waited_ms = self.registry.settings.open_within_ms;
+        let waited = Duration::from_millis(waited_ms);
+        let first = self.registry.runtime.timeout(waited, inbox.next()).await;
         first.unwrap_or_else(|_| {
-            let waited_ms = settings.open_within_ms;
             Err(StreamError::Protocol(format!("no Open came within {waited_ms} ms")))
         })
     }
