@@ -268,7 +268,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         "expiry_lateness",
         "From a session's deadline to its end, on the leader",
         Unit::Seconds,
-        expiry_lateness,
+        expiry_lateness.0,
     );
 }
 

@@ -120,7 +120,7 @@ impl Registry {
         let now = self.runtime.clock.now();
         let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
         if let (EndCause::Expired, Some(late)) = (cause, late) {
-            self.metrics.expiry_lateness.observe(late.as_secs_f64());
+            self.metrics.expiry_lateness.0.observe(late.as_secs_f64());
             state.expired_now += 1;
             if state.expired_now <= EXPIRIES_LOGGED {
                 tracing::info!(session = session.get(), ?late, "a session expired");

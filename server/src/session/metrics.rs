@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 /// Counters and gauges of the session layer. Cheap to clone; clones count together.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionMetrics {
     /// Streams that a session is attached to.
     pub attached_streams: Gauge,
@@ -45,32 +45,16 @@ pub struct SessionMetrics {
     pub expiries: Counter,
     /// Seconds from a session's deadline to the moment its expiry was applied, on the leader
     /// (DESIGN §5.3, I7).
-    pub expiry_lateness: Histogram,
+    pub expiry_lateness: Lateness,
 }
 
-impl Default for SessionMetrics {
+/// How late something is, seconds.
+#[derive(Clone, Debug)]
+pub struct Lateness(pub Histogram);
+
+impl Default for Lateness {
     fn default() -> Self {
-        let lateness = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-        Self {
-            attached_streams: Gauge::default(),
-            waiting_calls: Gauge::default(),
-            outbox_overflows: Counter::default(),
-            outbox_evictions: Counter::default(),
-            outbox_bytes: Gauge::default(),
-            arriving_bytes: Gauge::default(),
-            watches: Gauge::default(),
-            watch_events: Counter::default(),
-            watches_cut: Counter::default(),
-            watch_bytes: Gauge::default(),
-            keepalives: Counter::default(),
-            keepalives_acknowledged: Counter::default(),
-            quorum_rounds: Counter::default(),
-            quorum_rounds_failed: Counter::default(),
-            grants: Counter::default(),
-            releases: Counter::default(),
-            losses: Counter::default(),
-            expiries: Counter::default(),
-            expiry_lateness: Histogram::new(lateness),
-        }
+        let buckets = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+        Self(Histogram::new(buckets))
     }
 }

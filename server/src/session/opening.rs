@@ -71,7 +71,12 @@ pub(super) fn hash_of(secret: &Secret) -> [u8; 32] {
 /// The result of an Open.
 pub(super) enum Start<'a> {
     /// The session is attached to the stream; Opened is in the outbox.
-    Attached(Attachment<'a>),
+    Attached {
+        session: SessionId,
+        /// The pages of its State that are still to be sent.
+        pages: Option<Pages>,
+        taking: Taking<'a>,
+    },
     /// The stream ends with this frame.
     Turned(Body),
 }
@@ -80,14 +85,6 @@ impl Start<'_> {
     fn refused(refusal: Refusal) -> Self {
         Self::Turned(answers::refused(None, refusal))
     }
-}
-
-/// A session that is attached to a stream.
-pub(super) struct Attachment<'a> {
-    pub(super) session: SessionId,
-    /// The pages of its State that are still to be sent.
-    pub(super) pages: Option<Pages>,
-    pub(super) taking: Taking<'a>,
 }
 
 /// Whether the client has shown that it takes its State, and what ends once it has.
@@ -207,7 +204,7 @@ impl Hub {
         let secret = secret.to_vec().into();
         let opened = Opened { secret, ..self.opened(tenure, session, ttl_ms) };
         registration.handle.push(index, Body::Opened(opened));
-        Ok(Start::Attached(Attachment { session, pages: None, taking: Taking::Done }))
+        Ok(Start::Attached { session, pages: None, taking: Taking::Done })
     }
 
     /// Opens a session with a secret of its own. Its lease runs if this node still leads in the tenure
@@ -247,8 +244,8 @@ impl Hub {
         }
         let mut start = Err(StreamError::unavailable("the table was not read", None));
         self.consensus.read(&mut |table, index| start = self.take_up(resume, table, index));
-        if in_pages && let Ok(Start::Attached(attachment)) = &mut start {
-            attachment.taking = Taking::Pages(held_on);
+        if in_pages && let Ok(Start::Attached { taking, .. }) = &mut start {
+            *taking = Taking::Pages(held_on);
         }
         start
     }
@@ -286,7 +283,7 @@ impl Hub {
         registration.handle.show(index, Some(opened), state);
         let taking = Taking::Whole { since: self.registry.runtime.clock.now() };
         let pages = Some(pages).filter(|pages| !pages.is_empty());
-        Ok(Start::Attached(Attachment { session, pages, taking }))
+        Ok(Start::Attached { session, pages, taking })
     }
 
     /// Makes the stream the session's; `Some` if it is turned away instead.

@@ -17,7 +17,7 @@ use super::error::StreamError;
 use super::frames::{Request, Unfit, read_request};
 use super::inbox::{Inbox, Received};
 use super::leases::PendingKeepAlive;
-use super::opening::{Attachment, Start, Taking};
+use super::opening::{Start, Taking};
 use super::outbox::End;
 use super::pages::Pages;
 use super::registry::{Registration, StreamHandle};
@@ -81,7 +81,7 @@ impl Hub {
                 registration.handle.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }
-            Start::Attached(Attachment { session, pages, taking }) => {
+            Start::Attached { session, pages, taking } => {
                 let handle = registration.handle.clone();
                 let showing = self.show(&registration.handle, pages);
                 let attached = AttachedStream { hub: self, handle, session, done_below, taking };

@@ -30,12 +30,6 @@ pub(crate) struct Watcher {
     read: Option<Place>,
 }
 
-/// A page, and how far the news had come when it was read.
-struct Read {
-    page: Page,
-    mark: Place,
-}
-
 impl Hub {
     /// Begins to watch the locks whose names begin with `prefix`, which is empty or a usable name.
     ///
@@ -65,7 +59,7 @@ impl Hub {
         to: mpsc::Sender<WatchResponse>,
     ) -> Result<(), StreamError> {
         while watcher.shown != Shown::All {
-            let Some(Read { page, mark }) = watcher.read_page(self) else { break };
+            let Some((page, mark)) = watcher.read_page(self) else { break };
             while watcher.is_before(&mark) {
                 let news = watcher.take_news(Some(&mark));
                 watcher.send(&to, news).await?;
@@ -91,8 +85,8 @@ impl Hub {
 }
 
 impl Watcher {
-    /// Reads the next page; `None` if the watch was ended.
-    fn read_page(&mut self, hub: &Hub) -> Option<Read> {
+    /// Reads the next page, and how far the news had come then; `None` if the watch was ended.
+    fn read_page(&mut self, hub: &Hub) -> Option<(Page, Place)> {
         let mut read = None;
         hub.consensus().read(&mut |table, index| read = self.page(hub, table, index));
         read
@@ -100,14 +94,14 @@ impl Watcher {
 
     /// Called under the table's lock, under which news are published: the mark separates the news from
     /// what this page shows.
-    fn page(&mut self, hub: &Hub, table: &LockTable, index: LogIndex) -> Option<Read> {
+    fn page(&mut self, hub: &Hub, table: &LockTable, index: LogIndex) -> Option<(Page, Place)> {
         let mark = self.membership.end_of_news()?;
         self.read.get_or_insert_with(|| mark.clone());
         let now_ms = answers::now_ms(table, &*hub.runtime().clock);
         let (prefix, locks_max) =
             (&self.membership.prefix, self.membership.watches.page_locks.max(1));
         let page = read_page(table, index, now_ms, prefix, (&self.shown, locks_max));
-        Some(Read { page, mark })
+        Some((page, mark))
     }
 
     fn is_before(&self, mark: &Place) -> bool {
