@@ -77,43 +77,33 @@ pub enum Reason {
     NumberUnreadable,
 }
 
+/// What a reason says of its row. A contradiction may omit a claim too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    Contradicts,
+    OmitsAClaim,
+    Harmless,
+}
+
 impl Reason {
     /// Whether the rows contradict the recipe; otherwise they are only skipped.
     pub fn is_contradiction(&self) -> bool {
-        match self {
-            Self::SeveralHolders { .. }
-            | Self::NoTtl
-            | Self::NoHeartbeat
-            | Self::PlaceUnreadable
-            | Self::NumberUnreadable => true,
-            Self::Name(_)
-            | Self::NameIsNoText(_)
-            | Self::OwnerEmpty
-            | Self::Owner(_)
-            | Self::OwnerIsNoText(_)
-            | Self::ValueTooLong { .. }
-            | Self::LeaseTooLong { .. }
-            | Self::NoOwner
-            | Self::Over
-            | Self::HolderLeftOut
-            | Self::FirstLeftOut { .. }
-            | Self::SecondPlace
-            | Self::Trying
-            | Self::Choosing
-            | Self::NotInLine => false,
-        }
+        self.weight() == Weight::Contradicts
     }
 
     /// Whether the omitted row may be a hold or a wait, which its owner then does not have
     /// natively. Rows that have ended, are not in line, or only try lose nothing.
     pub fn omits_a_claim(&self) -> bool {
+        self.weight() != Weight::Harmless
+    }
+
+    fn weight(&self) -> Weight {
         match self {
-            Self::NoOwner
-            | Self::Over
-            | Self::SecondPlace
-            | Self::Trying
-            | Self::Choosing
-            | Self::NotInLine => false,
+            Self::SeveralHolders { .. }
+            | Self::NoTtl
+            | Self::NoHeartbeat
+            | Self::PlaceUnreadable
+            | Self::NumberUnreadable => Weight::Contradicts,
             Self::Name(_)
             | Self::NameIsNoText(_)
             | Self::OwnerEmpty
@@ -122,12 +112,13 @@ impl Reason {
             | Self::ValueTooLong { .. }
             | Self::LeaseTooLong { .. }
             | Self::HolderLeftOut
-            | Self::FirstLeftOut { .. }
-            | Self::SeveralHolders { .. }
-            | Self::NoTtl
-            | Self::NoHeartbeat
-            | Self::PlaceUnreadable
-            | Self::NumberUnreadable => true,
+            | Self::FirstLeftOut { .. } => Weight::OmitsAClaim,
+            Self::NoOwner
+            | Self::Over
+            | Self::SecondPlace
+            | Self::Trying
+            | Self::Choosing
+            | Self::NotInLine => Weight::Harmless,
         }
     }
 
