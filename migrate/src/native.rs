@@ -3,10 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use holdfast::{Admin, Builder, Error, ImportGroup, ImportOutcome, LockInfo, Reader};
+use holdfast::{
+    Admin, Builder, Error, Holder, ImportGroup, ImportOutcome, LockInfo, Reader, Waiter,
+};
 
 use crate::import::{Fault, Importer};
-use crate::rollback::{HeldBy, HeldLock, HeldStore};
+use crate::rollback::HeldStore;
 use crate::verify::{NativeLock, NativeStore, Party};
 
 /// How long a request may take, including changes of leader, before its outcome counts as unknown.
@@ -67,36 +69,30 @@ impl NativeStore for Native {
 }
 
 impl HeldStore for Native {
-    async fn held(&self, name: &str) -> Result<Option<HeldLock>, Fault> {
-        let lock = self.reader.inspect(name).await.map_err(|error| fault(&error))?;
-        Ok(lock.and_then(held))
-    }
-
     async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
         let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
         Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
     }
 }
 
-fn held(lock: LockInfo) -> Option<HeldLock> {
-    let holder = lock.holders.into_iter().next()?;
-    let (session, label, token) = (holder.session, holder.label, holder.token.get());
-    let by = HeldBy { session, label, token, is_imported: holder.is_imported };
-    // The server shows the first hundred waiters. Live ones stand behind imported ones, so an
-    // unseen waiter may be live.
-    let unseen = lock.waiting > u64::try_from(lock.queue.len()).unwrap_or(u64::MAX);
-    let has_live_waiters = unseen || lock.queue.iter().any(|waiter| !waiter.is_imported);
-    Some(HeldLock { by, has_live_waiters, value: lock.value.map(|value| value.bytes.to_vec()) })
-}
-
 fn seen(lock: LockInfo) -> NativeLock {
-    let party = |label, is_imported| Party { label, is_imported };
-    let holders = lock.holders.into_iter();
-    let line = lock.queue.into_iter();
+    let holder = |Holder { session, label, token, is_imported, .. }| Party {
+        session,
+        label,
+        token: token.get(),
+        is_imported,
+    };
+    let waiter = |Waiter { session, label, is_imported, .. }| Party {
+        session,
+        label,
+        token: 0,
+        is_imported,
+    };
     NativeLock {
         name: lock.name,
-        holders: holders.map(|holder| party(holder.label, holder.is_imported)).collect(),
-        line: line.map(|waiter| party(waiter.label, waiter.is_imported)).collect(),
+        holders: lock.holders.into_iter().map(holder).collect(),
+        has_more: lock.waiting > u64::try_from(lock.queue.len()).unwrap_or(u64::MAX),
+        line: lock.queue.into_iter().map(waiter).collect(),
         value: lock.value.map(|value| value.bytes.to_vec()),
     }
 }

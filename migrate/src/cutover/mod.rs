@@ -41,20 +41,18 @@ mod steps;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use holdfast_recipes::{LockerMode, ScopeModes, ScopeView, Stage, Writer};
-use holdfast_runtime::Runtime;
+use holdfast_recipes::{LockerMode, ScopeView, Stage, Writer};
 
 use crate::import::{Importer, Options, OtherTie, import_watched};
 use crate::layout::LockRows;
 use crate::plan::Rules;
-use crate::scan::{Range, Scan};
+use crate::scan::Range;
 use crate::verify::{Difference, NativeStore, verify_rows};
 pub use obstacle::{Obstacle, Obstacles};
-use row_check::{NewCell, RowCheck, SeenCells};
-pub use steps::{MoveError, MoveReport, OnReport};
-pub(crate) use steps::{Stepped, processes_in, walk};
+use row_check::{NewCell, SeenCells};
+pub use steps::{MoveError, MoveReport, MovingScope, OnReport};
+pub(crate) use steps::{Stepped, processes_in};
 
 /// What the operator states about clients that know only the recipe. No row registers them, and a
 /// lock they gave back leaves no trace.
@@ -71,23 +69,13 @@ pub enum OldClients {
 #[derive(Debug)]
 pub struct Cutover<'a, N> {
     /// The scope.
-    pub modes: &'a ScopeModes,
-    /// What its locks' names begin with.
-    pub scope: &'a str,
-    /// The recipe's tables.
-    pub scan: &'a Scan,
-    /// The store.
-    pub native: &'a N,
+    pub scope: MovingScope<'a, N>,
     /// How rows are imported. The rules have the scope as their prefix, and no registered writers.
     pub options: Options,
     /// With [`OldClients::MayWrite`] no scope leaves `both` for `native`.
     pub old_clients: OldClients,
     /// Rows that cannot be imported are left out: natively their locks are free.
     pub leave_out: bool,
-    /// How long to wait, in all, for obstacles to go.
-    pub wait: Duration,
-    /// Time.
-    pub runtime: Runtime,
 }
 
 impl<N> Cutover<'_, N>
@@ -110,31 +98,26 @@ where
         target: Stage,
         tell: &mut OnReport<'_>,
     ) -> Result<ScopeView, MoveError> {
-        let waiting = (self.wait, &self.runtime);
         let mut seen = SeenCells::default();
-        walk(self.modes, self.scope, waiting, tell, async |view, tell| {
-            check_ties(view, self.scope, self.scan, self.native).await?;
+        let step = async |view: &ScopeView, tell: &mut OnReport<'_>| {
             if view.stage > target {
-                let (scope, stage) = (self.scope.to_owned(), view.stage);
-                return Err(MoveError::Beyond { scope, stage, target, back: "rollback" });
+                return Err(self.scope.beyond(view.stage, target, "rollback"));
             }
             match view.stage {
                 Stage::Cassandra if target == Stage::Cassandra => Ok(Stepped::There),
-                Stage::Cassandra => self.advance(view).await,
+                Stage::Cassandra => self.advance(view, LockerMode::Both).await,
                 Stage::Both if target == Stage::Both => Ok(Stepped::There),
                 Stage::Both => self.leave_cassandra(view, &mut seen, tell).await,
                 Stage::Native if target == Stage::Native => Ok(all_native(view)),
-                Stage::Native => {
-                    Stepped::of(self.modes.advance_from(view).await, LockerMode::Native)
-                }
+                Stage::Native => self.advance(view, LockerMode::Native).await,
                 Stage::Fallback => Ok(Stepped::There),
             }
-        })
-        .await
+        };
+        self.scope.walk(tell, step).await
     }
 
-    async fn advance(&self, view: &ScopeView) -> Result<Stepped, MoveError> {
-        Stepped::of(self.modes.advance_from(view).await, LockerMode::Both)
+    async fn advance(&self, view: &ScopeView, to: LockerMode) -> Result<Stepped, MoveError> {
+        Stepped::of(self.scope.modes.advance_from(view).await, to)
     }
 
     /// From `both` to `native`: imports the rows first.
@@ -152,22 +135,10 @@ where
         }
         let rules = Rules { registered: writers_of(view), ..self.options.rules.clone() };
         let ranges = Range::split(self.options.ranges);
-        let row_check = RowCheck {
-            scan: self.scan,
-            native: self.native,
-            modes: self.modes,
-            rules: &rules,
-            ranges: &ranges,
-            at_once: self.options.reads_at_once,
-            runtime: &self.runtime,
-            old_clients: self.old_clients,
-            leave_out: self.leave_out,
-        };
-        let mut obstacles = row_check.obstacles(seen).await?;
+        let mut obstacles = self.obstacles(&rules, &ranges, seen).await?;
         if self.old_clients == OldClients::MayWrite {
             obstacles.push(Obstacle::NotDeclared);
-            let (scope, stage) = (self.scope.to_owned(), view.stage);
-            return Err(MoveError::InTheWay { scope, stage, obstacles });
+            return Err(self.scope.in_the_way(view.stage, obstacles));
         }
         self.check_declaration(seen)?;
         if obstacles.is_empty() {
@@ -176,7 +147,7 @@ where
             self.check_declaration(seen)?;
         }
         if obstacles.is_empty() {
-            self.advance(view).await
+            self.advance(view, LockerMode::Both).await
         } else {
             Ok(Stepped::InTheWay(obstacles))
         }
@@ -188,16 +159,17 @@ where
         if view.recipe.is_some() && view.cluster.is_some() {
             return Ok(());
         }
-        let (recipe, cluster) = (self.scan.named(), self.native.cluster().await?);
-        let tied = self.modes.tie(&recipe, &cluster).await?;
-        OtherTie::check(self.scope, "recipe", Some(&tied.0), &recipe)?;
-        OtherTie::check(self.scope, "cluster", Some(&tied.1), &cluster)?;
+        let MovingScope { name, modes, scan, native, .. } = &self.scope;
+        let (recipe, cluster) = (scan.named(), native.cluster().await?);
+        let tied = modes.tie(&recipe, &cluster).await?;
+        OtherTie::check(name, "recipe", Some(&tied.0), &recipe)?;
+        OtherTie::check(name, "cluster", Some(&tied.1), &cluster)?;
         Ok(())
     }
 
     /// Fails if a pass of this run has contradicted the operator's statement about old clients.
     fn check_declaration(&self, seen: &SeenCells) -> Result<(), MoveError> {
-        let scope = self.scope.to_owned();
+        let scope = self.scope.name.to_owned();
         if let Some(NewCell { lock, owner }) = seen.new_cell.clone() {
             return Err(MoveError::StillWritten { scope, lock, owner });
         }
@@ -220,9 +192,9 @@ where
             Options { rules: rules.clone(), writers_stopped: true, ..self.options.clone() };
         let mut step = |step| tell(MoveReport::Import(step));
         let mut watch = |rows: &LockRows| seen.note(rows, &rules);
-        let (runtime, native) = (self.runtime.clone(), self.native);
-        let sum =
-            import_watched(self.scan, native, options, runtime, &mut step, &mut watch).await?;
+        let MovingScope { scan, native, runtime, .. } = &self.scope;
+        let (native, own) = (*native, runtime.clone());
+        let sum = import_watched(scan, native, options, own, &mut step, &mut watch).await?;
         tell(MoveReport::Imported(&sum));
         let mut obstacles = Obstacles::default();
         let mut differs = |lock: &str, difference: &Difference| {
@@ -230,8 +202,7 @@ where
             obstacles.push(Obstacle::Differs { lock, difference });
         };
         let read = (ranges, self.options.reads_at_once);
-        let verified =
-            verify_rows(self.scan, self.native, &rules, read, &self.runtime, &mut differs).await?;
+        let verified = verify_rows(scan, native, &rules, read, runtime, &mut differs).await?;
         if obstacles.is_empty() {
             tell(MoveReport::Verified(verified.locks));
             return Ok(obstacles);
@@ -246,25 +217,6 @@ where
 /// The writers of all processes: at `both`, each holds natively what it holds in the tables.
 fn writers_of(view: &ScopeView) -> BTreeSet<Writer> {
     view.processes.iter().filter_map(|one| one.writer.clone()).collect()
-}
-
-/// Checks that the scope's processes lock by these tables and in this cluster, as far as they have
-/// recorded it.
-pub(crate) async fn check_ties<N>(
-    view: &ScopeView,
-    scope: &str,
-    scan: &Scan,
-    native: &N,
-) -> Result<(), MoveError>
-where
-    for<'b> &'b N: Importer,
-{
-    OtherTie::check(scope, "recipe", view.recipe.as_deref(), &scan.named())?;
-    if view.cluster.is_some() {
-        let own = native.cluster().await?;
-        OtherTie::check(scope, "cluster", view.cluster.as_deref(), &own)?;
-    }
-    Ok(())
 }
 
 fn all_native(view: &ScopeView) -> Stepped {

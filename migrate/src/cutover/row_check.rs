@@ -10,24 +10,17 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::try_join;
-use holdfast_recipes::ScopeModes;
-use holdfast_runtime::Runtime;
-use tokio::sync::mpsc;
-
 use super::obstacle::{Obstacle, Obstacles};
 use super::steps::MoveError;
-use super::{OldClients, writers_of};
+use super::{Cutover, OldClients, writers_of};
 use crate::layout::{LockRows, Raw};
 use crate::plan::{
     LockPlan, Rules, cell_marks, changed_by_foreign_writer, changed_by_unregistered, plan,
 };
 use crate::rollback::StandIn;
-use crate::scan::{Range, Scan, ScanMessage};
-use crate::verify::NativeStore;
+use crate::scan::Range;
+use crate::verify::{NativeLock, NativeStore};
 
-/// Messages of the scan that wait for this task.
-const MESSAGES_WAITING: usize = 4;
 /// Rows of ours that are kept in memory for a second look. When there are more, they get their second look before the scan goes on.
 const SUSPECTS: usize = 1_000;
 /// The pause before the second read. A process needs less to enter the scope, or to take both
@@ -38,51 +31,34 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// with an error, because it could not distinguish new cells.
 const REMEMBERED_MAX: usize = 10_000_000;
 
-/// One examination of the scope's rows.
-pub(super) struct RowCheck<'a, N> {
-    pub(super) scan: &'a Scan,
-    pub(super) native: &'a N,
-    pub(super) modes: &'a ScopeModes,
-    pub(super) rules: &'a Rules,
-    pub(super) ranges: &'a [Range],
-    pub(super) at_once: usize,
-    pub(super) runtime: &'a Runtime,
-    pub(super) old_clients: OldClients,
-    /// Rows that cannot be imported are no obstacle (`--leave-out`).
-    pub(super) leave_out: bool,
-}
-
 /// A row of our own client library whose owner is no registered process.
 struct Suspect {
     lock: Raw,
     owner: String,
 }
 
-impl<N: NativeStore> RowCheck<'_, N> {
+impl<N: NativeStore> Cutover<'_, N> {
     /// Reads all rows of the scope once, and records them in `seen`.
-    pub(super) async fn obstacles(&self, seen: &mut SeenCells) -> Result<Obstacles, MoveError> {
-        let now_us = self.scan.now_us().await?;
-        let (send, mut news) = mpsc::channel(MESSAGES_WAITING);
-        let reading =
-            async { self.scan.run(self.ranges, self.at_once, send).await.map_err(MoveError::from) };
-        let looking = async {
-            let (mut obstacles, mut suspects) = (Obstacles::default(), Vec::new());
-            while let Some(news) = news.recv().await {
-                let ScanMessage::Locks { locks, .. } = news else { continue };
-                for rows in locks {
-                    seen.note(&rows, self.rules);
-                    self.check_lock(rows, now_us, &mut obstacles, &mut suspects);
-                    if suspects.len() == SUSPECTS {
-                        let suspects = std::mem::take(&mut suspects);
-                        self.check_again(suspects, now_us, &mut obstacles).await?;
-                    }
-                }
+    pub(super) async fn obstacles(
+        &self,
+        rules: &Rules,
+        ranges: &[Range],
+        seen: &mut SeenCells,
+    ) -> Result<Obstacles, MoveError> {
+        let now_us = self.scope.scan.now_us().await?;
+        let (mut obstacles, mut suspects) = (Obstacles::default(), Vec::new());
+        let look = async |rows: LockRows| {
+            seen.note(&rows, rules);
+            self.check_lock(rows, rules, now_us, &mut obstacles, &mut suspects);
+            if suspects.len() == SUSPECTS {
+                let suspects = std::mem::take(&mut suspects);
+                self.check_again(suspects, rules, now_us, &mut obstacles).await?;
             }
-            Ok((obstacles, suspects))
+            Ok::<_, MoveError>(())
         };
-        let ((), (mut obstacles, suspects)) = try_join(reading, looking).await?;
+        self.scope.scan.each((ranges, self.options.reads_at_once), look).await?;
         seen.pass_is_over();
-        self.check_again(suspects, now_us, &mut obstacles).await?;
+        self.check_again(suspects, rules, now_us, &mut obstacles).await?;
         Ok(obstacles)
     }
 
@@ -91,14 +67,15 @@ impl<N: NativeStore> RowCheck<'_, N> {
     fn check_lock(
         &self,
         rows: LockRows,
+        rules: &Rules,
         now_us: i64,
         obstacles: &mut Obstacles,
         suspects: &mut Vec<Suspect>,
     ) {
         let lock = rows.lock.clone();
-        let foreign = changed_by_foreign_writer(&rows, self.rules, now_us);
-        let ours = changed_by_unregistered(&rows, self.rules, now_us);
-        let Some(LockPlan { findings, .. }) = plan(rows, self.rules) else { return };
+        let foreign = changed_by_foreign_writer(&rows, rules, now_us);
+        let ours = changed_by_unregistered(&rows, rules, now_us);
+        let Some(LockPlan { findings, .. }) = plan(rows, rules) else { return };
         if self.old_clients == OldClients::MayWrite {
             let owner = foreign.into_iter();
             obstacles.extend(
@@ -118,6 +95,7 @@ impl<N: NativeStore> RowCheck<'_, N> {
     async fn check_again(
         &self,
         suspects: Vec<Suspect>,
+        rules: &Rules,
         now_us: i64,
         obstacles: &mut Obstacles,
     ) -> Result<(), MoveError> {
@@ -131,11 +109,11 @@ impl<N: NativeStore> RowCheck<'_, N> {
         if alone.is_empty() {
             return Ok(());
         }
-        self.runtime.sleep(PAUSE).await;
-        let registered = writers_of(&self.modes.view().await?);
-        let rules = Rules { registered, ..self.rules.clone() };
+        self.scope.runtime.sleep(PAUSE).await;
+        let registered = writers_of(&self.scope.modes.view().await?);
+        let rules = Rules { registered, ..rules.clone() };
         for suspect in alone {
-            let rows = self.scan.lock(&suspect.lock).await?;
+            let rows = self.scope.scan.lock(&suspect.lock).await?;
             let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
             if owner.is_some_and(|owner| owner == suspect.owner) {
                 let (lock, owner) = (suspect.lock.to_string(), suspect.owner);
@@ -147,8 +125,8 @@ impl<N: NativeStore> RowCheck<'_, N> {
 
     /// Whether a session that was not imported holds the lock or waits for it.
     async fn is_natively_there(&self, suspect: &Suspect) -> Result<bool, MoveError> {
-        let native = self.native.lock(&suspect.lock.to_string()).await?;
-        let is_live = |native: crate::verify::NativeLock| {
+        let native = self.scope.native.lock(&suspect.lock.to_string()).await?;
+        let is_live = |native: NativeLock| {
             native.holders.iter().chain(&native.line).any(|party| !party.is_imported)
         };
         Ok(native.is_some_and(is_live))

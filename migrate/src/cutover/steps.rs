@@ -7,8 +7,8 @@ use holdfast_recipes::{LockerMode, MoveRefused, ScopeModes, ScopeView, Stage};
 use holdfast_runtime::Runtime;
 
 use super::obstacle::{Obstacle, Obstacles};
-use crate::import::{Fault, ImportError, ImportReport, OtherTie, Sum};
-use crate::scan::ScanError;
+use crate::import::{Fault, ImportError, ImportReport, Importer, OtherTie, Sum};
+use crate::scan::{Scan, ScanError};
 use crate::verify::VerifyError;
 
 /// The pause between two checks for obstacles.
@@ -162,40 +162,81 @@ fn collected(obstacles: impl IntoIterator<Item = Obstacle>) -> Obstacles {
     all
 }
 
-/// Makes steps until none is left, and waits at most `wait` in all for obstacles to go.
-///
-/// Dropping the future leaves the scope between two steps, or after a step that was not reported.
-pub(crate) async fn walk(
-    modes: &ScopeModes,
-    scope: &str,
-    (wait, runtime): (Duration, &Runtime),
-    tell: &mut OnReport<'_>,
-    mut step: impl AsyncFnMut(&ScopeView, &mut OnReport<'_>) -> Result<Stepped, MoveError>,
-) -> Result<ScopeView, MoveError> {
-    let give_up_at = runtime.clock.now() + wait;
-    let (mut last_view, mut last_obstacles) = (None, Obstacles::default());
-    loop {
-        let view = modes.view().await?;
-        if last_view.as_ref() != Some(&view) {
-            tell(MoveReport::At(&view));
-            last_view = Some(view.clone());
-        }
-        let obstacles = match step(&view, tell).await? {
-            Stepped::There => return Ok(view),
-            Stepped::Moved(stage) => {
-                tell(MoveReport::Moved(stage));
-                continue;
+/// A scope that moves, and its two stores.
+#[derive(Debug)]
+pub struct MovingScope<'a, N> {
+    /// What its locks' names begin with.
+    pub name: &'a str,
+    /// Its modes.
+    pub modes: &'a ScopeModes,
+    /// Reads the recipe's tables.
+    pub scan: &'a Scan,
+    /// The native store.
+    pub native: &'a N,
+    /// How long to wait, in all, for obstacles to go.
+    pub wait: Duration,
+    /// Time.
+    pub runtime: Runtime,
+}
+
+impl<N> MovingScope<'_, N>
+where
+    for<'b> &'b N: Importer,
+{
+    /// Makes steps until none is left, and waits for obstacles to go. Before each step it checks the
+    /// scope's ties.
+    ///
+    /// Dropping the future leaves the scope between two steps, or after a step that was not reported.
+    pub(crate) async fn walk(
+        &self,
+        tell: &mut OnReport<'_>,
+        mut step: impl AsyncFnMut(&ScopeView, &mut OnReport<'_>) -> Result<Stepped, MoveError>,
+    ) -> Result<ScopeView, MoveError> {
+        let give_up_at = self.runtime.clock.now() + self.wait;
+        let (mut last_view, mut last_obstacles) = (None, Obstacles::default());
+        loop {
+            let view = self.modes.view().await?;
+            if last_view.as_ref() != Some(&view) {
+                tell(MoveReport::At(&view));
+                last_view = Some(view.clone());
             }
-            Stepped::InTheWay(obstacles) => obstacles,
-        };
-        if runtime.clock.now() >= give_up_at {
-            let (scope, stage) = (scope.to_owned(), view.stage);
-            return Err(MoveError::InTheWay { scope, stage, obstacles });
+            self.check_ties(&view).await?;
+            let obstacles = match step(&view, tell).await? {
+                Stepped::There => return Ok(view),
+                Stepped::Moved(stage) => {
+                    tell(MoveReport::Moved(stage));
+                    continue;
+                }
+                Stepped::InTheWay(obstacles) => obstacles,
+            };
+            if self.runtime.clock.now() >= give_up_at {
+                return Err(self.in_the_way(view.stage, obstacles));
+            }
+            if obstacles != last_obstacles {
+                tell(MoveReport::Waiting(&obstacles));
+                last_obstacles = obstacles;
+            }
+            self.runtime.sleep(LOOK_AGAIN).await;
         }
-        if obstacles != last_obstacles {
-            tell(MoveReport::Waiting(&obstacles));
-            last_obstacles = obstacles;
+    }
+
+    pub(crate) fn in_the_way(&self, stage: Stage, obstacles: Obstacles) -> MoveError {
+        MoveError::InTheWay { scope: self.name.to_owned(), stage, obstacles }
+    }
+
+    /// The scope is beyond `target`; the command `back` goes there.
+    pub(crate) fn beyond(&self, stage: Stage, target: Stage, back: &'static str) -> MoveError {
+        MoveError::Beyond { scope: self.name.to_owned(), stage, target, back }
+    }
+
+    /// Checks that the scope's processes lock by these tables and in this cluster, as far as they
+    /// have recorded it.
+    async fn check_ties(&self, view: &ScopeView) -> Result<(), MoveError> {
+        OtherTie::check(self.name, "recipe", view.recipe.as_deref(), &self.scan.named())?;
+        if view.cluster.is_some() {
+            let own = self.native.cluster().await?;
+            OtherTie::check(self.name, "cluster", view.cluster.as_deref(), &own)?;
         }
-        runtime.sleep(LOOK_AGAIN).await;
+        Ok(())
     }
 }

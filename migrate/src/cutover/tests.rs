@@ -2,15 +2,17 @@
 //! the operator's statement is worth.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use holdfast::{FencingToken, ImportGroup, ImportOutcome};
 use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
-use holdfast_recipes::{Cassandra, ModesTable};
+use holdfast_recipes::{Cassandra, ModesTable, ScopeModes};
 use holdfast_runtime::simulated::Machine;
 
 use super::*;
 use crate::import::{Fault, Pace};
+use crate::scan::Scan;
 use crate::scan::tests::{InMemory, leases};
 use crate::verify::{NativeLock, Party};
 
@@ -25,7 +27,8 @@ struct Store {
 impl NativeStore for Store {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let held = self.held.lock().unwrap();
-        let party = |owner: &String| Party { label: owner.clone(), is_imported: true };
+        let party =
+            |owner: &String| Party { label: owner.clone(), is_imported: true, ..Party::default() };
         let holders: Vec<Party> =
             held.iter().filter(|(lock, _)| lock == name).map(|(_, owner)| party(owner)).collect();
         let name = name.to_owned();
@@ -111,20 +114,15 @@ impl Fixture {
             writers_stopped: true,
             modes_table: None,
         };
-        let (modes, scan, native) = (&self.modes, &self.scan, &self.native);
-        let runtime = self.machine.world().runtime();
-        let leave_out = false;
-        Cutover {
-            modes,
-            scope: SCOPE,
-            scan,
-            native,
-            options,
-            old_clients,
-            leave_out,
+        let scope = MovingScope {
+            name: SCOPE,
+            modes: &self.modes,
+            scan: &self.scan,
+            native: &self.native,
             wait,
-            runtime,
-        }
+            runtime: self.machine.world().runtime(),
+        };
+        Cutover { scope, options, old_clients, leave_out: false }
     }
 
     /// Cuts over to `native`; `on` receives the reports.

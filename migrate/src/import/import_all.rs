@@ -7,17 +7,13 @@ use holdfast_recipes::Stage;
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::preconditions::{ForeignWriter, OtherTie, first_foreign_writer, registered};
+use super::preconditions::{OtherTie, check_foreign_writers, registered};
 use super::{
     Checkpoint, CheckpointError, Fault, Import, Importer, Job, Pace, Progress, SendError, Sum,
 };
 use crate::layout::LockRows;
 use crate::plan::Rules;
-use crate::scan::{Range, Scan, ScanError, ScanMessage};
-
-/// Messages of the scan that wait to be sent: with what is being read and sent, all that is in
-/// memory at once.
-const MESSAGES_WAITING: usize = 4;
+use crate::scan::{MESSAGES_WAITING, Range, Scan, ScanError, ScanMessage};
 
 /// The options of an import.
 #[derive(Clone, Debug)]
@@ -152,7 +148,7 @@ pub async fn import_watched<I: Importer>(
         rules.registered = registered(scan, &importer, table, &rules.prefix).await?;
     }
     let all = Range::split(ranges);
-    let checkpoint = match options.checkpoint {
+    let mut checkpoint = match options.checkpoint {
         None => None,
         Some(path) => {
             let target = importer.cluster().await.map_err(ImportError::Target)?;
@@ -162,11 +158,8 @@ pub async fn import_watched<I: Importer>(
             Some(Checkpoint::open(&path, job)?)
         }
     };
-    if !options.writers_stopped
-        && let Some(ForeignWriter { lock, owner }) =
-            first_foreign_writer(scan, &all, reads_at_once, &rules).await?
-    {
-        return Err(ImportError::ForeignWriter { lock, owner });
+    if !options.writers_stopped {
+        check_foreign_writers(scan, (&all, reads_at_once), &rules).await?;
     }
     let is_done = |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index));
     let open: Vec<Range> = all.iter().filter(|range| !is_done(range)).copied().collect();
@@ -186,28 +179,18 @@ pub async fn import_watched<I: Importer>(
         Ok(())
     };
     let import = Import::new(importer, rules, pace, requests_at_once, runtime);
-    let mut noting = Noting { checkpoint, tell };
-    let importing = async { import.run(news, &mut noting).await.map_err(ImportError::from) };
+    let mut note = |progress| {
+        match (progress, &mut checkpoint) {
+            (Progress::RangeDone(range), Some(checkpoint)) => {
+                checkpoint.note_done(range).map_err(|error| error.to_string())?;
+                tell(ImportReport::Range);
+            }
+            (Progress::RangeDone(_), None) => tell(ImportReport::Range),
+            (Progress::Rows(number), _) => tell(ImportReport::Rows { number }),
+        }
+        Ok(())
+    };
+    let importing = async { import.run(news, &mut note).await.map_err(ImportError::from) };
     let ((), (), sum) = try_join3(reading, watching, importing).await?;
     Ok(sum)
-}
-
-/// Records progress in the checkpoint and reports it.
-struct Noting<'a, T> {
-    checkpoint: Option<Checkpoint>,
-    tell: &'a mut T,
-}
-
-impl<T: FnMut(ImportReport)> Progress for Noting<'_, T> {
-    fn range_done(&mut self, range: usize) -> Result<(), String> {
-        if let Some(checkpoint) = &mut self.checkpoint {
-            checkpoint.note_done(range).map_err(|error| error.to_string())?;
-        }
-        (self.tell)(ImportReport::Range);
-        Ok(())
-    }
-
-    fn rows(&mut self, number: usize) {
-        (self.tell)(ImportReport::Rows { number });
-    }
 }

@@ -13,7 +13,7 @@
 //!   again, with or without its checkpoint.
 //! - **A hold does not end before its row would have**, because its owner may rely on the row that
 //!   long: the import starts from the whole of `TTL(…)`, and subtracts only time that has certainly
-//!   passed ([`remaining_ttl()`]).
+//!   passed (`remaining_ttl`, in `requests`).
 //! - **An unclaimed hold ends about a second after its row**: up to a second for the rounding of
 //!   `TTL(…)`, the delays of the messages, and a tenth of the time between read and import.
 //! - **A line keeps its order**: a lock's holder is sent first, then its waiters, in order; in one
@@ -32,7 +32,6 @@
 mod checkpoint;
 mod import_all;
 mod preconditions;
-mod remaining_ttl;
 mod requests;
 mod run;
 #[cfg(test)]
@@ -44,8 +43,7 @@ use holdfast::{ImportGroup, ImportOutcome};
 
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
 pub use import_all::{ImportError, ImportReport, Options, import_all, import_watched};
-pub use preconditions::{ForeignWriter, OtherTie, first_foreign_writer};
-pub use remaining_ttl::remaining_ttl;
+pub use preconditions::OtherTie;
 use requests::Request;
 pub use run::{Import, Pace, Progress, SendError, Sum};
 

@@ -2,67 +2,34 @@
 //! and by these tables, none of them is native already, and no foreign client still writes.
 
 use std::collections::BTreeSet;
-use std::pin::pin;
 
-use futures_util::future::{Either, select};
 use holdfast_recipes::{Stage, Writer};
-use tokio::sync::mpsc;
 
 use super::Importer;
 use super::import_all::ImportError;
+use crate::layout::LockRows;
 use crate::plan::{Rules, changed_by_foreign_writer};
-use crate::scan::{Range, Scan, ScanError, ScanMessage};
+use crate::scan::{Range, Scan};
 
-/// Messages of the scan that wait for this task.
-const MESSAGES_WAITING: usize = 4;
-
-/// A row that a client which is not of our library changed lately.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForeignWriter {
-    /// The lock's name, printable.
-    pub lock: String,
-    /// The owner's id, printable.
-    pub owner: String,
-}
-
-/// Finds a row that a client which is not of our library changed within its last two TTLs; see
-/// [`changed_by_foreign_writer`]. It skips names without the rules' prefix. Cancel safe.
-///
-/// # Errors
-///
-/// [`ScanError`] if the tables could not be read.
-pub async fn first_foreign_writer(
+/// Fails if a client which is not of our library changed a row within its last two TTLs; see
+/// [`changed_by_foreign_writer`]. It skips names without the rules' prefix.
+pub(super) async fn check_foreign_writers(
     scan: &Scan,
-    ranges: &[Range],
-    at_once: usize,
+    read: (&[Range], usize),
     rules: &Rules,
-) -> Result<Option<ForeignWriter>, ScanError> {
+) -> Result<(), ImportError> {
     let now_us = scan.now_us().await?;
-    let (tell, mut told) = mpsc::channel(MESSAGES_WAITING);
-    let looking = pin!(async move {
-        while let Some(news) = told.recv().await {
-            let ScanMessage::Locks { locks, .. } = news else { continue };
-            for rows in locks {
-                let lock = rows.lock.to_string();
-                if !lock.starts_with(&rules.prefix) {
-                    continue;
-                }
-                if let Some(owner) = changed_by_foreign_writer(&rows, rules, now_us) {
-                    return Some(ForeignWriter { lock, owner });
-                }
-            }
+    scan.each(read, async |rows: LockRows| {
+        let lock = rows.lock.to_string();
+        if !lock.starts_with(&rules.prefix) {
+            return Ok(());
         }
-        None
-    });
-    let reading = pin!(scan.run(ranges, at_once, tell));
-    match select(reading, looking).await {
-        Either::Left((read, looking)) => {
-            read?;
-            Ok(looking.await)
+        match changed_by_foreign_writer(&rows, rules, now_us) {
+            Some(owner) => Err(ImportError::ForeignWriter { lock, owner }),
+            None => Ok(()),
         }
-        // The search ends before the read only if it has found a row.
-        Either::Right((found, _)) => Ok(found),
-    }
+    })
+    .await
 }
 
 /// A scope is tied to another recipe or cluster than this import or move uses.

@@ -40,17 +40,13 @@ pub struct Import<I> {
     runtime: Runtime,
 }
 
-/// Receives the progress of an import.
-pub trait Progress {
+/// The progress of an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
     /// All rows of this range are imported, or counted with the reason why not.
-    ///
-    /// # Errors
-    ///
-    /// An error ends the import, which can be begun again.
-    fn range_done(&mut self, range: usize) -> Result<(), String>;
-
+    RangeDone(usize),
     /// The store has answered this many more rows.
-    fn rows(&mut self, number: usize);
+    Rows(usize),
 }
 
 /// The result of an import.
@@ -122,11 +118,12 @@ impl<I: Importer> Import<I> {
     ///
     /// # Errors
     ///
-    /// [`SendError`]; ranges that were reported to `progress` are done.
+    /// [`SendError`]; ranges that were reported to `progress` are done. An error of `progress` ends the
+    /// import, which can be begun again.
     pub async fn run(
         &self,
         news: mpsc::Receiver<ScanMessage>,
-        progress: &mut impl Progress,
+        progress: &mut impl FnMut(Progress) -> Result<(), String>,
     ) -> Result<Sum, SendError> {
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
         let mut working = pin!(coming.map(|news| self.one(news)).buffer_unordered(self.at_once));
@@ -140,14 +137,14 @@ impl<I: Importer> Import<I> {
                 }
                 Outcome::Sent { range, sum } => {
                     ranges.entry(range).or_default().done += 1;
-                    progress.rows(sum.rows());
+                    progress(Progress::Rows(sum.rows())).map_err(SendError::Progress)?;
                     all.add(sum);
                     range
                 }
             };
             if ranges.get(&range).is_some_and(|told| told.of == Some(told.done)) {
                 ranges.remove(&range);
-                progress.range_done(range).map_err(SendError::Progress)?;
+                progress(Progress::RangeDone(range)).map_err(SendError::Progress)?;
             }
         }
         Ok(all)

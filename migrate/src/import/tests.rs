@@ -164,16 +164,15 @@ struct Recorded {
     killed_after: Option<usize>,
 }
 
-impl Progress for Recorded {
-    fn range_done(&mut self, range: usize) -> Result<(), String> {
+impl Recorded {
+    fn note(&mut self, progress: Progress) -> Result<(), String> {
+        let Progress::RangeDone(range) = progress else { return Ok(()) };
         self.done.insert(range);
         match self.killed_after {
             Some(ranges) if self.done.len() >= ranges => Err("killed".into()),
             _ => Ok(()),
         }
     }
-
-    fn rows(&mut self, _: usize) {}
 }
 
 /// Runs an import of ranges of locks, two locks per [`ScanMessage`], without the ranges that are done.
@@ -199,7 +198,8 @@ async fn run(
         }
     };
     let import = Import::new(memory, rules(), Pace::new(None), at_once, runtime.clone());
-    let (sum, ()) = futures_util::future::join(import.run(told, recorded), telling).await;
+    let mut note = |progress| recorded.note(progress);
+    let (sum, ()) = futures_util::future::join(import.run(told, &mut note), telling).await;
     sum
 }
 

@@ -1,20 +1,14 @@
 //! The tables of the recipes: their names, their expected columns, and how their rows are read.
 
-mod cells;
-mod lease;
 mod raw;
 mod table;
-mod tokens;
 
 use holdfast_recipes::recipe::{Names, TableSpec};
 use holdfast_recipes::{Recipe, recipe_on};
 
-pub use cells::ColumnCell;
-pub use lease::LeaseRow;
 pub use raw::{Cell, NoText, Raw};
 use table::{ANY, ID, KEY, NAME, NUMBERED};
 pub use table::{Actual, ActualColumn, Column, Expected, Mismatch, Role, Type};
-pub use tokens::{Heartbeat, TokenRow};
 
 /// The recipes whose rows can be moved. Rows of tokens without LWT are read as those with.
 pub const MOVED: [Recipe; 5] =
@@ -108,6 +102,9 @@ fn columns_read(recipe: Recipe) -> &'static [&'static [Read]] {
     }
 }
 
+/// Digits of microseconds before the thread in the name of a place (thesis, listing 5).
+pub(crate) const TIME_DIGITS: usize = 20;
+
 /// All rows of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRows {
@@ -158,15 +155,139 @@ impl LockRows {
     ) -> Option<Self> {
         let said = match recipe {
             Recipe::Lease => Said::Lease(first.into_iter().next().map(LeaseRow::of)?),
-            Recipe::Queue => Said::Queue { main: cells::of(first), queue: cells::of(second) },
-            Recipe::Shadow => Said::Shadow { main: cells::of(first), shadow: cells::of(second) },
+            Recipe::Queue => Said::Queue { main: cells(first), queue: cells(second) },
+            Recipe::Shadow => Said::Shadow { main: cells(first), shadow: cells(second) },
             Recipe::TokensLwt | Recipe::TokensOptimistic => {
                 Said::Tokens(first.into_iter().map(TokenRow::of).collect())
             }
-            Recipe::Bakery => {
-                Said::Bakery { numbers: cells::of(first), choosing: cells::of(second) }
-            }
+            Recipe::Bakery => Said::Bakery { numbers: cells(first), choosing: cells(second) },
         };
         Some(Self { lock, said })
     }
+
+    /// The cells that have an owner, those of the table of holders first.
+    pub(crate) fn owned(&self) -> Vec<OwnedCell<'_>> {
+        match &self.said {
+            Said::Lease(row) => {
+                row.owner.iter().map(|cell| OwnedCell::of(&cell.value, Some(cell))).collect()
+            }
+            Said::Queue { main: first, queue: second }
+            | Said::Shadow { main: first, shadow: second }
+            | Said::Bakery { numbers: first, choosing: second } => {
+                let is_queue = matches!(self.said, Said::Queue { .. });
+                let second = second.iter().map(ColumnCell::owned);
+                let second = second.map(|cell| cell.of_second(is_queue));
+                first.iter().map(ColumnCell::owned).chain(second).collect()
+            }
+            Said::Tokens(sessions) => {
+                let sessions = sessions.iter().filter_map(|row| {
+                    let cell = row.session.as_ref()?;
+                    let heartbeat = Some(row.heartbeat);
+                    Some(OwnedCell { heartbeat, ..OwnedCell::of(&cell.value, Some(cell)) })
+                });
+                sessions.collect()
+            }
+        }
+    }
+}
+
+/// A cell that has an owner.
+pub(crate) struct OwnedCell<'a> {
+    /// Whether it is in the table of holders; otherwise it is in the other one.
+    pub(crate) is_holders: bool,
+    /// Its owner, printable; of a place in line with its time.
+    pub(crate) column: String,
+    /// Its owner, printable.
+    pub(crate) owner: String,
+    /// Value, TTL and write time; `None`: a row without a value.
+    pub(crate) cell: Option<&'a Cell>,
+    /// Of a token's session.
+    pub(crate) heartbeat: Option<Heartbeat>,
+}
+
+impl<'a> OwnedCell<'a> {
+    fn of(owner: &Raw, cell: Option<&'a Cell>) -> Self {
+        let column = owner.to_string();
+        Self { is_holders: true, owner: column.clone(), column, cell, heartbeat: None }
+    }
+
+    fn of_second(mut self, is_place: bool) -> Self {
+        self.is_holders = false;
+        if let Some((_, thread)) = self.column.split_at_checked(TIME_DIGITS).filter(|_| is_place) {
+            self.owner = thread.to_owned();
+        }
+        self
+    }
+}
+
+/// A row of leases: "a lease has a name, optional value and an owner" (lease article).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRow {
+    /// The holder; `None`: the owner's cell has ended before the value's.
+    pub owner: Option<Cell>,
+    /// The holder's value.
+    pub value: Option<Raw>,
+}
+
+impl LeaseRow {
+    fn of(row: Vec<Option<Cell>>) -> Self {
+        let mut cells = row.into_iter().skip(1);
+        let owner = cells.next().flatten();
+        let value = cells.next().flatten().map(|cell| cell.value);
+        Self { owner, value }
+    }
+}
+
+/// One cell of a lock's row, as in the thesis and the bakery: in CQL each is a row of its own, `(key, column1, value)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnCell {
+    /// The column's name.
+    pub column: Raw,
+    /// The value; `None`: a row without a value, whose TTL is unknown.
+    pub cell: Option<Cell>,
+}
+
+impl ColumnCell {
+    fn owned(&self) -> OwnedCell<'_> {
+        OwnedCell::of(&self.column, self.cell.as_ref())
+    }
+}
+
+/// Reads rows of lock, column, value; a row without a column is no cell.
+fn cells(rows: Vec<Vec<Option<Cell>>>) -> Vec<ColumnCell> {
+    let cell = |row: Vec<Option<Cell>>| {
+        let mut cells = row.into_iter().skip(1);
+        let column = cells.next().flatten()?.value;
+        Some(ColumnCell { column, cell: cells.next().flatten() })
+    };
+    rows.into_iter().filter_map(cell).collect()
+}
+
+/// A row of a token (Scylla article), with LWT or without. Without LWT the session is part of the key, and a token that
+/// several sessions want has a row for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRow {
+    /// The session's id; `None`: the row has none.
+    pub session: Option<Cell>,
+    /// The session's heartbeat, which the scan adds.
+    pub heartbeat: Heartbeat,
+}
+
+impl TokenRow {
+    fn of(row: Vec<Option<Cell>>) -> Self {
+        let session = row.into_iter().nth(1).flatten();
+        Self { session, heartbeat: Heartbeat::Missing }
+    }
+}
+
+/// The row of a session in `token_times`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// The session has no row there.
+    Missing,
+    /// The session has a row.
+    There {
+        /// When the last heartbeat was written, as of [`Cell::written_us`].
+        written_us: Option<i64>,
+    },
 }

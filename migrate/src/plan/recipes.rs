@@ -7,10 +7,7 @@ use std::time::Duration;
 use holdfast_recipes::term_of;
 
 use super::{Draft, Planned, Reason, left_of, owner_of, value_of, within_a_year};
-use crate::layout::{Cell, ColumnCell, Heartbeat, LeaseRow, Raw, TokenRow};
-
-/// Digits of microseconds before the thread (listing 5).
-const TIME_DIGITS: usize = 20;
+use crate::layout::{Cell, ColumnCell, Heartbeat, LeaseRow, Raw, TIME_DIGITS, TokenRow};
 
 /// A row of leases: its owner is the holder, with its value.
 pub(super) fn lease(row: LeaseRow, draft: &mut Draft) {

@@ -29,60 +29,26 @@ mod rows;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
-use holdfast_recipes::{LockerMode, Recipe, ScopeModes, ScopeView, Stage, is_ours};
-use holdfast_runtime::Runtime;
-use tokio::sync::mpsc;
+use holdfast_recipes::{LockerMode, Recipe, ScopeView, Stage, is_ours};
 
-use crate::cutover::{
-    MoveError, MoveReport, Obstacle, Obstacles, OnReport, Stepped, check_ties, walk,
-};
+use crate::cutover::{MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OnReport, Stepped};
 use crate::import::{Fault, Importer};
-use crate::layout::{ColumnCell, LockRows, Raw, Said};
-use crate::scan::{Range, Scan, ScanMessage};
-use crate::verify::NativeStore;
+use crate::layout::{LockRows, OwnedCell, Raw};
+use crate::scan::Range;
+use crate::verify::{NativeLock, NativeStore, Party};
 pub(crate) use rows::StandIn;
 pub use rows::{NewRow, Put, Rows};
 
 /// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
-/// Messages of the scan that wait for this task.
-const MESSAGES_WAITING: usize = 4;
 /// The pause before a lock is read again whose two sides do not fit together.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Passes over all locks in one step: the last one must find no row to write.
 const PASSES: usize = 3;
 
-/// The native holder of a lock; the first, if several share it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldBy {
-    /// Its session.
-    pub session: u64,
-    /// The session's label.
-    pub label: String,
-    /// The fencing token of its grant.
-    pub token: u64,
-    /// The hold was imported and not claimed.
-    pub is_imported: bool,
-}
-
-/// A lock that is held natively.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldLock {
-    /// The holder.
-    pub by: HeldBy,
-    /// A session that was not imported waits for the lock.
-    pub has_live_waiters: bool,
-    /// The lock's value.
-    pub value: Option<Vec<u8>>,
-}
-
 /// The native store, as rollback reads it.
 pub trait HeldStore: NativeStore {
-    /// Reads one lock; `None` if it has no holder.
-    fn held(&self, name: &str) -> impl Future<Output = Result<Option<HeldLock>, Fault>>;
-
     /// What is left of an imported session's lease; `None`: the session has ended.
     fn left(&self, session: u64) -> impl Future<Output = Result<Option<Duration>, Fault>>;
 }
@@ -91,23 +57,13 @@ pub trait HeldStore: NativeStore {
 #[derive(Debug)]
 pub struct Rollback<'a, N> {
     /// The scope.
-    pub modes: &'a ScopeModes,
-    /// What its locks' names begin with.
-    pub scope: &'a str,
-    /// Reads the recipe's tables.
-    pub scan: &'a Scan,
+    pub scope: MovingScope<'a, N>,
     /// Writes the recipe's tables.
     pub rows: &'a Rows,
-    /// The store.
-    pub native: &'a N,
     /// The number of ranges that the tables are split into, and of those read at once.
     pub ranges: (usize, usize),
     /// How long the row of a native client's hold stands; `None`: such a hold is an obstacle.
     pub live_for: Option<Duration>,
-    /// How long to wait, in all, for obstacles to go.
-    pub wait: Duration,
-    /// Time.
-    pub runtime: Runtime,
 }
 
 /// The owners that hold a lock by the tables, and what is left of each, seconds.
@@ -141,19 +97,14 @@ where
         target: Stage,
         tell: &mut OnReport<'_>,
     ) -> Result<ScopeView, MoveError> {
-        let waiting = (self.wait, &self.runtime);
-        walk(self.modes, self.scope, waiting, tell, async |view, tell| {
-            check_ties(view, self.scope, self.scan, self.native).await?;
+        let step = async |view: &ScopeView, tell: &mut OnReport<'_>| {
             if view.stage < target {
-                let (scope, stage) = (self.scope.to_owned(), view.stage);
-                return Err(MoveError::Beyond { scope, stage, target, back: "cutover" });
+                return Err(self.scope.beyond(view.stage, target, "cutover"));
             }
             match view.stage {
-                Stage::Fallback => {
-                    Stepped::of(self.modes.go_back_from(view).await, LockerMode::Native)
-                }
+                Stage::Fallback => self.go_back(view, LockerMode::Native).await,
                 Stage::Native if target == Stage::Native => Ok(Stepped::There),
-                Stage::Native => self.go_back(view).await,
+                Stage::Native => self.go_back(view, LockerMode::Both).await,
                 Stage::Both if target == Stage::Both => Ok(Stepped::There),
                 Stage::Both => self.cover_and_go_back(view, tell).await,
                 Stage::Cassandra => {
@@ -161,12 +112,12 @@ where
                     Ok(Stepped::There)
                 }
             }
-        })
-        .await
+        };
+        self.scope.walk(tell, step).await
     }
 
-    async fn go_back(&self, view: &ScopeView) -> Result<Stepped, MoveError> {
-        Stepped::of(self.modes.go_back_from(view).await, LockerMode::Both)
+    async fn go_back(&self, view: &ScopeView, to: LockerMode) -> Result<Stepped, MoveError> {
+        Stepped::of(self.scope.modes.go_back_from(view).await, to)
     }
 
     /// From `both` to `cassandra`: writes the rows first.
@@ -188,7 +139,7 @@ where
                 break;
             }
         }
-        self.go_back(view).await
+        self.go_back(view, LockerMode::Both).await
     }
 
     /// Checks all native holds, and writes rows for those that have none. On the `last` pass a
@@ -196,7 +147,7 @@ where
     async fn cover(&self, last: bool) -> Result<(usize, Obstacles), MoveError> {
         let (mut written, mut obstacles, mut after) = (0, Obstacles::default(), None);
         loop {
-            let (names, next) = self.native.names(self.scope, after.as_deref()).await?;
+            let (names, next) = self.scope.native.names(self.scope.name, after.as_deref()).await?;
             let judged = stream::iter(names).map(|name| self.settle(name, last));
             let mut judged = pin!(judged.buffer_unordered(ASKED_AT_ONCE));
             while let Some(verdict) = judged.next().await {
@@ -251,42 +202,48 @@ where
         if !may_be_between {
             return Ok(first);
         }
-        self.runtime.sleep(PAUSE).await;
+        self.scope.runtime.sleep(PAUSE).await;
         self.look(name).await
     }
 
     async fn look(&self, name: &str) -> Result<Verdict, MoveError> {
-        let Some(held) = self.native.held(name).await? else { return Ok(Verdict::Covered) };
-        let rows = self.scan.lock(&Raw::Text(name.to_owned())).await?;
+        let lock = self.scope.native.lock(name).await?.unwrap_or_default();
+        // The first, if several share it.
+        let Some(holder) = lock.holders.first() else { return Ok(Verdict::Covered) };
+        let rows = self.scope.scan.lock(&Raw::Text(name.to_owned())).await?;
         let there = rows.as_ref().map(in_table).unwrap_or_default();
-        if held.by.is_imported {
-            self.look_at_import(name, &held, &there).await
+        if holder.is_imported {
+            self.look_at_import(name, (&lock, holder), &there).await
         } else {
-            Ok(self.look_at_live(name, &held, &there))
+            Ok(self.look_at_live(name, (&lock, holder), &there))
         }
     }
 
     async fn look_at_import(
         &self,
         name: &str,
-        held: &HeldLock,
+        (held, holder): (&NativeLock, &Party),
         there: &InTable,
     ) -> Result<Verdict, MoveError> {
-        let owner = &held.by.label;
-        if there.iter().any(|(row, _)| row == owner) {
+        if there.iter().any(|(row, _)| *row == holder.label) {
             return Ok(Verdict::Covered);
         }
         if let Some((by, _)) = there.first() {
-            return Ok(taken(name, held, by));
+            return Ok(taken(name, holder, by));
         }
-        let Some(left) = self.native.left(held.by.session).await? else {
+        let Some(left) = self.scope.native.left(holder.session).await? else {
             return Ok(Verdict::Covered);
         };
-        Ok(Verdict::Write(new_row(name, owner.clone(), left, held)))
+        Ok(Verdict::Write(new_row(name, holder.label.clone(), left, held)))
     }
 
-    fn look_at_live(&self, name: &str, held: &HeldLock, there: &InTable) -> Verdict {
-        let stand_in = StandIn { label: held.by.label.clone(), token: held.by.token };
+    fn look_at_live(
+        &self,
+        name: &str,
+        (held, holder): (&NativeLock, &Party),
+        there: &InTable,
+    ) -> Verdict {
+        let stand_in = StandIn { label: holder.label.clone(), token: holder.token };
         let own = there.iter().find(|(row, _)| StandIn::of(row).as_ref() == Some(&stand_in));
         if let Some((_, left_s)) = own {
             let enough = left_s.zip(self.live_for).is_none_or(|(left_s, live_for)| {
@@ -297,11 +254,13 @@ where
             }
         } else if let Some((by, _)) = there.first() {
             // A process in `both` that has both halves: others in `both` wait for it in Cassandra.
-            let is_both = is_ours(by) && StandIn::of(by).is_none() && !held.has_live_waiters;
-            return if is_both { Verdict::Covered } else { taken(name, held, by) };
+            // Live waiters stand behind imported ones, so one that is not shown may be live.
+            let has_live_waiters = held.has_more || held.line.iter().any(|one| !one.is_imported);
+            let is_both = is_ours(by) && StandIn::of(by).is_none() && !has_live_waiters;
+            return if is_both { Verdict::Covered } else { taken(name, holder, by) };
         }
         let Some(live_for) = self.live_for else {
-            let (lock, label) = (name.to_owned(), held.by.label.clone());
+            let (lock, label) = (name.to_owned(), holder.label.clone());
             return Verdict::InTheWay(Obstacle::NativeClient { lock, label });
         };
         let term = (self.rows.recipe() == Recipe::TokensLwt).then_some(live_for);
@@ -310,21 +269,12 @@ where
 
     /// Removes rows that stand in for native holds which have ended.
     async fn take_back(&self, tell: &mut OnReport<'_>) -> Result<(), MoveError> {
-        let (send, mut news) = mpsc::channel(MESSAGES_WAITING);
-        let (ranges, at_once) = (Range::split(self.ranges.0), self.ranges.1);
-        let reading =
-            async { self.scan.run(&ranges, at_once, send).await.map_err(MoveError::from) };
-        let taking = async {
-            let mut taken_back = 0;
-            while let Some(news) = news.recv().await {
-                let ScanMessage::Locks { locks, .. } = news else { continue };
-                for rows in locks {
-                    taken_back += self.take_back_of(&rows).await?;
-                }
-            }
-            Ok(taken_back)
+        let mut taken_back = 0;
+        let take = async |rows: LockRows| {
+            taken_back += self.take_back_of(&rows).await?;
+            Ok::<_, MoveError>(())
         };
-        let ((), taken_back) = try_join(reading, taking).await?;
+        self.scope.scan.each((&Range::split(self.ranges.0), self.ranges.1), take).await?;
         if taken_back > 0 {
             tell(MoveReport::Rows { written: 0, taken_back });
         }
@@ -333,14 +283,14 @@ where
 
     async fn take_back_of(&self, rows: &LockRows) -> Result<usize, MoveError> {
         let lock = rows.lock.to_string();
-        if !lock.starts_with(self.scope) {
+        if !lock.starts_with(self.scope.name) {
             return Ok(0);
         }
         let mut taken_back = 0;
         for (owner, _) in in_table(rows) {
             let Some(stand_in) = StandIn::of(&owner) else { continue };
-            let held = self.native.held(&lock).await?;
-            if held.is_none_or(|held| held.by.token != stand_in.token) {
+            let held = self.scope.native.lock(&lock).await?.unwrap_or_default();
+            if held.holders.first().is_none_or(|holder| holder.token != stand_in.token) {
                 let taken = self.rows.take_back(&lock, &owner).await;
                 taken.map_err(|why| MoveError::Row { lock: lock.clone(), why })?;
                 taken_back += 1;
@@ -350,34 +300,21 @@ where
     }
 }
 
-fn taken(name: &str, held: &HeldLock, by: &str) -> Verdict {
-    let (lock, label) = (name.to_owned(), held.by.label.clone());
+fn taken(name: &str, holder: &Party, by: &str) -> Verdict {
+    let (lock, label) = (name.to_owned(), holder.label.clone());
     Verdict::InTheWay(Obstacle::RowTaken { lock, label, by: by.to_owned() })
 }
 
 /// The TTL is rounded up to whole seconds, plus one: a TTL ends on a whole second of a clock.
-fn new_row(name: &str, owner: String, left: Duration, held: &HeldLock) -> NewRow {
+fn new_row(name: &str, owner: String, left: Duration, held: &NativeLock) -> NewRow {
     let ttl_s = i32::try_from(left.as_secs().saturating_add(2)).unwrap_or(i32::MAX);
     let value = held.value.clone().and_then(|value| String::from_utf8(value).ok());
     NewRow { lock: name.to_owned(), owner, ttl_s, value }
 }
 
-/// The owners that keep others out by the recipe.
+/// The owners that keep others out by the recipe. A token stands as long as its session.
 fn in_table(rows: &LockRows) -> InTable {
-    let of_cells = |cells: &[ColumnCell]| -> InTable {
-        let left_s = |cell: &ColumnCell| cell.cell.as_ref().and_then(|cell| cell.left_s);
-        cells.iter().map(|cell| (cell.column.to_string(), left_s(cell))).collect()
-    };
-    match &rows.said {
-        Said::Lease(row) => {
-            let owner = row.owner.iter();
-            owner.map(|cell| (cell.value.to_string(), cell.left_s)).collect()
-        }
-        Said::Queue { main, .. } | Said::Shadow { main, .. } => of_cells(main),
-        Said::Tokens(sessions) => {
-            let sessions = sessions.iter().filter_map(|row| row.session.as_ref());
-            sessions.map(|cell| (cell.value.to_string(), None)).collect()
-        }
-        Said::Bakery { numbers, .. } => of_cells(numbers),
-    }
+    let holders = rows.owned().into_iter().filter(|one| one.is_holders);
+    let left_s = |one: &OwnedCell<'_>| one.cell.filter(|_| one.heartbeat.is_none())?.left_s;
+    holders.map(|one| (one.column.clone(), left_s(&one))).collect()
 }

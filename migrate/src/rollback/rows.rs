@@ -231,26 +231,21 @@ impl Rows {
         Ok(())
     }
 
-    /// Sends the statement until it is answered. Each of these statements may be applied twice.
     async fn conditional(&self, statement: Statement) -> Result<Conditional, String> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            match self.tables.conditional(statement.clone()).await.1 {
-                Ok(answer) => return Ok(answer),
-                Err(Fault::Refused(why)) => return Err(why),
-                Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
-                Err(_) => self.runtime.sleep(PAUSE).await,
-            }
-        }
+        self.answered(async || self.tables.conditional(statement.clone()).await.1).await
     }
 
     async fn write(&self, statement: Statement) -> Result<(), String> {
+        self.answered(async || self.tables.write(statement.clone()).await).await
+    }
+
+    /// Sends a statement until it is answered. Each of these statements may be applied twice.
+    async fn answered<T>(&self, send: impl AsyncFn() -> Result<T, Fault>) -> Result<T, String> {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            match self.tables.write(statement.clone()).await {
-                Ok(()) => return Ok(()),
+            match send().await {
+                Ok(answer) => return Ok(answer),
                 Err(Fault::Refused(why)) => return Err(why),
                 Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
                 Err(_) => self.runtime.sleep(PAUSE).await,

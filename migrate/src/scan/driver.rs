@@ -9,7 +9,9 @@ use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::cluster::metadata::{Column, ColumnKind, ColumnType, NativeType, Table};
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
+use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
+use scylla::serialize::row::SerializeRow;
 use scylla::statement::prepared::PreparedStatement;
 use scylla::statement::{Consistency, Statement};
 use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
@@ -82,84 +84,20 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Reads all rows of one key of a table; none for a key that is no value of the column's type.
-    async fn rows_of(&self, table: usize, key: &Raw) -> Result<Vec<Row>, ScanError> {
-        let table = self.table(table)?;
-        let is = table.key.get_variable_col_specs().iter().next().map(|spec| spec.typ().clone());
-        let Some(key) = is.and_then(|is| bound(key, &is)) else { return Ok(Vec::new()) };
-        let (mut rows, mut from) = (Vec::new(), None);
-        loop {
-            let page = self.read(&table.readable, &table.key, vec![key.clone()], from).await?;
-            rows.extend(page.rows.into_iter().map(|(_, row)| row));
-            if page.next.is_none() {
-                return Ok(rows);
-            }
-            from = page.next;
-        }
-    }
-
-    async fn identify(&self) -> Result<Identity, ScanError> {
-        let cluster = self.one("SELECT cluster_name FROM system.local", "local").await?;
-        let mut tables = Vec::new();
-        for Prepared { readable, .. } in &self.tables {
-            let id = self.table_id(&readable.table).await?;
-            tables.push((readable.table.clone(), id));
-        }
-        let keyspace = self.keyspace.clone();
-        Ok(Identity { cluster: shown(cluster), keyspace, tables })
-    }
-
-    async fn table_id(&self, table: &str) -> Result<String, ScanError> {
-        let text = "SELECT id FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?";
-        let read = self.session.query_unpaged(text, (&self.keyspace, table)).await;
-        let read = read.map_err(|error| of_execution("tables", 1, &error))?;
-        let rows = read.into_rows_result().map_err(|error| unreadable("tables", &error))?;
-        let row = rows.first_row::<DriverRow>().map_err(|error| unreadable("tables", &error))?;
-        Ok(shown(row.columns.into_iter().next().flatten()))
-    }
-
-    async fn node_time_us(&self) -> Result<i64, ScanError> {
-        let text = "SELECT toUnixTimestamp(now()) FROM system.local";
-        match self.one(text, "local").await? {
-            Some(CqlValue::BigInt(milliseconds)) => Ok(milliseconds.saturating_mul(1_000)),
-            other => Err(unreadable("local", &format!("now() is {other:?}"))),
-        }
-    }
-
-    /// Reads the rows of a table of modes, at QUORUM; none if there is no such table.
-    async fn rows_of_modes(&self, table: &str) -> Result<Vec<ModeRow>, ScanError> {
-        let state = self.session.get_cluster_state();
-        let there = state.get_keyspace(&self.keyspace);
-        if there.is_none_or(|keyspace| !keyspace.tables.contains_key(table)) {
-            return Ok(Vec::new());
-        }
-        let place = of_keyspace(&self.keyspace, table);
-        let mut read = Statement::new(format!(
-            "SELECT \"scope\", \"process\", \"mode\", \"stage\", \"recipe\", \"cluster\" FROM {place}"
-        ));
-        read.set_consistency(Consistency::Quorum);
-        let rows = self.session.query_unpaged(read, ()).await;
-        let rows = rows.map_err(|error| of_execution(table, 1, &error))?;
-        let rows = rows.into_rows_result().map_err(|error| unreadable(table, &error))?;
-        let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(table, &error))?;
-        let texts = |row: DriverRow| {
-            let mut columns = row.columns.into_iter();
-            let mut next = || columns.next().flatten().and_then(raw).map(|value| value.to_string());
-            [next(), next(), next(), next(), next(), next()]
-        };
-        let rows: Result<Vec<_>, _> = rows.map(|row| row.map(texts)).collect();
-        rows.map_err(|error| unreadable(table, &error))
-    }
-
     async fn check_partitioner(&self) -> Result<(), ScanError> {
-        let name = shown(self.one("SELECT partitioner FROM system.local", "local").await?);
+        let name = shown(self.one("local", "SELECT partitioner FROM system.local", ()).await?);
         let last = name.rsplit('.').next().unwrap_or_default();
         if last == PARTITIONER { Ok(()) } else { Err(ScanError::Partitioner { name }) }
     }
 
-    /// The first column of the result's first row.
-    async fn one(&self, text: &str, table: &str) -> Result<Option<CqlValue>, ScanError> {
-        let read = self.session.query_unpaged(text, ()).await;
+    /// The first column of the first row that this statement reads.
+    async fn one(
+        &self,
+        table: &str,
+        text: &str,
+        values: impl SerializeRow,
+    ) -> Result<Option<CqlValue>, ScanError> {
+        let read = self.session.query_unpaged(text, values).await;
         let read = read.map_err(|error| of_execution(table, 1, &error))?;
         let rows = read.into_rows_result().map_err(|error| unreadable(table, &error))?;
         let row = rows.first_row::<DriverRow>().map_err(|error| unreadable(table, &error))?;
@@ -197,13 +135,7 @@ impl Driver {
                     continue;
                 }
             };
-            let rows = result.into_rows_result();
-            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
-            let rows = rows.rows::<DriverRow>();
-            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
-            let rows: Result<Vec<_>, _> =
-                rows.map(|row| row.map(|row| cells(row, readable))).collect();
-            let rows = rows.map_err(|error| unreadable(&readable.table, &error))?;
+            let rows = rows_of(&readable.table, result, |row| cells(row, readable))?;
             return Ok(Page { rows, next: next_of(next) });
         }
     }
@@ -228,7 +160,21 @@ impl Tables for Driver {
         table: usize,
         key: &'a Raw,
     ) -> BoxFuture<'a, Result<Vec<Row>, ScanError>> {
-        Box::pin(self.rows_of(table, key))
+        Box::pin(async move {
+            let table = self.table(table)?;
+            let mut specs = table.key.get_variable_col_specs().iter();
+            let is = specs.next().map(|spec| spec.typ().clone());
+            let Some(key) = is.and_then(|is| bound(key, &is)) else { return Ok(Vec::new()) };
+            let (mut rows, mut from) = (Vec::new(), None);
+            loop {
+                let page = self.read(&table.readable, &table.key, vec![key.clone()], from).await?;
+                rows.extend(page.rows.into_iter().map(|(_, row)| row));
+                if page.next.is_none() {
+                    return Ok(rows);
+                }
+                from = page.next;
+            }
+        })
     }
 
     fn keyspace(&self) -> String {
@@ -236,16 +182,64 @@ impl Tables for Driver {
     }
 
     fn now_us(&self) -> BoxFuture<'_, Result<i64, ScanError>> {
-        Box::pin(self.node_time_us())
+        Box::pin(async {
+            let text = "SELECT toUnixTimestamp(now()) FROM system.local";
+            match self.one("local", text, ()).await? {
+                Some(CqlValue::BigInt(milliseconds)) => Ok(milliseconds.saturating_mul(1_000)),
+                other => Err(unreadable("local", &format!("now() is {other:?}"))),
+            }
+        })
     }
 
     fn identity(&self) -> BoxFuture<'_, Result<Identity, ScanError>> {
-        Box::pin(self.identify())
+        Box::pin(async {
+            let cluster = self.one("local", "SELECT cluster_name FROM system.local", ()).await?;
+            let text =
+                "SELECT id FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?";
+            let mut tables = Vec::new();
+            for Prepared { readable: Readable { table, .. }, .. } in &self.tables {
+                let id = self.one("tables", text, (&self.keyspace, table)).await?;
+                tables.push((table.clone(), shown(id)));
+            }
+            Ok(Identity { cluster: shown(cluster), keyspace: self.keyspace.clone(), tables })
+        })
     }
 
+    /// At QUORUM.
     fn modes<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Vec<ModeRow>, ScanError>> {
-        Box::pin(self.rows_of_modes(table))
+        Box::pin(async move {
+            let state = self.session.get_cluster_state();
+            let there = state.get_keyspace(&self.keyspace);
+            if there.is_none_or(|keyspace| !keyspace.tables.contains_key(table)) {
+                return Ok(Vec::new());
+            }
+            let place = of_keyspace(&self.keyspace, table);
+            let mut read = Statement::new(format!(
+                "SELECT \"scope\", \"process\", \"mode\", \"stage\", \"recipe\", \"cluster\" FROM {place}"
+            ));
+            read.set_consistency(Consistency::Quorum);
+            let rows = self.session.query_unpaged(read, ()).await;
+            let rows = rows.map_err(|error| of_execution(table, 1, &error))?;
+            rows_of(table, rows, |row| {
+                let mut columns = row.columns.into_iter();
+                let mut next =
+                    || columns.next().flatten().and_then(raw).map(|value| value.to_string());
+                [next(), next(), next(), next(), next(), next()]
+            })
+        })
     }
+}
+
+/// Reads the rows of an answer.
+fn rows_of<T>(
+    table: &str,
+    answer: QueryResult,
+    read: impl Fn(DriverRow) -> T,
+) -> Result<Vec<T>, ScanError> {
+    let rows = answer.into_rows_result().map_err(|error| unreadable(table, &error))?;
+    let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(table, &error))?;
+    let rows: Result<Vec<_>, _> = rows.map(|row| row.map(&read)).collect();
+    rows.map_err(|error| unreadable(table, &error))
 }
 
 /// Finds the tables and checks their columns.

@@ -5,33 +5,19 @@ use std::collections::{BTreeMap, VecDeque};
 use holdfast_runtime::{Clock, Instant};
 
 use super::ScanError;
-use super::tables::{Page, Range, Row, Tables};
+use super::tables::{Page, Range, Row};
 use crate::layout::Raw;
 
 /// Locks that are reported together; the last token may add a few.
 const LOCKS_AT_ONCE: usize = 500;
 
-/// The source of pages.
-pub(super) trait Pages {
-    /// Reads a page of a range of table 0 or 1.
-    async fn page(
-        &self,
-        table: usize,
-        range: Range,
-        from: Option<Vec<u8>>,
-    ) -> Result<Page, ScanError>;
+/// What reads a page of a range of table 0 or 1.
+pub(super) trait Pages:
+    AsyncFn(usize, Range, Option<Vec<u8>>) -> Result<Page, ScanError>
+{
 }
 
-impl Pages for dyn Tables {
-    async fn page(
-        &self,
-        table: usize,
-        range: Range,
-        from: Option<Vec<u8>>,
-    ) -> Result<Page, ScanError> {
-        Tables::page(self, table, range, from).await
-    }
-}
+impl<T: AsyncFn(usize, Range, Option<Vec<u8>>) -> Result<Page, ScanError>> Pages for T {}
 
 /// All rows of one lock.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +48,7 @@ impl Side {
     /// The token of the next row, if there is one.
     async fn token(
         &mut self,
-        pages: &(impl Pages + ?Sized),
+        pages: &impl Pages,
         clock: &dyn Clock,
         range: Range,
     ) -> Result<Option<i64>, ScanError> {
@@ -70,7 +56,7 @@ impl Side {
             let Next::Page(from) = std::mem::replace(&mut self.next, Next::Nothing) else {
                 return Ok(None);
             };
-            let page = pages.page(self.table, range, from).await?;
+            let page = pages(self.table, range, from).await?;
             self.read_at = Some(clock.now());
             self.rows = page.rows.into();
             self.next = page.next.map_or(Next::Nothing, |next| Next::Page(Some(next)));
@@ -81,7 +67,7 @@ impl Side {
     /// Takes all rows with this token, with their keys.
     async fn take(
         &mut self,
-        pages: &(impl Pages + ?Sized),
+        pages: &impl Pages,
         clock: &dyn Clock,
         range: Range,
         token: i64,
@@ -100,7 +86,7 @@ impl Side {
 
 /// Reads a range of both tables, or of the first, and reports the locks in portions.
 pub(super) async fn join(
-    pages: &(impl Pages + ?Sized),
+    pages: &impl Pages,
     clock: &dyn Clock,
     range: Range,
     [mut first, mut second]: [Side; 2],
@@ -141,13 +127,8 @@ mod tests {
     /// Tables as lists of tokens and keys, in pages of two rows.
     struct Tables([Vec<(i64, &'static str)>; 2]);
 
-    impl Pages for Tables {
-        async fn page(
-            &self,
-            table: usize,
-            _: Range,
-            from: Option<Vec<u8>>,
-        ) -> Result<Page, ScanError> {
+    impl Tables {
+        fn page(&self, table: usize, from: Option<Vec<u8>>) -> Page {
             let from = from.map_or(0, |from| usize::from(from[0]));
             let row = |(token, key): &(i64, &str)| {
                 let value = Raw::Text((*key).to_owned());
@@ -156,7 +137,7 @@ mod tests {
             let rows = self.0[table].iter().skip(from).take(2).map(row).collect();
             let next = from + 2;
             let next = (next < self.0[table].len()).then(|| vec![u8::try_from(next).unwrap()]);
-            Ok(Page { rows, next })
+            Page { rows, next }
         }
     }
 
@@ -171,7 +152,8 @@ mod tests {
         };
         let sides = [Side::new(0), Side::new(1)];
         let range = Range::split(1)[0];
-        join(&tables, &*clock, range, sides, with_second, tell).await.unwrap();
+        let pages = async |table, _, from| Ok(tables.page(table, from));
+        join(&pages, &*clock, range, sides, with_second, tell).await.unwrap();
         told.into_inner().unwrap()
     }
 

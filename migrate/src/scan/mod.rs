@@ -25,6 +25,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_runtime::{Instant, Runtime};
 pub use scylla::client::session::Session;
@@ -39,6 +40,10 @@ use join::{Side, join};
 pub use scopes::SeenScope;
 pub use tables::Range;
 use tables::Tables;
+
+/// Messages of a scan that wait for their receiver: with what is being read and used, all that is in memory
+/// at once.
+pub const MESSAGES_WAITING: usize = 4;
 
 /// Reads the tables of a recipe, which exist and have its columns.
 pub struct Scan {
@@ -159,6 +164,30 @@ impl Scan {
         stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
     }
 
+    /// Makes one pass like [`run`](Self::run), and hands over each lock that it reads. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run), or the first error of `take`, which ends the pass.
+    pub async fn each<E: From<ScanError>>(
+        &self,
+        (ranges, at_once): (&[Range], usize),
+        mut take: impl AsyncFnMut(LockRows) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (send, mut news) = mpsc::channel(MESSAGES_WAITING);
+        let reading = async { Ok(self.run(ranges, at_once, send).await?) };
+        let taking = async {
+            while let Some(news) = news.recv().await {
+                let ScanMessage::Locks { locks, .. } = news else { continue };
+                for rows in locks {
+                    take(rows).await?;
+                }
+            }
+            Ok(())
+        };
+        try_join(reading, taking).await.map(|((), ())| ())
+    }
+
     /// Reads all rows of one lock now; `None` if it has none.
     ///
     /// # Errors
@@ -202,7 +231,8 @@ impl Scan {
             let _ = news.send(ScanMessage::Locks { range: range.index, locks, read_at }).await;
             Ok(())
         };
-        join(&*self.tables, clock, range, sides, self.has_second(), tell).await?;
+        let pages = async |table, range, from| self.tables.page(table, range, from).await;
+        join(&pages, clock, range, sides, self.has_second(), tell).await?;
         let _ = news.send(ScanMessage::Done { range: range.index, news: told.into_inner() }).await;
         Ok(())
     }

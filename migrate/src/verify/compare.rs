@@ -18,15 +18,21 @@ pub struct NativeLock {
     pub holders: Vec<Party>,
     /// Its waiters, in order: the first [`LINE_COMPARED`].
     pub line: Vec<Party>,
+    /// There are more waiters.
+    pub has_more: bool,
     /// Its value.
     pub value: Option<Vec<u8>>,
 }
 
 /// A native holder or waiter.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Party {
+    /// Its session.
+    pub session: u64,
     /// Its session's label; of an imported one the owner's id.
     pub label: String,
+    /// The fencing token of its grant; 0 of a waiter.
+    pub token: u64,
     /// It was imported and not claimed.
     pub is_imported: bool,
 }
@@ -192,6 +198,7 @@ mod tests {
         let party = |name: &&str| Party {
             label: name.trim_end_matches('*').to_owned(),
             is_imported: !name.ends_with('*'),
+            ..Party::default()
         };
         let mut parties = parties.iter().map(party);
         NativeLock {
@@ -199,6 +206,7 @@ mod tests {
             holders: parties.next().into_iter().collect(),
             line: parties.collect(),
             value: value.map(<[u8]>::to_vec),
+            ..NativeLock::default()
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use crate::import::Fault;
 use crate::layout::{LockRows, Raw};
 use crate::plan::{LockPlan, Rules, plan};
-use crate::scan::{Range, Scan, ScanError, ScanMessage};
+use crate::scan::{MESSAGES_WAITING, Range, Scan, ScanError, ScanMessage};
 pub use compare::{Difference, LINE_COMPARED, NativeLock, Party, compare};
 
 /// The pause before the second read: an import ends up to a second after its row.
@@ -29,8 +29,6 @@ const PAUSE: Duration = Duration::from_secs(3);
 const LOOKED_AT_AGAIN: usize = 1_000;
 /// Locks whose native state is read at once.
 const ASKED_AT_ONCE: usize = 32;
-/// Messages of the scan that wait for this task.
-const MESSAGES_WAITING: usize = 4;
 
 /// The native store, as a comparison reads it.
 pub trait NativeStore {

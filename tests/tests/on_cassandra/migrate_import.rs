@@ -114,14 +114,18 @@ impl NativeStore for Store {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let state = self.state.lock().unwrap();
         let Some(line) = state.lines.get(name) else { return Ok(None) };
-        let mut parties = line
-            .iter()
-            .map(|label| Party { label: label.clone(), is_imported: !label.ends_with('*') });
+        let party = |label: &String| Party {
+            label: label.clone(),
+            is_imported: !label.ends_with('*'),
+            ..Party::default()
+        };
+        let mut parties = line.iter().map(party);
         Ok(Some(NativeLock {
             name: name.to_owned(),
             holders: parties.next().into_iter().collect(),
             line: parties.collect(),
             value: state.values.get(name).cloned(),
+            ..NativeLock::default()
         }))
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{line, place, printable, runtime};
-use holdfast_migrate::cutover::{Cutover, MoveError, MoveReport, Obstacle, Obstacles, OldClients};
+use holdfast_migrate::cutover::{
+    Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients,
+};
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::rollback::{Rollback, Rows};
@@ -42,6 +44,12 @@ impl OpenScope {
         let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, &args.name, table));
         Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
     }
+
+    fn moving<'a>(&'a self, args: &'a ScopeArgs) -> MovingScope<'a, Native> {
+        let Self { modes, scan, native, .. } = self;
+        let (wait, runtime) = (args.wait, Runtime::system());
+        MovingScope { name: &args.name, modes, scan, native, wait, runtime }
+    }
 }
 
 fn serial(args: &ScopeArgs) -> SerialScope {
@@ -55,10 +63,7 @@ pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
     let view = runtime::block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
         let cutover = Cutover {
-            modes: &opened.modes,
-            scope: &args.scope.name,
-            scan: &opened.scan,
-            native: &opened.native,
+            scope: opened.moving(&args.scope),
             options: options(args),
             old_clients: if args.writers_stopped {
                 OldClients::Stopped
@@ -66,8 +71,6 @@ pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
                 OldClients::MayWrite
             },
             leave_out: args.leave_out,
-            wait: args.scope.wait,
-            runtime: Runtime::system(),
         };
         let moved = cutover.run(target(args.to), &mut |told| printed.take(&told)).await;
         moved.map_err(failure)
@@ -148,24 +151,14 @@ pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
     let mut printed = MovePrinter::new(cli.json, ranges.0);
     let view = runtime::block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
-        let runtime = Runtime::system();
         let (keyspace, serial) = (&cli.reach.keyspace, serial(&args.scope));
         let database =
             holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, serial);
         let database =
             database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
-        let rows = Rows::new(database, args.scope.source.layout(), runtime.clone());
-        let rollback = Rollback {
-            modes: &opened.modes,
-            scope: &args.scope.name,
-            scan: &opened.scan,
-            rows: &rows,
-            native: &opened.native,
-            ranges,
-            live_for: args.live_for,
-            wait: args.scope.wait,
-            runtime,
-        };
+        let rows = Rows::new(database, args.scope.source.layout(), Runtime::system());
+        let scope = opened.moving(&args.scope);
+        let rollback = Rollback { scope, rows: &rows, ranges, live_for: args.live_for };
         let target = match args.to {
             Back::Native => Stage::Native,
             Back::Both => Stage::Both,

@@ -8,7 +8,7 @@ use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{CONNECT_LIMIT, line, place, printable, runtime};
 use holdfast_migrate::plan::{LockPlan, Rules, plan};
 use holdfast_migrate::report::{Tally, json_finding, json_row};
-use holdfast_migrate::scan::{Range, Scan, ScanError, ScanMessage, Session};
+use holdfast_migrate::scan::{MESSAGES_WAITING, Range, Scan, ScanError, ScanMessage, Session};
 use holdfast_recipes::open;
 use holdfast_runtime::Runtime;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,9 +16,6 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::args::{Cli, PlanArgs, Source};
-
-/// Messages of the scan that wait to be planned: a few pages.
-const MESSAGES_WAITING: usize = 4;
 
 pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
     let tally = runtime::block_on(async {
