@@ -1,11 +1,11 @@
 //! The native store, over its own client, for imports and comparisons.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use holdfast::{
     Admin, Builder, Error, Holder, ImportGroup, ImportOutcome, LockInfo, Reader, Waiter,
 };
+use holdfast_cli::hex;
 
 use crate::import::{Fault, Importer};
 use crate::rollback::HeldStore;
@@ -37,12 +37,7 @@ impl Native {
 impl Importer for &Native {
     async fn cluster(&self) -> Result<String, Fault> {
         let status = self.reader.status().await.map_err(|error| fault(&error))?;
-        let mut id = String::new();
-        for byte in &status.cluster {
-            // Writing to a string cannot fail.
-            let _ = write!(id, "{byte:02x}");
-        }
-        Ok(id)
+        Ok(hex(&status.cluster))
     }
 
     async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {

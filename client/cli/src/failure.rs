@@ -1,5 +1,7 @@
 //! Errors that end the command line: one line, and an exit code.
 
+use std::time::Duration;
+
 use holdfast::Error;
 
 /// The lock was lost, and the command stopped.
@@ -32,6 +34,18 @@ impl Failure {
         Self { code, message: message.into() }
     }
 
+    /// Nobody answered: `who` at these addresses; `advice` says what to do.
+    pub fn unanswered(
+        who: &str,
+        endpoints: &[String],
+        waited: Duration,
+        last: &str,
+        advice: &str,
+    ) -> Self {
+        let (at, waited, last) = (endpoints.join(", "), waited.as_secs_f64(), last.escape_debug());
+        Self::new(NOT_REACHED, format!("{who} at {at} within {waited:.1} s ({last}){advice}"))
+    }
+
     /// An error on this machine during `what`.
     pub fn own(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(OWN_ERROR, format!("{what}: {error}"))
@@ -50,31 +64,24 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let message = match &error {
-            Error::Unreachable { endpoints, waited, last } => format!(
-                "no server answered at {} within {:.1} s ({}); is holdfastd running? start it \
-                 with ./target/release/holdfastd, or name the servers with --endpoints",
-                endpoints.join(", "),
-                waited.as_secs_f64(),
-                last.escape_debug(),
-            ),
-            other => other.to_string(),
-        };
-        let code = match error {
+        let code = match &error {
+            Error::Unreachable { endpoints, waited, last } => {
+                let advice = "; is holdfastd running? start it with ./target/release/holdfastd, or \
+                              name the servers with --endpoints";
+                return Self::unanswered("no server answered", endpoints, *waited, last, advice);
+            }
             Error::NotGranted { .. } => NOT_GRANTED,
             Error::Refused { .. } => REFUSED,
-            Error::Unreachable { .. } | Error::OutcomeUnknown { .. } => NOT_REACHED,
+            Error::OutcomeUnknown { .. } => NOT_REACHED,
             Error::SessionLost { .. } | Error::Lost { .. } => LOST,
             _ => OWN_ERROR,
         };
-        Self::new(code, message)
+        Self::new(code, error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

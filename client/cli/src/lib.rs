@@ -6,10 +6,74 @@ pub mod failure;
 pub mod names;
 #[cfg(feature = "cassandra")]
 pub mod place;
-pub mod runtime;
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
 use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use failure::{Failure, OWN_ERROR};
+
+/// Reads the command line of the program `name`, and runs it.
+pub fn main_of<C: Parser>(
+    name: &str,
+    wants_json: impl FnOnce(&C) -> bool,
+    run: impl FnOnce(C) -> Result<u8, Failure>,
+) -> ExitCode {
+    let cli = match C::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version are requests, everything else is the caller's mistake. If even this
+            // cannot be printed, there is no other output.
+            let _ = usage.print();
+            return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
+        }
+    };
+    let json = wants_json(&cli);
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print(name, json);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Runs `work` to its end on this thread.
+///
+/// # Errors
+///
+/// If the system provides no runtime (no descriptors, for one); then nothing has run.
+pub fn block_on<F: Future>(work: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::own("starting the runtime", error))?;
+    Ok(runtime.block_on(work))
+}
+
+/// A progress bar on standard error, if that is a terminal; `length` is how many steps it has, if
+/// that is known.
+pub fn progress_bar(length: Option<usize>, template: &str) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal();
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let length = length.and_then(|length| u64::try_from(length).ok());
+    let bar = ProgressBar::with_draw_target(length, target);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Bytes in hexadecimal digits, as the id of a cluster is shown.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// A line with foreign text in it, escaped as [`escaped`] does, except for its quotes.
 pub fn printable(line: &str) -> String {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::failure::{Failure, NOT_REACHED};
+use crate::failure::Failure;
 use holdfast::Error;
 use holdfast_recipes::Credentials;
 
@@ -33,13 +33,7 @@ impl Reach {
 /// reached.
 pub fn failure(error: Error) -> Failure {
     if let Error::Unreachable { endpoints, waited, last } = &error {
-        let message = format!(
-            "no answer from Cassandra at {} within {:.1} s ({})",
-            endpoints.join(", "),
-            waited.as_secs_f64(),
-            last.escape_debug(),
-        );
-        return Failure::new(NOT_REACHED, message);
+        return Failure::unanswered("no answer from Cassandra", endpoints, *waited, last, "");
     }
     error.into()
 }

@@ -11,7 +11,7 @@ use holdfast::{NodeStatus, Reader};
 use serde_json::json;
 
 use crate::failure::Failure;
-use crate::{runtime, spawn};
+use crate::signals;
 
 /// The time limit of one request to one server.
 const QUESTION_LIMIT: Duration = Duration::from_millis(300);
@@ -62,7 +62,7 @@ impl Cluster {
         let mut command = Command::new(&self.binary);
         command.arg("--config").arg(&node.config).process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        spawn::as_child(&mut command);
+        signals::as_child(&mut command);
         node.process = Some(command.spawn().map_err(failed)?);
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Cluster {
         let node = self.nodes.get(index)?;
         node.process.as_ref()?;
         let reader = reader(&node.endpoint)?;
-        runtime::block_on(reader.status()).ok()?.ok()
+        holdfast_cli::block_on(reader.status()).ok()?.ok()
     }
 
     /// Kills a server with SIGKILL, by its process id.

@@ -1,45 +1,51 @@
-//! `holdfast cluster`.
+//! `holdfast cluster` and `holdfast scope`.
 
 use std::time::Duration;
 
-use comfy_table::{Table, presets};
-use holdfast::{ClusterMember, ClusterStatus};
+use holdfast::{ClusterMember, ClusterStatus, ScopeStatus, Scopes};
+use holdfast_cli::{block_on, hex};
 use serde_json::{Value, json};
 
-use crate::args::{ClusterCommand, Global};
+use crate::args::{ClusterCommand, Global, ScopeCommand};
 use crate::failure::Failure;
-use crate::{runtime, show};
+use crate::show;
 
-pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<u8, Failure> {
-    let admin = global.builder().admin(limit(command))?;
-    let done = runtime::block_on(async {
+/// `holdfast cluster`.
+pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, Failure> {
+    let (ClusterCommand::Status(limit)
+    | ClusterCommand::Add { limit, .. }
+    | ClusterCommand::Promote { limit, .. }
+    | ClusterCommand::Remove { limit, .. }
+    | ClusterCommand::TransferLeader { limit, .. }) = command;
+    let admin = global.builder().admin(limit.timeout)?;
+    let done = block_on(async {
         match command {
             ClusterCommand::Status(_) => {
                 let status = admin.cluster().await?;
                 Ok(if global.json { status_json(&status) } else { status_text(&status) })
             }
-            ClusterCommand::Add(args) => {
-                admin.add_learner(args.node, &args.advertise, &args.peer_advertise).await?;
+            ClusterCommand::Add { node, advertise, peer_advertise, .. } => {
+                admin.add_learner(*node, advertise, peer_advertise).await?;
                 Ok(told(
                     global,
                     "learner",
-                    args.node,
+                    *node,
                     "node {} is a member and learns; when it has \
                     caught up, give it a vote: holdfast cluster promote {}",
                 ))
             }
-            ClusterCommand::Promote(args) => {
-                admin.promote(args.node).await?;
-                Ok(told(global, "voter", args.node, "node {} is a voter"))
+            ClusterCommand::Promote { node, .. } => {
+                admin.promote(*node).await?;
+                Ok(told(global, "voter", *node, "node {} is a voter"))
             }
-            ClusterCommand::Remove(args) => {
-                admin.remove_member(args.node).await?;
-                Ok(told(global, "removed", args.node, "node {} is no member any more"))
+            ClusterCommand::Remove { node, .. } => {
+                admin.remove_member(*node).await?;
+                Ok(told(global, "removed", *node, "node {} is no member any more"))
             }
-            ClusterCommand::TransferLeader(args) => {
-                admin.transfer_leader(args.to).await?;
-                let leader = match args.to {
-                    Some(leader) => leader,
+            ClusterCommand::TransferLeader { to, .. } => {
+                admin.transfer_leader(*to).await?;
+                let leader = match to {
+                    Some(leader) => *leader,
                     None => admin.cluster().await?.leader,
                 };
                 Ok(told(global, "leader", leader, "node {} leads"))
@@ -48,15 +54,6 @@ pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<u8, Failu
     })?;
     show::line(done.map_err(|error: holdfast::Error| failure(error))?);
     Ok(0)
-}
-
-fn limit(command: &ClusterCommand) -> Duration {
-    match command {
-        ClusterCommand::Status(limit) => limit.timeout,
-        ClusterCommand::Add(args) => args.limit.timeout,
-        ClusterCommand::Promote(args) | ClusterCommand::Remove(args) => args.limit.timeout,
-        ClusterCommand::TransferLeader(args) => args.limit.timeout,
-    }
 }
 
 /// The new state; `text` with the node in place of `{}`.
@@ -82,7 +79,7 @@ fn status_json(status: &ClusterStatus) -> String {
         "cluster": hex(&status.cluster),
         "leader": status.leader,
         "term": status.term,
-        "quorum_ms": status.quorum.map(millis),
+        "quorum_ms": status.quorum.map(show::millis),
         "changing": status.changing,
         "highest_node_id": status.highest_node_id,
         "members": status.members.iter().map(member_json).collect::<Vec<_>>(),
@@ -100,7 +97,7 @@ fn member_json(member: &ClusterMember) -> Value {
         "applied": member.applied,
         "snapshot": member.snapshot,
         "lag": member.lag,
-        "silent_ms": member.silent.map(millis),
+        "silent_ms": member.silent.map(show::millis),
         "answers": member.answers,
         "version": member.version,
     })
@@ -113,15 +110,11 @@ fn status_text(status: &ClusterStatus) -> String {
         None => "no quorum has answered yet".to_owned(),
     };
     let changing = if status.changing { "; a change of the members is under way" } else { "" };
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
+    let header = [
         "NODE", "ROLE", "CLIENTS", "MEMBERS", "LOG", "APPLIED", "SNAPSHOT", "BEHIND", "ANSWERS",
         "VERSION",
-    ]);
-    for member in &status.members {
-        table.add_row(row(member));
-    }
+    ];
+    let table = show::table(&header, status.members.iter().map(row));
     format!(
         "cluster {}, term {}: node {} leads, {quorum}{changing}\n{}\na new member's node id is {} \
          or above",
@@ -162,17 +155,96 @@ fn role(member: &ClusterMember) -> &'static str {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// `holdfast scope`.
+pub(crate) fn scope(global: &Global, command: &ScopeCommand) -> Result<u8, Failure> {
+    let (ScopeCommand::Set { limit, .. }
+    | ScopeCommand::Remove { limit, .. }
+    | ScopeCommand::List(limit)) = command;
+    let admin = global.builder().admin(limit.timeout)?;
+    let done = block_on(async {
+        match command {
+            ScopeCommand::Set { prefix, .. } => {
+                let epoch = admin.set_scope(prefix).await?;
+                Ok(if global.json {
+                    json!({ "scope": prefix, "is": "set", "epoch": epoch }).to_string()
+                } else {
+                    let prefix = show::escaped(prefix);
+                    format!("{prefix} is a scope with fallback, in epoch {epoch}")
+                })
+            }
+            ScopeCommand::Remove { prefix, .. } => {
+                admin.remove_scope(prefix).await?;
+                Ok(if global.json {
+                    json!({ "scope": prefix, "is": "removed" }).to_string()
+                } else {
+                    format!("{} is no scope any more", show::escaped(prefix))
+                })
+            }
+            ScopeCommand::List(_) => {
+                let scopes = admin.scopes().await?;
+                Ok(if global.json { scopes_json(&scopes) } else { scopes_text(&scopes) })
+            }
+        }
+    })?;
+    show::line(done.map_err(|error: holdfast::Error| Failure::from(error))?);
+    Ok(0)
 }
 
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+fn scopes_json(scopes: &Scopes) -> String {
+    let scope = |scope: &ScopeStatus| -> Value {
+        json!({
+            "scope": scope.prefix,
+            "epoch": scope.epoch,
+            "suspended": scope.suspended,
+            "mode": scope.row.as_ref().map(|(mode, _)| mode),
+            "row_epoch": scope.row.as_ref().map(|(_, epoch)| epoch),
+            "take_over_ms": scope.take_over.map(show::millis),
+            "hold_ms": scope.hold.map(show::millis),
+            "authority_ms": scope.authority.map(show::millis),
+            "beat_age_ms": scope.beat_age.map(show::millis),
+            "switches": scope.switches,
+            "refused_switches": scope.refused_switches,
+            "trouble": scope.trouble,
+        })
+    };
+    let all: Vec<Value> = scopes.scopes.iter().map(scope).collect();
+    json!({ "scopes": all, "has_fallback": scopes.has_fallback }).to_string()
+}
+
+fn scopes_text(scopes: &Scopes) -> String {
+    if scopes.scopes.is_empty() {
+        let can = if scopes.has_fallback {
+            "set one with holdfast scope set PREFIX --fallback"
+        } else {
+            "the leader does not know where a fallback would be (setting [fallback])"
+        };
+        return format!("there is no scope with fallback; {can}");
+    }
+    let header = ["SCOPE", "EPOCH", "GRANTS", "ROW", "W", "V", "AUTHORITY", "BEAT", "SWITCHES"];
+    let table = show::table(&header, scopes.scopes.iter().map(scope_row));
+    let troubles = scopes.scopes.iter().filter_map(|scope| {
+        let trouble = scope.trouble.as_ref()?;
+        Some(format!("\n{}: {trouble}", show::escaped(&scope.prefix)))
+    });
+    format!("{}{}", table.trim_fmt(), troubles.collect::<String>())
+}
+
+fn scope_row(scope: &ScopeStatus) -> [String; 9] {
+    let length = |length: Option<Duration>| length.map_or_else(|| "-".to_owned(), show::length);
+    [
+        show::escaped(&scope.prefix),
+        scope.epoch.to_string(),
+        if scope.suspended { "suspended" } else { "yes" }.to_owned(),
+        scope.row.as_ref().map_or_else(
+            || "unknown".to_owned(),
+            |(mode, epoch)| format!("{} in {epoch}", show::escaped(mode)),
+        ),
+        length(scope.take_over),
+        length(scope.hold),
+        length(scope.authority),
+        length(scope.beat_age),
+        scope.switches.to_string(),
+    ]
 }
 
 #[cfg(test)]

@@ -1,42 +1,107 @@
-//! `holdfast inspect`.
+//! `holdfast list`, `inspect`, `session` and `check-token`: what the store says, once.
 
-use holdfast::{Holder, LockInfo, Mode, Waiter};
+use holdfast::{Holder, LockInfo, Mode, Reader, RequestState, SessionInfo, SessionRequest, Waiter};
+use holdfast_cli::block_on;
 use serde_json::{Value, json};
 
-use crate::args::{Global, InspectArgs};
-use crate::failure::Failure;
-use crate::{runtime, show};
+use crate::args::Global;
+use crate::failure::{Failure, REFUSED};
+use crate::show;
 
-pub(crate) fn run(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
+/// Locks in one page.
+const PAGE_SIZE: u32 = 1_000;
+/// The token is not that of a current grant of the lock.
+const NOT_CURRENT: u8 = 1;
+
+/// `holdfast list`.
+pub(crate) fn list(global: &Global, prefix: &str) -> Result<u8, Failure> {
     let reader = global.builder().reader()?;
-    let lock = runtime::block_on(reader.inspect(&args.name))??;
+    block_on(async {
+        if global.json {
+            print_json(&reader, prefix).await
+        } else {
+            print_table(&reader, prefix).await
+        }
+    })??;
+    Ok(0)
+}
+
+/// Prints one line for each lock, page by page, so that a program can read them as they come.
+async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let page = reader.page(prefix, PAGE_SIZE, after.as_deref()).await?;
+        for lock in &page.locks {
+            show::line(json!({
+                "name": lock.name,
+                "held_by": lock.held_by,
+                "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
+                "waiting": lock.waiting,
+                "has_value": lock.has_value,
+            }));
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
+    let locks = reader.list(prefix).await?;
+    if locks.is_empty() {
+        let about = if prefix.is_empty() {
+            String::new()
+        } else {
+            format!(" below {}", show::escaped(prefix))
+        };
+        show::line(format!("no lock{about} is held, waited for or has a value"));
+        return Ok(());
+    }
+    let header = ["LOCK", "HELD BY", "MODE", "FOR", "TOKEN", "WAITING", "VALUE"];
+    show::line(show::table(&header, locks.iter().map(row)).trim_fmt());
+    Ok(())
+}
+
+fn row(lock: &LockInfo) -> [String; 7] {
+    let holder = lock.holders.first();
+    let of_holder = |show: &dyn Fn(&Holder) -> String| holder.map(show).unwrap_or_default();
+    let others = match lock.held_by {
+        0 | 1 => String::new(),
+        number => format!(" and {} more", number - 1),
+    };
+    [
+        show::escaped(&lock.name),
+        of_holder(&|holder| format!("{}{others}", show::label(&holder.label, holder.is_imported))),
+        of_holder(&|holder| holder.mode.to_string()),
+        of_holder(&|holder| show::length(holder.held)),
+        of_holder(&|holder| holder.token.to_string()),
+        lock.waiting.to_string(),
+        if lock.has_value { "yes".into() } else { String::new() },
+    ]
+}
+
+/// `holdfast inspect`.
+pub(crate) fn lock(global: &Global, name: &str) -> Result<u8, Failure> {
+    let reader = global.builder().reader()?;
+    let lock = block_on(reader.inspect(name))??;
     let mut lock = lock.unwrap_or_default();
-    lock.name.clone_from(&args.name);
+    name.clone_into(&mut lock.name);
     if global.json {
-        show::line(as_json(&lock));
+        show::line(lock_json(&lock));
     } else {
-        print(&lock);
+        print_lock(&lock);
     }
     Ok(0)
 }
 
-fn as_json(lock: &LockInfo) -> Value {
-    let queue = lock.queue.iter().map(|waiter| {
-        json!({
-            "session": waiter.session.to_string(),
-            "label": waiter.label,
-            "waiting_ms": u64::try_from(waiter.waiting.as_millis()).unwrap_or(u64::MAX),
-            "mode": waiter.mode.to_string(),
-            "names": waiter.names,
-            "imported": waiter.is_imported,
-        })
-    });
+fn lock_json(lock: &LockInfo) -> Value {
     json!({
         "name": lock.name,
         "held_by": lock.held_by,
         "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
         "waiting": lock.waiting,
-        "queue": queue.collect::<Vec<_>>(),
+        "queue": lock.queue.iter().map(show::waiter).collect::<Vec<_>>(),
         "value": lock.value.as_ref().map(show::value),
         "scope": lock.scope.as_ref().map(|scope| {
             json!({
@@ -48,7 +113,7 @@ fn as_json(lock: &LockInfo) -> Value {
     })
 }
 
-fn print(lock: &LockInfo) {
+fn print_lock(lock: &LockInfo) {
     let name = show::escaped(&lock.name);
     let suspended = lock.scope.as_ref().is_some_and(|scope| scope.suspended);
     if lock.holders.is_empty() && suspended && lock.waiting > 0 {
@@ -105,4 +170,85 @@ fn waits(waiter: &Waiter) -> String {
         names => format!(", and {} other locks", names - 1),
     };
     format!("{label}, waiting for {length}{share}{others}")
+}
+
+/// `holdfast session`.
+pub(crate) fn session(global: &Global, id: u64) -> Result<u8, Failure> {
+    let admin = global.builder().admin(Global::connect_limit(None))?;
+    let session = block_on(admin.session(id))??;
+    let Some(session) = session else {
+        let message = format!("there is no session {id}: it was never opened, or has ended");
+        return Err(Failure::new(REFUSED, message));
+    };
+    if global.json {
+        show::line(session_json(&session));
+    } else {
+        print_session(&session);
+    }
+    Ok(0)
+}
+
+fn session_json(session: &SessionInfo) -> Value {
+    let of = |request: &SessionRequest| {
+        let (held, place) = match request.state {
+            RequestState::Held { token } => (Some(token.to_string()), None),
+            RequestState::Waits { place } => (None, Some(place)),
+        };
+        json!({ "names": request.names, "names_in_all": request.name_count, "token": held,
+                "place": place, "since_ms": show::millis(request.since) })
+    };
+    json!({
+        "session": session.session.to_string(),
+        "label": session.label,
+        "ttl_ms": show::millis(session.ttl),
+        "age_ms": show::millis(session.age),
+        "imported": session.is_imported,
+        "requests": session.requests.iter().map(of).collect::<Vec<_>>(),
+        "requests_in_all": session.request_count,
+    })
+}
+
+fn print_session(session: &SessionInfo) {
+    let SessionInfo { session: id, requests, request_count, .. } = session;
+    let (ttl, age) = (show::length(session.ttl), show::length(session.age));
+    let label = show::escaped(&session.label);
+    show::line(if session.is_imported {
+        format!("session {id} was imported for {label} {age} ago, and ends {ttl} after that")
+    } else {
+        format!("session {id} of {label}, opened {age} ago, lease {ttl}")
+    });
+    for request in requests {
+        let names: Vec<String> = request.names.iter().map(|name| show::escaped(name)).collect();
+        let (names, since) = (names.join(", "), show::length(request.since));
+        show::line(match request.state {
+            RequestState::Held { token } => {
+                format!("  holds {names} for {since} under token {token}")
+            }
+            RequestState::Waits { place } => {
+                format!("  waits for {names} for {since}, {}", show::place(place))
+            }
+        });
+    }
+    if *request_count == 0 {
+        show::line("  holds nothing and waits for nothing");
+    }
+    more(*request_count, requests.len());
+}
+
+/// `holdfast check-token`.
+pub(crate) fn check_token(global: &Global, name: &str, token: u64) -> Result<u8, Failure> {
+    let reader = global.builder().reader()?;
+    let current = block_on(reader.check_token(name, token))??;
+    if global.json {
+        show::line(json!({
+            "name": name,
+            "token": token.to_string(),
+            "current": current,
+        }));
+    } else {
+        let name = show::escaped(name);
+        let is = if current { "is" } else { "is not" };
+        show::line(format!("{name} {is} held under token {token}"));
+    }
+    Ok(if current { 0 } else { NOT_CURRENT })
 }

@@ -4,67 +4,44 @@ mod args;
 mod bench;
 #[cfg(feature = "cassandra")]
 mod cassandra;
-mod check_token;
 mod cluster;
 mod cluster_admin;
 mod demo;
-mod fairness;
 mod inspect;
-mod list;
 mod lock;
-mod scope;
-mod session;
 mod show;
 mod signals;
-mod spawn;
 mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Cli, Command};
-use failure::{Failure, OWN_ERROR};
-use holdfast_cli::{failure, runtime};
+use args::{Cli, Command, LockArgs};
+use failure::Failure;
+use holdfast_cli::failure;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(usage) => {
-            // Help and version are requests, everything else is the caller's mistake. If even this
-            // cannot be printed, there is no other output.
-            let _ = usage.print();
-            return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
-        }
-    };
-    let json = cli.global.json;
-    match run(cli) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            failure.print("holdfast", json);
-            ExitCode::from(failure.code)
-        }
-    }
+    holdfast_cli::main_of("holdfast", |cli: &Cli| cli.global.json, run)
 }
 
 fn run(cli: Cli) -> Result<u8, Failure> {
     match cli.command {
-        Command::Lock(args) => lock::run(&cli.global, args.wait, args.claim, &args.job),
-        Command::Try(args) => {
-            lock::run(&cli.global, Some(std::time::Duration::ZERO), None, &args.job)
+        Command::Lock(args) => lock::run(&cli.global, args),
+        Command::Try(job) => {
+            let wait = Some(std::time::Duration::ZERO);
+            lock::run(&cli.global, LockArgs { wait, claim: None, job })
         }
-        Command::List(args) => list::run(&cli.global, &args),
-        Command::Inspect(args) => inspect::run(&cli.global, &args),
-        Command::Session(args) => session::run(&cli.global, &args),
-        Command::CheckToken(args) => check_token::run(&cli.global, &args),
-        Command::Watch(args) => watch::run(&cli.global, &args),
-        Command::Cluster(command) => cluster_admin::run(&cli.global, &command),
-        Command::Scope(command) => scope::run(&cli.global, &command),
+        Command::List { prefix } => inspect::list(&cli.global, &prefix),
+        Command::Inspect { name } => inspect::lock(&cli.global, &name),
+        Command::Session { id } => inspect::session(&cli.global, id),
+        Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
+        Command::Watch { prefix } => watch::run(&cli.global, &prefix),
+        Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),
+        Command::Scope(command) => cluster_admin::scope(&cli.global, &command),
         #[cfg(feature = "cassandra")]
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
-        Command::Demo(args) => demo::run(&cli.global, &args),
+        Command::Demo { no_locks } => demo::run(&cli.global, no_locks),
         Command::Bench(args) => bench::run(&cli.global, &args),
-        Command::BenchHolder(args) => bench::hold(&cli.global, &args),
+        Command::BenchHolder { name } => bench::hold(&cli.global, &name),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }

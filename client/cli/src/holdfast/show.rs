@@ -1,9 +1,10 @@
-//! Names, times and places for people.
+//! Names, times, places and tables for people; what is shown of a lock for programs.
 
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use holdfast::Holder;
+use comfy_table::{Row, Table, presets};
+use holdfast::{Holder, Waiter};
 pub(crate) use holdfast_cli::{escaped, line};
 use serde_json::{Value, json};
 
@@ -11,6 +12,22 @@ use serde_json::{Value, json};
 pub(crate) fn label(label: &str, is_imported: bool) -> String {
     let imported = if is_imported { " (imported)" } else { "" };
     format!("{}{imported}", escaped(label))
+}
+
+/// A table without lines; without a header if that is empty.
+pub(crate) fn table<R: Into<Row>>(header: &[&str], rows: impl IntoIterator<Item = R>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if !header.is_empty() {
+        table.set_header(header);
+    }
+    table.add_rows(rows);
+    table
+}
+
+/// For programs.
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whole seconds, or minutes and seconds, and so on.
@@ -42,10 +59,30 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "session": holder.session.to_string(),
         "label": holder.label,
         "token": holder.token.to_string(),
-        "held_ms": u64::try_from(holder.held.as_millis()).unwrap_or(u64::MAX),
+        "held_ms": millis(holder.held),
         "mode": holder.mode.to_string(),
         "imported": holder.is_imported,
     })
+}
+
+/// For programs.
+pub(crate) fn waiter(waiter: &Waiter) -> Value {
+    json!({
+        "session": waiter.session.to_string(),
+        "label": waiter.label,
+        "waiting_ms": millis(waiter.waiting),
+        "mode": waiter.mode.to_string(),
+        "names": waiter.names,
+        "imported": waiter.is_imported,
+    })
+}
+
+/// What `thing` is when it changes: the time it has lasted begins, or is over.
+pub(crate) fn untimed(mut thing: Value) -> Value {
+    if let Some(fields) = thing.as_object_mut() {
+        fields.retain(|key, _| !key.ends_with("_ms"));
+    }
+    thing
 }
 
 /// For programs: text as it is, anything else in base64.

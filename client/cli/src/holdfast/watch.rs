@@ -2,26 +2,23 @@
 
 use std::io::{self, Write as _};
 
-use holdfast::{ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Waiter, WatchEvent};
+use holdfast::{
+    ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Reader, Waiter, WatchEvent,
+};
 use serde_json::{Value, json};
 
-use crate::args::{Global, WatchArgs};
+use crate::args::Global;
 use crate::failure::Failure;
-use crate::{runtime, show, signals};
+use crate::{show, signals};
 
 /// Prints until a signal asks to end, or the reader of the output is gone: both are the normal end.
-pub(crate) fn run(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
+pub(crate) fn run(global: &Global, prefix: &str) -> Result<u8, Failure> {
     let reader = global.builder().reader()?;
-    runtime::block_on(async {
-        holdfast_runtime::select! {
-            ended = signals::asked_to_end_once() => ended,
-            ended = print_all(reader.watch(&args.prefix), global.json) => ended,
-        }
-    })??;
-    Ok(0)
+    signals::until_asked_to_end(print_all(&reader, prefix, global.json))
 }
 
-async fn print_all(mut watch: holdfast::Watch, as_json: bool) -> Result<(), Failure> {
+async fn print_all(reader: &Reader, prefix: &str, as_json: bool) -> Result<(), Failure> {
+    let mut watch = reader.watch(prefix);
     let mut known = 0;
     while let Some(event) = watch.next().await {
         let event = event?;
@@ -125,11 +122,11 @@ fn json_of(event: &WatchEvent) -> Value {
 
 fn json_of_change(change: &LockChange) -> Value {
     let (event, key, thing) = match &change.what {
-        ChangeKind::Queued(waiter) => ("queued", "waiter", json_of_waiter(waiter)),
-        ChangeKind::Left(waiter) => ("left", "waiter", json_of_waiter(waiter)),
-        ChangeKind::Granted(holder) => ("granted", "holder", json_of_holder(holder)),
-        ChangeKind::Released(holder) => ("released", "holder", json_of_holder(holder)),
-        ChangeKind::Lost(holder, _) => ("lost", "holder", json_of_holder(holder)),
+        ChangeKind::Queued(waiter) => ("queued", "waiter", show::untimed(show::waiter(waiter))),
+        ChangeKind::Left(waiter) => ("left", "waiter", show::untimed(show::waiter(waiter))),
+        ChangeKind::Granted(holder) => ("granted", "holder", show::untimed(show::holder(holder))),
+        ChangeKind::Released(holder) => ("released", "holder", show::untimed(show::holder(holder))),
+        ChangeKind::Lost(holder, _) => ("lost", "holder", show::untimed(show::holder(holder))),
         ChangeKind::ValueChanged(value) => {
             ("value", "value", value.as_ref().map_or(Value::Null, show::value))
         }
@@ -154,25 +151,4 @@ fn reason_code(reason: LostReason) -> &'static str {
         LostReason::SessionClosed => "session-closed",
         _ => "unknown",
     }
-}
-
-/// Without the time it is held: that begins, or is over.
-fn json_of_holder(holder: &Holder) -> Value {
-    json!({
-        "session": holder.session.to_string(),
-        "label": holder.label,
-        "token": holder.token.to_string(),
-        "mode": holder.mode.to_string(),
-        "imported": holder.is_imported,
-    })
-}
-
-fn json_of_waiter(waiter: &Waiter) -> Value {
-    json!({
-        "session": waiter.session.to_string(),
-        "label": waiter.label,
-        "mode": waiter.mode.to_string(),
-        "names": waiter.names,
-        "imported": waiter.is_imported,
-    })
 }

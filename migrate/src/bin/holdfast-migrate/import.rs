@@ -1,15 +1,13 @@
 //! `holdfast-migrate import`.
 
-use std::io::IsTerminal as _;
-
 use holdfast_cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
-use holdfast_cli::{line, printable, runtime};
+use holdfast_cli::{block_on, line, printable, progress_bar};
 use holdfast_migrate::import::{
     CheckpointError, ImportError, ImportReport, Options, Pace, SendError, Sum, import_all,
 };
 use holdfast_recipes::modes::MODES;
 use holdfast_runtime::Runtime;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 
 use crate::args::{Cli, ImportArgs, number};
@@ -21,7 +19,7 @@ const SOME_REFUSED: u8 = 1;
 pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
     let native = args.servers.native()?;
     let (ranges, _) = args.source.ranges();
-    let sum = runtime::block_on(async {
+    let sum = block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
         let mut shown = ImportBar::new(ranges);
         let mut tell = |step| shown.take(step);
@@ -75,14 +73,8 @@ pub(crate) struct ImportBar {
 
 impl ImportBar {
     pub(crate) fn new(ranges: usize) -> Self {
-        let shown = std::io::stderr().is_terminal();
-        let target =
-            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(u64::try_from(ranges).ok(), target);
         let style = "{bar:30} {pos}/{len} ranges, {msg} rows, {elapsed}";
-        bar.set_style(
-            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress_bar(Some(ranges), style);
         Self { bar, rows: 0 }
     }
 

@@ -8,32 +8,16 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use holdfast_cli::failure::{Failure, OWN_ERROR};
+use holdfast_cli::failure::Failure;
 
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(usage) => {
-            // Help and version were requested; everything else is the caller's mistake. A failure
-            // to print cannot be reported anywhere.
-            let _ = usage.print();
-            return ExitCode::from(if usage.use_stderr() { OWN_ERROR } else { 0 });
-        }
-    };
-    let json = cli.json;
-    match run(&cli) {
-        Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            failure.print("holdfast-migrate", json);
-            ExitCode::from(failure.code)
-        }
-    }
+    holdfast_cli::main_of("holdfast-migrate", |cli: &Cli| cli.json, run)
 }
 
-fn run(cli: &Cli) -> Result<u8, Failure> {
+fn run(cli: Cli) -> Result<u8, Failure> {
+    let cli = &cli;
     match &cli.command {
         Command::Plan(args) => plan::run(cli, args),
         Command::Import(args) => import::run(cli, args),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
-use holdfast_cli::{line, place, printable, runtime};
+use holdfast_cli::{block_on, line, place, printable};
 use holdfast_migrate::cutover::{
     Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients,
 };
@@ -60,7 +60,7 @@ fn serial(args: &ScopeArgs) -> SerialScope {
 pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
     let (ranges, _) = args.scope.source.ranges();
     let mut printed = MovePrinter::new(cli.json, ranges);
-    let view = runtime::block_on(async {
+    let view = block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
         let cutover = Cutover {
             scope: opened.moving(&args.scope),
@@ -149,7 +149,7 @@ fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
 pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
     let ranges = args.scope.source.ranges();
     let mut printed = MovePrinter::new(cli.json, ranges.0);
-    let view = runtime::block_on(async {
+    let view = block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
         let (keyspace, serial) = (&cli.reach.keyspace, serial(&args.scope));
         let database =

@@ -1,24 +1,24 @@
 //! `holdfast-migrate plan`.
 
-use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::sync::Arc;
 
 use futures_util::future::join;
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
-use holdfast_cli::{CONNECT_LIMIT, line, place, printable, runtime};
+use holdfast_cli::{CONNECT_LIMIT, block_on, line, place, printable, progress_bar};
 use holdfast_migrate::plan::{LockPlan, Rules, plan};
 use holdfast_migrate::report::{Tally, json_finding, json_row};
 use holdfast_migrate::scan::{MESSAGES_WAITING, Range, Scan, ScanError, ScanMessage, Session};
 use holdfast_recipes::open;
 use holdfast_runtime::Runtime;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::args::{Cli, PlanArgs, Source};
 
 pub(crate) fn run(cli: &Cli, args: &PlanArgs) -> Result<u8, Failure> {
-    let tally = runtime::block_on(async {
+    let tally = block_on(async {
         let scan = scan(cli, &args.source).await?;
         let (ranges, at_once) = args.source.ranges();
         let ranges = Range::split(ranges);
@@ -74,14 +74,7 @@ struct Planning {
 
 impl Planning {
     fn new(args: &PlanArgs, json: bool, ranges: usize) -> Self {
-        let shown = std::io::stderr().is_terminal();
-        let target =
-            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(u64::try_from(ranges).ok(), target);
-        let style = "{bar:30} {pos}/{len} ranges, {elapsed}";
-        bar.set_style(
-            ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = progress_bar(Some(ranges), "{bar:30} {pos}/{len} ranges, {elapsed}");
         let out = json.then(|| BufWriter::new(std::io::stdout()));
         Self {
             rules: args.source.rules(&args.below.prefix),

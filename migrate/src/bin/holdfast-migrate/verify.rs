@@ -1,7 +1,7 @@
 //! `holdfast-migrate verify`.
 
 use holdfast_cli::failure::{Failure, NOT_REACHED};
-use holdfast_cli::{line, printable, runtime};
+use holdfast_cli::{block_on, line, printable};
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
 use holdfast_recipes::modes::MODES;
@@ -19,7 +19,7 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
     let (ranges, at_once) = args.source.ranges();
     let ranges = Range::split(ranges);
     let mut tell = |lock: &str, difference: &Difference| print(cli.json, lock, difference);
-    let verified = runtime::block_on(async {
+    let verified = block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
         let (mut rules, runtime) = (args.source.rules(&args.below.prefix), Runtime::system());
         let scopes = scan.scopes(args.modes.names.one(&MODES)).await;

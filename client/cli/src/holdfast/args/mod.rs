@@ -116,30 +116,49 @@ pub(crate) enum Command {
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
     /// Exit codes as of lock.
-    Try(TryArgs),
+    Try(Job),
     /// The locks that are held, waited for, or have a value.
-    List(ListArgs),
+    List {
+        /// Only locks whose names begin with this.
+        #[arg(default_value = "")]
+        prefix: String,
+    },
     /// One lock: who holds it and how, who waits, which value was left there.
-    Inspect(InspectArgs),
+    Inspect {
+        /// The lock.
+        name: String,
+    },
     /// One session: what it calls itself, its lease, what it holds and waits for; whether it was
     /// imported. `inspect --json` and `list --json` show the ids of sessions.
     ///
     /// Exit codes: 0 shown; 122 there is no such session; 123 no server could be reached; 125 an
     /// error of holdfast itself.
-    Session(SessionArgs),
+    Session {
+        /// Its id.
+        id: u64,
+    },
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
     /// reached; 125 an error of holdfast itself. The grant may end right after that: a resource
     /// that has to be sure compares tokens itself, with every write.
-    CheckToken(CheckTokenArgs),
+    CheckToken {
+        /// The lock.
+        name: String,
+        /// The fencing token.
+        token: u64,
+    },
     /// The locks as they are, and then whatever happens to them, one line each.
     ///
     /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
     /// itself: it prints a line about that, and the state of the locks again. Exit codes: 0 asked
     /// to end; 122 the store refused; 123 no server could be reached; 125 an error of holdfast
     /// itself.
-    Watch(WatchArgs),
+    Watch {
+        /// Only locks whose names begin with this.
+        #[arg(default_value = "")]
+        prefix: String,
+    },
     /// The members of the cluster: show them; add or remove one, give it a vote, change the leader.
     ///
     /// Every change names its result, so it is no error if that is so already, and repeating it is
@@ -159,7 +178,11 @@ pub(crate) enum Command {
     #[cfg(feature = "cassandra")]
     Cassandra(Box<crate::cassandra::CassandraArgs>),
     /// Three servers, 64 workers, four files, and a leader that is killed twice.
-    Demo(DemoArgs),
+    Demo {
+        /// The same without locks: increments get lost, and the exit code shows it.
+        #[arg(long)]
+        no_locks: bool,
+    },
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
     ///
     /// Starts servers of its own (the holdfastd beside this program, data in a temporary folder,
@@ -167,7 +190,10 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// The process that `bench` kills while it holds a lock.
     #[command(hide = true)]
-    BenchHolder(BenchHolderArgs),
+    BenchHolder {
+        /// The lock.
+        name: String,
+    },
     /// A process of the demo's workers.
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
@@ -183,13 +209,6 @@ pub(crate) struct LockArgs {
     /// waiting in line.
     #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any"])]
     pub(crate) claim: Option<String>,
-    #[command(flatten)]
-    pub(crate) job: Job,
-}
-
-/// Of `try`.
-#[derive(Debug, Args)]
-pub(crate) struct TryArgs {
     #[command(flatten)]
     pub(crate) job: Job,
 }
@@ -234,61 +253,52 @@ pub(crate) struct Work {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Of `list`.
-#[derive(Debug, Args)]
-pub(crate) struct ListArgs {
-    /// Only locks whose names begin with this.
-    #[arg(default_value = "")]
-    pub(crate) prefix: String,
-}
-
-/// Of `inspect`.
-#[derive(Debug, Args)]
-pub(crate) struct InspectArgs {
-    /// The lock.
-    pub(crate) name: String,
-}
-
-/// Of `session`.
-#[derive(Debug, Args)]
-pub(crate) struct SessionArgs {
-    /// Its id.
-    pub(crate) id: u64,
-}
-
-/// Of `check-token`.
-#[derive(Debug, Args)]
-pub(crate) struct CheckTokenArgs {
-    /// The lock.
-    pub(crate) name: String,
-    /// The fencing token.
-    pub(crate) token: u64,
-}
-
-/// Of `watch`.
-#[derive(Debug, Args)]
-pub(crate) struct WatchArgs {
-    /// Only locks whose names begin with this.
-    #[arg(default_value = "")]
-    pub(crate) prefix: String,
-}
-
 /// Of `cluster`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
     /// The members as the leader reports them: votes, leadership, progress.
     Status(ClusterLimit),
     /// Add a node that was started with `--join`. It is a learner, and does not vote yet.
-    Add(AddArgs),
+    Add {
+        /// The node's id: above every id ever used, which `cluster status` shows.
+        #[arg(value_name = "NODE_ID", value_parser = node_id())]
+        node: u64,
+        /// Where clients reach it: host:port, as in its settings.
+        #[arg(long, value_name = "HOST:PORT")]
+        advertise: String,
+        /// Where the other members reach it: host:port, as in its settings.
+        #[arg(long, value_name = "HOST:PORT")]
+        peer_advertise: String,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Give a learner that has caught up a vote.
-    Promote(MemberArgs),
+    Promote {
+        /// The member's node id.
+        #[arg(value_name = "NODE_ID", value_parser = node_id())]
+        node: u64,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Remove a member, for ever: its node id is never used again. The leader hands over first.
     ///
     /// There is no confirmation prompt: the cluster refuses a removal that would leave it without a
     /// majority, and a machine that was removed by mistake comes back under a new node id.
-    Remove(MemberArgs),
+    Remove {
+        /// The member's node id.
+        #[arg(value_name = "NODE_ID", value_parser = node_id())]
+        node: u64,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Let another voter lead.
-    TransferLeader(TransferArgs),
+    TransferLeader {
+        /// The voter that is to lead [default: any that has caught up].
+        #[arg(value_name = "NODE_ID", value_parser = node_id())]
+        to: Option<u64>,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
 }
 
 /// Of `scope`.
@@ -297,32 +307,24 @@ pub(crate) enum ScopeCommand {
     /// Make the names that begin with a prefix a scope with fallback.
     ///
     /// Every client of these names has to support scopes: update them all before.
-    Set(SetScopeArgs),
+    Set {
+        /// The prefix of the names; no two scopes overlap.
+        prefix: String,
+        /// Cassandra serves them while no server can be reached. So far there is no other kind of scope.
+        #[arg(long, required = true)]
+        fallback: bool,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Turn them back into ordinary names. The store has to serve the scope at the moment.
-    Remove(RemoveScopeArgs),
+    Remove {
+        /// The prefix of the names.
+        prefix: String,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Every scope: its epoch, whether it grants locks, its row in Cassandra.
     List(ClusterLimit),
-}
-
-/// Of `scope set`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct SetScopeArgs {
-    /// The prefix of the names; no two scopes overlap.
-    pub(crate) prefix: String,
-    /// Cassandra serves them while no server can be reached. So far there is no other kind of scope.
-    #[arg(long, required = true)]
-    pub(crate) fallback: bool,
-    #[command(flatten)]
-    pub(crate) limit: ClusterLimit,
-}
-
-/// Of `scope remove`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct RemoveScopeArgs {
-    /// The prefix of the names.
-    pub(crate) prefix: String,
-    #[command(flatten)]
-    pub(crate) limit: ClusterLimit,
 }
 
 /// How long any of `cluster` and `scope` may take.
@@ -333,53 +335,9 @@ pub(crate) struct ClusterLimit {
     pub(crate) timeout: Duration,
 }
 
-/// Of `cluster add`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct AddArgs {
-    /// The node's id: above every id ever used, which `cluster status` shows.
-    #[arg(value_name = "NODE_ID", value_parser = node_id())]
-    pub(crate) node: u64,
-    /// Where clients reach it: host:port, as in its settings.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) advertise: String,
-    /// Where the other members reach it: host:port, as in its settings.
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) peer_advertise: String,
-    #[command(flatten)]
-    pub(crate) limit: ClusterLimit,
-}
-
-/// Of `cluster promote` and `remove`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct MemberArgs {
-    /// The member's node id.
-    #[arg(value_name = "NODE_ID", value_parser = node_id())]
-    pub(crate) node: u64,
-    #[command(flatten)]
-    pub(crate) limit: ClusterLimit,
-}
-
-/// Of `cluster transfer-leader`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct TransferArgs {
-    /// The voter that is to lead [default: any that has caught up].
-    #[arg(value_name = "NODE_ID", value_parser = node_id())]
-    pub(crate) to: Option<u64>,
-    #[command(flatten)]
-    pub(crate) limit: ClusterLimit,
-}
-
 /// The bounds of the server's setting `node_id`.
 fn node_id() -> clap::builder::RangedU64ValueParser {
     value_parser!(u64).range(1..=i64::MAX.unsigned_abs())
-}
-
-/// Of `demo`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct DemoArgs {
-    /// The same without locks: increments get lost, and the exit code shows it.
-    #[arg(long)]
-    pub(crate) no_locks: bool,
 }
 
 /// Of `bench`.
@@ -428,13 +386,6 @@ pub(crate) enum Workload {
     /// A holder that is killed: how long until the waiter has the lock.
     #[value(name = "W5")]
     KilledHolder,
-}
-
-/// Of the process that `bench` kills.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct BenchHolderArgs {
-    /// The lock.
-    pub(crate) name: String,
 }
 
 /// Of the demo's worker processes.
@@ -487,7 +438,7 @@ mod tests {
     fn several_names_stand_before_the_command() {
         let line = ["holdfast", "try", "--any", "a", "b", "--shared", "c", "--", "job", "d"];
         let cli = Cli::try_parse_from(line).expect("it is well formed");
-        let Command::Try(TryArgs { job }) = cli.command else { panic!("{:?}", cli.command) };
+        let Command::Try(job) = cli.command else { panic!("{:?}", cli.command) };
 
         assert_eq!(job.names, ["a", "b", "c"]);
         assert!(job.any && job.shared);

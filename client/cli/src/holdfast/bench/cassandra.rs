@@ -10,10 +10,9 @@ use holdfast_recipes::{Cassandra, RemoteLocker, StatementCounts};
 use holdfast_runtime::{Clock, Runtime};
 use serde_json::json;
 
-use super::pairs::{self, Loops, Window};
+use super::pairs::{self, Loops, Store, Window};
 use super::probe::{self, Probe};
 use super::row::{Row, float, timestamp};
-use super::store::Store;
 use super::table;
 use crate::args::Global;
 use crate::failure::Failure;

@@ -13,13 +13,11 @@
 #[cfg(feature = "cassandra")]
 pub(crate) mod cassandra;
 mod idle;
-mod native;
 mod pairs;
 mod probe;
 mod row;
 mod scene;
 mod score;
-mod store;
 mod table;
 mod takeover;
 
@@ -28,11 +26,13 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
-use crate::args::{BenchArgs, BenchHolderArgs, Global, Workload};
+use crate::args::{BenchArgs, Global, Workload};
 use crate::failure::Failure;
-use crate::{runtime, show, signals};
+use crate::{show, signals};
+use holdfast_cli::block_on;
 use row::Row;
 use scene::Scene;
+pub(crate) use score::jain;
 
 /// The time before the measured window, in which connections, caches and the leader warm up.
 const WARM_UP: Duration = Duration::from_secs(2);
@@ -82,10 +82,9 @@ impl Plan {
 pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     let plan = Plan::of(global, args)?;
     let (heard, mut stopped) = mpsc::channel(1);
-    let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-    signals::listen(&ends, move |signal| heard.blocking_send(signal).is_ok())?;
+    signals::listen(&signals::ENDS, move |signal| heard.blocking_send(signal).is_ok())?;
     let scene = Scene::set(global, args.members)?;
-    let measured = runtime::block_on(async {
+    let measured = block_on(async {
         holdfast_runtime::select! {
             signal = stopped.recv() => Err(stopped_by(signal)),
             row = measure(&plan, &scene) => row,
@@ -101,16 +100,16 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
 }
 
 fn stopped_by(signal: Option<Signal>) -> Failure {
-    let code =
-        signal.map_or(u8::MAX, |signal| u8::try_from(128 + signal as i32).unwrap_or(u8::MAX));
-    Failure::new(code, "stopped by a signal")
+    Failure::new(signal.map_or(u8::MAX, signals::code_of), "stopped by a signal")
 }
 
 async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     let mut row = row::header(plan, scene).await?;
     let figures = match plan.workload {
-        Workload::OneClient | Workload::ManyLocks => native::measure(plan, scene, false).await?,
-        Workload::OneLock => native::measure(plan, scene, true).await?,
+        Workload::OneClient | Workload::ManyLocks => {
+            pairs::measure_native(plan, scene, false).await?
+        }
+        Workload::OneLock => pairs::measure_native(plan, scene, true).await?,
         Workload::IdleWaiters => idle::measure(plan, scene).await?,
         Workload::KilledHolder => takeover::measure(plan, scene).await?,
     };
@@ -119,7 +118,7 @@ async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
 }
 
 /// The process that W5 kills: acquires the lock and prints its safe deadlines.
-pub(crate) fn hold(global: &Global, args: &BenchHolderArgs) -> Result<u8, Failure> {
-    runtime::block_on(takeover::hold(global, &args.name))??;
+pub(crate) fn hold(global: &Global, name: &str) -> Result<u8, Failure> {
+    block_on(takeover::hold(global, name))??;
     Ok(crate::failure::LOST)
 }

@@ -3,15 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast::{Client, Guard};
+#[cfg(feature = "cassandra")]
+use holdfast_recipes::{RemoteGuard, RemoteLocker, Wait};
 use holdfast_runtime::{Clock, Instant, Runtime};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::WARM_UP;
 use super::probe::{Cost, Probe};
 use super::row::{self, Row, float};
+use super::scene::Scene;
 use super::score::{Pair, Score};
-use super::store::Store;
+use super::{Plan, WARM_UP};
 use crate::failure::Failure;
 
 /// How long after the window an acquire that began in it may take before it counts as failed.
@@ -28,6 +31,44 @@ pub(super) struct Loops {
     pub(super) clients: usize,
     /// At least one; shared by the clients, if there are fewer.
     pub(super) names: Vec<String>,
+}
+
+/// One session at a store.
+#[derive(Clone)]
+pub(crate) enum Store {
+    Native(Client),
+    #[cfg(feature = "cassandra")]
+    Cassandra(Arc<dyn RemoteLocker>),
+}
+
+/// A lock that is held in it.
+pub(super) enum Held {
+    Native(Guard),
+    #[cfg(feature = "cassandra")]
+    Cassandra(RemoteGuard),
+}
+
+impl Store {
+    /// Waits for the lock for at most `limit`.
+    pub(super) async fn acquire(&self, name: &str, limit: Duration) -> holdfast::Result<Held> {
+        match self {
+            Self::Native(client) => client.lock(name).wait(limit).await.map(Held::Native),
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(locker) => {
+                locker.acquire(name, Wait::AtMost(limit)).await.map(Held::Cassandra)
+            }
+        }
+    }
+}
+
+impl Held {
+    pub(super) async fn release(self) -> holdfast::Result<()> {
+        match self {
+            Self::Native(guard) => guard.release().await,
+            #[cfg(feature = "cassandra")]
+            Self::Cassandra(guard) => guard.release().await,
+        }
+    }
 }
 
 /// The part of the run that is measured.
@@ -87,6 +128,31 @@ pub(super) async fn measure(loops: &Loops, window: Window) -> Result<Row, Failur
     wait_for(all).await;
     let rss = loops.probe.servers_rss()?;
     Ok(turns.tell(&cost, rss))
+}
+
+/// W1 to W3; `shared`: all clients use one lock.
+pub(super) async fn measure_native(
+    plan: &Plan,
+    scene: &Scene,
+    shared: bool,
+) -> Result<Row, Failure> {
+    let sessions = scene.sessions(plan, plan.sessions).await?;
+    let start = scene.names();
+    let locks = if shared { 1 } else { plan.clients };
+    let loops = Loops {
+        runtime: scene.runtime.clone(),
+        probe: scene.probe(),
+        stores: sessions.iter().cloned().map(Store::Native).collect(),
+        clients: plan.clients,
+        names: (0..locks).map(|lock| format!("{start}{lock}")).collect(),
+    };
+    let window = Window::after_warm_up(plan.window, &**scene.clock());
+    let row = measure(&loops, window).await?;
+    for session in &sessions {
+        // The measurement is over, and a session that is not closed expires.
+        let _ = session.close().await;
+    }
+    Ok(row)
 }
 
 /// Starts the clients; the receiver closes when the last of them is done.

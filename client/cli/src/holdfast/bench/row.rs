@@ -1,5 +1,6 @@
 //! One result: an object with the same keys for every lock service.
 
+use clap::ValueEnum as _;
 use holdfast_runtime::Clock;
 use prost_types::Timestamp;
 use serde_json::{Map, Value, json};
@@ -29,7 +30,10 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
         ("topology", json!(format!("{}n", status.members.len()))),
         // The server has no other mode: it answers only after a majority has synced.
         ("durability", json!("fsync")),
-        ("workload", json!(name(plan.workload))),
+        (
+            "workload",
+            json!(plan.workload.to_possible_value().map(|value| value.get_name().to_owned())),
+        ),
         ("n", json!(plan.clients)),
         ("secs", json!(seconds(plan))),
         ("ttl_s", json!(plan.ttl.as_secs_f64())),
@@ -45,16 +49,6 @@ fn seconds(plan: &Plan) -> u64 {
     match plan.workload {
         Workload::KilledHolder => plan.trials.into(),
         _ => plan.window.as_secs(),
-    }
-}
-
-fn name(workload: Workload) -> &'static str {
-    match workload {
-        Workload::OneClient => "W1",
-        Workload::ManyLocks => "W2",
-        Workload::OneLock => "W3",
-        Workload::IdleWaiters => "W4",
-        Workload::KilledHolder => "W5",
     }
 }
 

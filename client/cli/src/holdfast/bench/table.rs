@@ -1,6 +1,5 @@
 //! A row as text.
 
-use comfy_table::{Table, presets};
 use serde_json::Value;
 
 use super::row::Row;
@@ -59,18 +58,13 @@ const LINES: &[Line] = &[
 ];
 
 pub(super) fn print(row: &Row) {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.add_row(["measured".to_owned(), title(row)]);
-    for line in LINES {
-        if let Some(figures) = figures(row, line) {
-            table.add_row([line.0.to_owned(), figures]);
-        }
-    }
+    let mut rows = vec![["measured".to_owned(), title(row)]];
+    let figures = |line: &Line| Some([line.0.to_owned(), figures(row, line)?]);
+    rows.extend(LINES.iter().filter_map(figures));
     if let Some(Value::String(error)) = row.get("first_error") {
-        table.add_row(["the first error".to_owned(), show::escaped(error)]);
+        rows.push(["the first error".to_owned(), show::escaped(error)]);
     }
-    show::line(table.trim_fmt());
+    show::line(show::table(&[], rows).trim_fmt());
 }
 
 fn title(row: &Row) -> String {

@@ -15,7 +15,7 @@ use super::row::{self, Row};
 use super::scene::Scene;
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::{show, spawn};
+use crate::{show, signals};
 
 /// The time limit of each step that does not depend on the TTL.
 const STEP_LIMIT: Duration = Duration::from_secs(30);
@@ -119,7 +119,7 @@ impl Holder {
         command.args(["bench-holder", name, "--endpoints", scene.endpoints()]);
         command.arg("--ttl").arg(format!("{}ms", plan.ttl.as_millis()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        spawn::as_child(&mut command);
+        signals::as_child(&mut command);
         let mut command = tokio::process::Command::from(command);
         let mut process = command.kill_on_drop(true).spawn().map_err(failed)?;
         let out =

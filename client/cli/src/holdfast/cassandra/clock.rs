@@ -10,8 +10,8 @@ use holdfast_runtime::select;
 
 use super::Place;
 use crate::args::{Global, duration};
-use crate::failure::{Failure, NOT_REACHED};
-use crate::{runtime, show, signals};
+use crate::failure::Failure;
+use crate::{show, signals};
 
 /// The address of a replica, and how it keeps the time.
 #[derive(Clone, Debug, Args)]
@@ -39,13 +39,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Serves the time until a signal asks to end.
 pub(super) fn run(global: &Global, place: &Place, args: &ClockArgs) -> Result<u8, Failure> {
-    runtime::block_on(async {
-        select! {
-            ended = signals::asked_to_end_once() => ended,
-            ended = keep(global, place, args) => ended,
-        }
-    })??;
-    Ok(0)
+    signals::until_asked_to_end(keep(global, place, args))
 }
 
 async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Failure> {
@@ -128,10 +122,10 @@ impl News {
     fn print(&self, global: &Global) {
         let line = match self {
             Self::Ahead(by) if global.json => {
-                serde_json::json!({ "ahead_ms": ms(*by) }).to_string()
+                serde_json::json!({ "ahead_ms": show::millis(*by) }).to_string()
             }
             Self::Disbelieved(by) if global.json => {
-                serde_json::json!({ "disbelieved_ms": ms(*by) }).to_string()
+                serde_json::json!({ "disbelieved_ms": show::millis(*by) }).to_string()
             }
             Self::Ahead(by) => format!(
                 "the time is {:.1} s ahead of this machine's clock: that of another replica is, or was, ahead",
@@ -145,10 +139,6 @@ impl News {
         };
         show::line(line);
     }
-}
-
-fn ms(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The clock that orders places in a queue.
@@ -177,13 +167,9 @@ pub(super) async fn try_out(time: &TimeClient) -> Result<(), Failure> {
     match time.now_us().await {
         Ok(_) => Ok(()),
         Err(Error::Unreachable { endpoints, waited, last }) => {
-            let message = format!(
-                "no answer from the time service at {} within {:.1} s ({}); holdfast cassandra clock is one replica of it",
-                endpoints.join(", "),
-                waited.as_secs_f64(),
-                last.escape_debug(),
-            );
-            Err(Failure::new(NOT_REACHED, message))
+            let who = "no answer from the time service";
+            let advice = "; holdfast cassandra clock is one replica of it";
+            Err(Failure::unanswered(who, &endpoints, waited, &last, advice))
         }
         Err(error) => Err(error.into()),
     }

@@ -6,12 +6,12 @@ use clap::Args;
 use holdfast::Error;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Housekeeper, Removed, Sweep};
-use holdfast_runtime::{Runtime, select};
+use holdfast_runtime::Runtime;
 
 use super::Place;
 use crate::args::{Global, duration};
 use crate::failure::{Failure, NOT_REACHED};
-use crate::{runtime, show, signals};
+use crate::{show, signals};
 
 /// The limits of the housekeeper.
 #[derive(Clone, Debug, Args)]
@@ -39,13 +39,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Sweeps until a signal asks to end.
 pub(super) fn run(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<u8, Failure> {
-    runtime::block_on(async {
-        select! {
-            ended = signals::asked_to_end_once() => ended,
-            ended = keep(global, place, args) => ended,
-        }
-    })??;
-    Ok(0)
+    signals::until_asked_to_end(keep(global, place, args))
 }
 
 async fn keep(global: &Global, place: &Place, args: &HousekeeperArgs) -> Result<(), Failure> {

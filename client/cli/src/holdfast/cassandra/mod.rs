@@ -3,7 +3,6 @@
 mod clock;
 mod housekeeper;
 mod moving;
-mod recipe;
 mod work;
 
 use std::sync::Arc;
@@ -12,11 +11,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast::Error;
+use holdfast_cli::block_on;
 use holdfast_cli::names::{All, NameArgs};
 use holdfast_cli::place::{Reach, failure};
 use holdfast_recipes::{
-    BakeryForm, Cassandra, Layout, LockerOptions, Recipe, RemoteLocker, Schema, SerialScope, Wait,
-    check_lock_name,
+    BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Schema, SerialScope,
+    TimeClient, Wait, check_lock_name,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
@@ -26,11 +26,10 @@ use crate::bench::cassandra::{LoopArgs, Measured, measure};
 use crate::failure::Failure;
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
-use crate::{runtime, show};
+use crate::show;
 use clock::{ClockArgs, TimeServiceArgs};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
-use recipe::Chosen;
 use work::WorkCommand;
 
 /// The cluster, and the task there.
@@ -212,6 +211,46 @@ impl Place {
     }
 }
 
+/// A recipe in the form that was asked for.
+struct Chosen {
+    recipe: Recipe,
+    /// The time service by which the queue takes its places; `None`: this machine's clock.
+    time: Option<TimeClient>,
+    /// The form of the bakery.
+    form: BakeryForm,
+}
+
+impl From<Recipe> for Chosen {
+    fn from(recipe: Recipe) -> Self {
+        Self { recipe, time: None, form: BakeryForm::default() }
+    }
+}
+
+impl Chosen {
+    /// A locker of this recipe.
+    fn locker(
+        &self,
+        on: &Cassandra,
+        options: &LockerOptions,
+        mut layout: Layout,
+    ) -> holdfast::Result<Arc<dyn RemoteLocker>> {
+        if let Some(time) = &self.time {
+            let queue = Queue::new(on, options, layout.queue)?;
+            return Ok(Arc::new(queue.with_time(Arc::new(time.clone()))));
+        }
+        layout.bakery = layout.bakery.of_form(self.form);
+        self.recipe.locker(on, options, &layout)
+    }
+
+    /// Checks that the services it needs beside Cassandra answer.
+    async fn try_out(&self) -> Result<(), Failure> {
+        match &self.time {
+            Some(time) => clock::try_out(time).await,
+            None => Ok(()),
+        }
+    }
+}
+
 pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     match command {
@@ -250,7 +289,7 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
         let credentials = place.reach.credentials();
         let limit = Global::connect_limit(None);
         let applied = schema.apply(&place.reach.contact_points, credentials.as_ref(), limit);
-        runtime::block_on(applied)?.map_err(failure)?;
+        block_on(applied)?.map_err(failure)?;
     } else if global.json {
         show::line(serde_json::json!({ "statements": schema.statements() }));
     } else {
@@ -284,7 +323,7 @@ fn bench(
     args: &LoopArgs,
     recipe: &Chosen,
 ) -> Result<u8, Failure> {
-    runtime::block_on(async {
+    block_on(async {
         recipe.try_out().await?;
         let limit = Global::connect_limit(None);
         let connecting = (0..args.sessions()).map(|_| place.connect(limit));

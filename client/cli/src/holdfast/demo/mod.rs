@@ -4,14 +4,13 @@
 //! the locks protect. At the end the demo checks the workers' records: no two turns at one file
 //! overlap, tokens rise, no increment is lost.
 
-mod record;
 mod stage;
-mod table;
 mod verdict;
 mod worker;
 
-use crate::args::{DemoArgs, DemoWorkerArgs, Global};
+use crate::args::Global;
 use crate::failure::Failure;
+pub(crate) use worker::run as run_worker;
 
 /// Files, and locks.
 const FILES: u32 = 4;
@@ -26,24 +25,19 @@ const TURNS_MIN: u32 = 50;
 const OFF: u8 = 1;
 
 /// Runs the demo and prints the results.
-pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<u8, Failure> {
-    let verdict = stage::play(args.no_locks)?;
+pub(crate) fn run(global: &Global, no_locks: bool) -> Result<u8, Failure> {
+    let verdict = stage::play(no_locks)?;
     if global.json {
-        crate::show::line(table::json(&verdict));
+        crate::show::line(verdict::json(&verdict));
     } else {
-        table::print(&verdict, args.no_locks);
+        verdict::print(&verdict, no_locks);
     }
     let turns_min = u64::from(TURNS_MIN);
     let off = verdict.violations() > 0
         || verdict.made != verdict.found
         || verdict.fewest_by_worker < turns_min
-        || (!args.no_locks && verdict.gaps_ms.len() < stage::KILLS);
+        || (!no_locks && verdict.gaps_ms.len() < stage::KILLS);
     Ok(if off { OFF } else { 0 })
-}
-
-/// Runs a process of workers.
-pub(crate) fn run_worker(args: &DemoWorkerArgs) -> Result<u8, Failure> {
-    worker::run(args)
 }
 
 /// The name of a file and of its lock.

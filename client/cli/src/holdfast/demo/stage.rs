@@ -1,6 +1,6 @@
 //! The course of the demo: servers, workers, two kills, the end.
 
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,16 +9,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use holdfast_runtime::{Clock, Instant, Runtime};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use super::record::Turn;
-use super::verdict::Verdict;
+use super::verdict::{Turn, Verdict};
 use super::{FILES, OFF, PROCESSES, WORKERS, file_name};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::{signals, spawn};
+use crate::signals;
 
 /// Servers.
 const SERVERS: usize = 3;
@@ -47,8 +46,7 @@ enum Event {
 pub(crate) fn play(no_locks: bool) -> Result<Verdict, Failure> {
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
-    let ends = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-    signals::listen(&ends, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
+    signals::listen(&signals::ENDS, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
     let folder = TempDir::with_prefix("holdfast-demo-")
         .map_err(|error| Failure::own("making a temporary folder", error))?;
     let mut stage = Stage::set(folder.path(), no_locks, &events)?;
@@ -135,7 +133,7 @@ impl Stage {
             kills: Vec::new(),
             scene: Scene::Well,
             stretch_from: 0,
-            bar: progress_bar(),
+            bar: holdfast_cli::progress_bar(None, "{spinner} {elapsed} {msg}"),
         };
         for process in 0..PROCESSES {
             stage.start_workers(folder, process, events.clone())?;
@@ -159,7 +157,7 @@ impl Stage {
             command.args(["--servers", &cluster.endpoints()]);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        spawn::as_child(&mut command);
+        signals::as_child(&mut command);
         let mut worker = command.spawn().map_err(failed)?;
         let lines = worker.stdout.take();
         self.workers.push(worker);
@@ -184,8 +182,7 @@ impl Stage {
                 Ok(Event::Turn(turn)) => self.turns.push(turn),
                 Ok(Event::Gone(process)) => self.gone(process)?,
                 Ok(Event::Signal(signal)) => {
-                    let code = u8::try_from(128 + signal as i32).unwrap_or(u8::MAX);
-                    return Err(Failure::new(code, "stopped by a signal"));
+                    return Err(Failure::new(signals::code_of(signal), "stopped by a signal"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -291,16 +288,6 @@ impl Stage {
         self.bar.set_message(format!("{} increments; {doing}", self.turns.len()));
         self.bar.tick();
     }
-}
-
-fn progress_bar() -> ProgressBar {
-    let shown = std::io::stderr().is_terminal();
-    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(None, target);
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 fn nanos(at: Instant) -> u64 {

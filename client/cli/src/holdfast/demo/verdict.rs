@@ -1,12 +1,34 @@
-//! The checks of the turns.
+//! The turns of the workers, the checks of them, and the closing table.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::record::Turn;
-use crate::fairness::jain;
+use super::{FILES, PROCESSES, WORKERS};
+use crate::bench::jain;
+use crate::show;
 
 /// The longest hand-over that the histogram distinguishes: one minute.
 const HANDOVER_MAX_US: u64 = 60_000_000;
+
+/// One worker's turn at one file. Instants are nanoseconds of the machine's boot clock, so those of
+/// different processes are comparable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Turn {
+    pub(crate) worker: u32,
+    pub(crate) file: u32,
+    /// The grant's fencing token; 0 without locks.
+    pub(crate) token: u64,
+    /// When the worker requested the lock.
+    pub(crate) asked: u64,
+    /// When it got the lock.
+    pub(crate) entered: u64,
+    /// When it was about to release the lock.
+    pub(crate) left: u64,
+    /// The number it wrote; `None`: the file contained no number, or the lock was not safe any more
+    /// before the write.
+    pub(crate) wrote: Option<u64>,
+}
 
 /// The figures of the closing table.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +157,73 @@ fn gaps(turns: &[Turn], kills: &[u64]) -> Vec<u64> {
 
 fn count_by_worker(turns: &[Turn], workers: u32) -> Vec<u64> {
     (0..workers).map(|worker| count(turns.iter().filter(|turn| turn.worker == worker))).collect()
+}
+
+/// For programs.
+pub(crate) fn json(verdict: &Verdict) -> Value {
+    json!({
+        "violations": verdict.violations(),
+        "increments_made": verdict.made,
+        "increments_found": verdict.found,
+        "grants": verdict.grants,
+        "handovers": verdict.handovers,
+        "handover_p50_us": verdict.handover_p50_us,
+        "handover_p99_us": verdict.handover_p99_us,
+        "gaps_ms": verdict.gaps_ms,
+        "longest_gap_ms": verdict.longest_gap_ms(),
+        "jain": verdict.jain,
+    })
+}
+
+/// The closing table.
+pub(crate) fn print(verdict: &Verdict, no_locks: bool) {
+    let rows = rows(verdict, no_locks).into_iter();
+    let table = show::table(&[], rows.map(|(what, figure)| [what.to_owned(), figure]));
+    show::line(table.trim_fmt());
+    show::line(conclusion(verdict, no_locks));
+}
+
+fn rows(verdict: &Verdict, no_locks: bool) -> Vec<(&'static str, String)> {
+    let workers = PROCESSES * WORKERS;
+    let who = format!("{workers} in {PROCESSES} processes, one client each; {FILES} files");
+    let mut rows = vec![
+        ("workers", who),
+        ("increments made", verdict.made.to_string()),
+        ("increments found in the files", verdict.found.to_string()),
+        ("increments lost", verdict.lost_increments().to_string()),
+        (
+            "violations",
+            format!(
+                "{} ({} overlaps, {} tokens not above the last, {} turns without a write)",
+                verdict.violations(),
+                verdict.overlaps,
+                verdict.tokens_back,
+                verdict.unwritten
+            ),
+        ),
+    ];
+    if !no_locks {
+        rows.push(("grants", verdict.grants.to_string()));
+        rows.push((
+            "hand-over p50 / p99",
+            format!("{} µs / {} µs", verdict.handover_p50_us, verdict.handover_p99_us),
+        ));
+        let gaps: Vec<_> = verdict.gaps_ms.iter().map(|gap| format!("{gap} ms")).collect();
+        rows.push(("longest gap at each kill of the leader", gaps.join(", ")));
+        rows.push(("fairness (Jain's index)", format!("{:.4}", verdict.jain)));
+    }
+    rows
+}
+
+fn conclusion(verdict: &Verdict, no_locks: bool) -> String {
+    match (no_locks, verdict.lost_increments()) {
+        (true, 0) => "no increment was lost this time; without locks that is luck".into(),
+        (true, lost) => format!("without locks, {lost} increments were lost"),
+        (false, 0) if verdict.violations() == 0 => {
+            "every increment is there, and no two workers ever held the same lock".into()
+        }
+        (false, _) => "something is off: see above".into(),
+    }
 }
 
 #[cfg(test)]

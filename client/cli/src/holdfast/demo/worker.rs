@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdfast::{Client, Guard};
+use holdfast_cli::block_on;
 use holdfast_runtime::{Clock, Runtime};
 
-use super::record::Turn;
+use super::verdict::Turn;
 use super::{FILES, TURNS_MIN, file_name};
 use crate::args::DemoWorkerArgs;
 use crate::failure::Failure;
-use crate::runtime;
 
 /// How long a worker keeps trying to reach the servers.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &DemoWorkerArgs) -> Result<u8, Failure> {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         heard.store(true, Ordering::Relaxed);
     });
-    runtime::block_on(run_all(args, &enough))??;
+    block_on(run_all(args, &enough))??;
     Ok(0)
 }
 

@@ -13,8 +13,7 @@ use nix::unistd::{Pid, getpgrp, getpid, tcgetpgrp, tcsetpgrp};
 use super::ChildInput;
 use super::group::{Group, Left};
 use crate::failure::{CANNOT_RUN, Failure, NOT_FOUND, OWN_ERROR};
-use crate::signals::asks_to_end;
-use crate::spawn;
+use crate::signals::{ENDS, as_child, code_of};
 
 /// The child's state since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +58,7 @@ impl Child {
                 None => command.env_remove(name),
             };
         }
-        spawn::as_child(&mut command);
+        as_child(&mut command);
         if has_terminal {
             take_terminal_on_start(&mut command);
         }
@@ -99,7 +98,7 @@ impl Child {
             Ok(WaitStatus::Exited(_, code)) => {
                 Ok(Word::Ended(u8::try_from(code).unwrap_or(u8::MAX)))
             }
-            Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Word::Ended(by_signal(signal))),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Word::Ended(code_of(signal))),
             Ok(WaitStatus::Stopped(..)) => Ok(Word::Stopped),
             Ok(_) | Err(Errno::EINTR) => Ok(Word::Running),
             Err(error) => Err(Failure::own("waiting for the command", error)),
@@ -136,14 +135,9 @@ fn feed(mut pipe: ChildStdin, input: String) -> Result<(), Failure> {
     fed.map(drop).map_err(|error| Failure::own("starting a thread", error))
 }
 
-/// 128+n, as in shells.
-pub(crate) fn by_signal(signal: Signal) -> u8 {
-    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
-}
-
 /// Whether a command that was asked to end ends with this code.
 pub(super) fn ended_as_asked(code: u8) -> bool {
-    Signal::iterator().any(|signal| asks_to_end(signal) && by_signal(signal) == code)
+    ENDS.into_iter().any(|signal| code_of(signal) == code)
 }
 
 /// Whether standard input is a terminal with this process in its foreground.
@@ -186,9 +180,9 @@ mod tests {
     #[test]
     fn a_command_that_a_terminal_or_a_manager_ended_is_told_from_one_that_ended_by_itself() {
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
-            assert!(ended_as_asked(by_signal(signal)), "{signal}");
+            assert!(ended_as_asked(code_of(signal)), "{signal}");
         }
-        for code in [0, 1, 127, 128, by_signal(Signal::SIGKILL), by_signal(Signal::SIGSEGV)] {
+        for code in [0, 1, 127, 128, code_of(Signal::SIGKILL), code_of(Signal::SIGSEGV)] {
             assert!(!ended_as_asked(code), "{code}");
         }
     }

@@ -9,8 +9,6 @@
 mod child;
 mod deadline;
 mod group;
-mod held;
-mod line;
 mod rest;
 pub(crate) mod store_thread;
 mod supervisor;
@@ -20,18 +18,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use holdfast::GuardState;
+use holdfast::{GuardState, GuardStates};
 use holdfast_runtime::Runtime;
 use nix::sys::signal::Signal;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Global, Job, Work};
+use crate::args::{Global, LockArgs, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
-use crate::signals;
-use child::{Child, by_signal};
+use crate::signals::{self, code_of};
+use child::Child;
 use deadline::{HoldWatch, usual_grace};
-pub(crate) use held::{ChildInput, Held};
-use store_thread::{LockRequest, StoreThread};
+use store_thread::StoreThread;
 use supervisor::{End, Rules, Supervisor};
 
 /// Most events that wait for the main thread, which does nothing slow.
@@ -67,22 +65,60 @@ pub(crate) enum Event {
     Over,
 }
 
+/// The hold, as the main thread needs it.
+pub(crate) struct Held {
+    pub(crate) states: GuardStates,
+    /// The held lock or item, for messages: `the lock "a"`.
+    pub(crate) what: String,
+    /// The command's environment and input.
+    pub(crate) told: ChildInput,
+    pub(crate) ttl: Duration,
+}
+
+/// The information that a command gets about its hold.
+#[derive(Default)]
+pub(crate) struct ChildInput {
+    /// A variable without a value is removed from its environment: it would be about another lock.
+    pub(crate) variables: Vec<(&'static str, Option<String>)>,
+    /// Its standard input, if it is not that of this process.
+    pub(crate) input: Option<String>,
+    /// Receives how the command ended.
+    pub(crate) ended: Option<oneshot::Sender<Ended>>,
+}
+
+impl Held {
+    /// A hold of these locks: with `--any` perhaps not all of the request. There is a token only if
+    /// the store behind the lock gives one.
+    pub(crate) fn of_locks(
+        states: GuardStates,
+        names: &[String],
+        token: Option<String>,
+        ttl: Duration,
+    ) -> Self {
+        let variables = vec![
+            ("HOLDFAST_LOCK", Some(names.first().cloned().unwrap_or_default())),
+            // No name has a line feed in it.
+            ("HOLDFAST_LOCKS", Some(names.join("\n"))),
+            ("HOLDFAST_TOKEN", token),
+        ];
+        let listed: Vec<_> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+        let one = if names.len() == 1 { "the lock" } else { "the locks" };
+        let what = format!("{one} {}", listed.join(", "));
+        Self { states, what, told: ChildInput { variables, ..ChildInput::default() }, ttl }
+    }
+}
+
 /// Acquires the lock, runs the command, releases the lock; the exit code is the command's.
 ///
-/// With `claim` it takes over the import for that owner.
-pub(crate) fn run(
-    global: &Global,
-    wait: Option<Duration>,
-    claim: Option<String>,
-    job: &Job,
-) -> Result<u8, Failure> {
-    if claim.is_some() && job.names.len() > 1 {
+/// With a claim it takes over the import for that owner.
+pub(crate) fn run(global: &Global, wanted: LockArgs) -> Result<u8, Failure> {
+    if wanted.claim.is_some() && wanted.job.names.len() > 1 {
         return Err(Failure::new(OWN_ERROR, "--claim takes over one lock; claim each by itself"));
     }
-    let builder = global.builder().connect_timeout(Global::connect_limit(wait));
-    let (names, shared, any) = (job.names.clone(), job.shared, job.any);
-    let wanted = LockRequest { builder, names, shared, any, claim, wait };
-    run_under(&job.work, global.json, move |events, stop| store_thread::keep(wanted, events, stop))
+    let builder = global.builder().connect_timeout(Global::connect_limit(wanted.wait));
+    let work = wanted.job.work.clone();
+    let keep = move |events, stop| store_thread::keep(builder, wanted, events, stop);
+    run_under(&work, global.json, keep)
 }
 
 /// Runs the command under the hold that `keep` acquires, keeps until it is stopped, and releases.
@@ -124,7 +160,7 @@ fn work_on(
         // The receiver is gone if the hold was lost.
         let _ = asks.send(ended);
         if let Some(signal) = asked_to_end {
-            return Ok(by_signal(signal));
+            return Ok(code_of(signal));
         }
     }
 }
@@ -143,7 +179,7 @@ fn wait_for_grant(inbox: &Receiver<Event>) -> Result<Granted, Failure> {
             #[cfg(feature = "cassandra")]
             Event::Over => return Ok(Granted::GivenUp(0)),
             Event::Signal(signal) if signals::asks_to_end(signal) => {
-                return Ok(Granted::GivenUp(by_signal(signal)));
+                return Ok(Granted::GivenUp(code_of(signal)));
             }
             Event::Signal(Signal::SIGTSTP) => stop_ourselves(),
             Event::Signal(_) | Event::Look => {}

@@ -3,46 +3,37 @@
 
 use std::future::{Future, IntoFuture};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Builder, Client, Guard, GuardStates, QueuePlace, TryAcquire};
+use holdfast::{Builder, Client, Guard, GuardStates, Instant, Place, QueuePlace, TryAcquire};
+use holdfast_cli::{block_on, progress_bar};
 use holdfast_runtime::{Runtime, select};
+use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
-use super::line::WaitLine;
 use super::{Event, Held};
+use crate::args::LockArgs;
 use crate::failure::Failure;
-use crate::runtime;
+use crate::show;
 
 /// How long the release may take at the end; after that the lease runs out.
 pub(crate) const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The request of the command line.
-pub(crate) struct LockRequest {
-    pub(crate) builder: Builder,
-    pub(crate) names: Vec<String>,
-    pub(crate) shared: bool,
-    /// Whichever are free instead of all.
-    pub(crate) any: bool,
-    /// The owner whose import is taken over.
-    pub(crate) claim: Option<String>,
-    /// `None`: for ever; zero: not at all.
-    pub(crate) wait: Option<Duration>,
-}
-
-impl LockRequest {
+impl LockArgs {
     /// Asks once; `spent` is the part of the wait that has passed.
     fn ask(&self, client: &Client, spent: Duration) -> QueuePlace {
-        let first = self.names.first().map(String::as_str).unwrap_or_default();
-        let acquire = match (&self.claim, self.any) {
+        let names = &self.job.names;
+        let first = names.first().map(String::as_str).unwrap_or_default();
+        let acquire = match (&self.claim, self.job.any) {
             (Some(owner), _) => client.claim(first, owner),
-            (None, true) if self.is_try() => return self.tried(client.try_any_of(&self.names)),
-            (None, false) if self.is_try() => return self.tried(client.try_lock_all(&self.names)),
-            (None, true) => client.any_of(&self.names),
-            (None, false) => client.lock_all(&self.names),
+            (None, true) if self.is_try() => return self.tried(client.try_any_of(names)),
+            (None, false) if self.is_try() => return self.tried(client.try_lock_all(names)),
+            (None, true) => client.any_of(names),
+            (None, false) => client.lock_all(names),
         };
-        let acquire = if self.shared { acquire.shared() } else { acquire };
+        let acquire = if self.job.shared { acquire.shared() } else { acquire };
         match self.wait {
             Some(wait) => acquire.wait(wait.saturating_sub(spent)).follow_place().enqueue(),
             None => acquire.follow_place().enqueue(),
@@ -56,7 +47,7 @@ impl LockRequest {
     }
 
     fn tried(&self, acquire: TryAcquire) -> QueuePlace {
-        if self.shared { acquire.shared() } else { acquire }.into_future()
+        if self.job.shared { acquire.shared() } else { acquire }.into_future()
     }
 }
 
@@ -77,7 +68,7 @@ impl StoreThread {
         let thread = std::thread::Builder::new()
             .name("holdfast-keeper".into())
             .spawn(move || {
-                let kept = runtime::block_on(keep(events.clone(), stopped));
+                let kept = block_on(keep(events.clone(), stopped));
                 if let Err(failure) = kept.and_then(|kept| kept) {
                     // The main thread may have ended and dropped the receiver.
                     let _ = events.send(Event::Failed(failure));
@@ -97,7 +88,8 @@ impl StoreThread {
 
 /// Acquires from the store, holds until `stop`, releases.
 pub(crate) async fn keep(
-    wanted: LockRequest,
+    builder: Builder,
+    wanted: LockArgs,
     events: SyncSender<Event>,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
@@ -107,7 +99,7 @@ pub(crate) async fn keep(
     let began = runtime.clock.now();
     let client = select! {
         () = stop.cancelled() => return Ok(()),
-        client = wanted.builder.clone().connect() => client?,
+        client = builder.connect() => client?,
     };
     let spent = runtime.clock.now().saturating_since(began);
     let granted = select! {
@@ -137,7 +129,7 @@ pub(crate) async fn keep(
 /// future cancels the request.
 async fn acquire(
     client: &Client,
-    wanted: &LockRequest,
+    wanted: &LockArgs,
     spent: Duration,
     line: &WaitLine,
 ) -> holdfast::Result<Guard> {
@@ -175,5 +167,69 @@ pub(crate) async fn watch_over(
     // The main thread reads the state itself.
     if events.send(Event::Look).is_ok() {
         stop.cancelled().await;
+    }
+}
+
+/// Shows the place in the queue, on a terminal only, and disappears when dropped.
+#[derive(Clone)]
+struct WaitLine {
+    bar: ProgressBar,
+    runtime: Runtime,
+    last: Arc<Mutex<Option<(Place, Instant)>>>,
+}
+
+impl WaitLine {
+    fn new(runtime: Runtime) -> Self {
+        let bar = progress_bar(None, "{spinner} {msg}");
+        Self { bar, runtime, last: Arc::default() }
+    }
+
+    /// Shows a text that is not about a place.
+    fn say(&self, text: &'static str) {
+        self.bar.set_message(text);
+        self.bar.tick();
+    }
+
+    /// Shows a place that the store pushed.
+    fn at(&self, place: &Place) {
+        let now = self.runtime.clock.now();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((place.clone(), now));
+        self.refresh();
+    }
+
+    /// Ends when it is time to refresh.
+    async fn second(&self) {
+        self.runtime.sleep(Duration::from_secs(1)).await;
+    }
+
+    /// Updates the shown times.
+    fn refresh(&self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((place, told)) = &*last {
+            let since = self.runtime.clock.now().saturating_since(*told);
+            self.bar.set_message(place_text(place, since));
+        }
+        self.bar.tick();
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The place of a request: `3rd in line, held by host:pid for 12 s`; `since` is the age of the
+/// report.
+fn place_text(place: &Place, since: Duration) -> String {
+    if place.awaits_authority {
+        return "next in line, waits for the scope's authority".into();
+    }
+    let at = show::place(place.place);
+    match place.holders.first() {
+        Some(holder) => format!(
+            "{at}, held by {} for {}",
+            show::escaped(&holder.label),
+            show::length(holder.held + since)
+        ),
+        None => at,
     }
 }

@@ -7,7 +7,8 @@ use std::io::BufRead as _;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
+use comfy_table::Table;
+use holdfast_cli::block_on;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Cassandra, ItemId, ItemStatus, Listed, WorkQueue};
 use serde_json::json;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::Place;
 use crate::args::{Global, Work};
 use crate::failure::Failure;
-use crate::{runtime, show};
+use crate::show;
 
 /// How much of a payload a table shows, characters.
 const SHOWN_MAX: usize = 60;
@@ -133,7 +134,7 @@ fn on(
     name: &str,
     act: impl AsyncFnOnce(&WorkQueue) -> Result<(), Failure>,
 ) -> Result<u8, Failure> {
-    runtime::block_on(async {
+    block_on(async {
         let (_, queue) = open(global, place, name).await?;
         act(&queue).await
     })??;
@@ -191,16 +192,12 @@ fn words(status: &ItemStatus) -> (&'static str, Option<&str>) {
 }
 
 fn table(listed: &[Listed]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["ITEM", "STANDING", "BY", "ATTEMPTS", "PAYLOAD"]);
-    for Listed { id, status, attempts, payload } in listed {
+    let row = |Listed { id, status, attempts, payload }: &Listed| {
         let (status, by) = words(status);
         let by = by.map(show::escaped).unwrap_or_default();
-        let attempts = attempts.to_string();
-        table.add_row([id.as_str(), status, by.as_str(), attempts.as_str(), &shown(payload)]);
-    }
-    table
+        [id.to_string(), status.to_owned(), by, attempts.to_string(), shown(payload)]
+    };
+    show::table(&["ITEM", "STANDING", "BY", "ATTEMPTS", "PAYLOAD"], listed.iter().map(row))
 }
 
 fn shown(payload: &str) -> String {

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::failure::{Failure, OWN_ERROR};
-use crate::{signals, spawn};
+use crate::signals;
 
 /// Most signals that wait.
 const SIGNALS_MAX: usize = 64;
@@ -49,7 +49,7 @@ fn start() -> Result<Child, Failure> {
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.args(for_one(std::env::args_os().skip(1).collect()));
-    spawn::as_child(&mut command);
+    signals::as_child(&mut command);
     command.spawn().map_err(failed)
 }
 
