@@ -3,8 +3,6 @@
 
 pub mod failure;
 #[cfg(feature = "cassandra")]
-pub mod names;
-#[cfg(feature = "cassandra")]
 pub mod place;
 
 use std::fmt::{Display, Write as _};

@@ -1,10 +1,14 @@
-//! The address of a Cassandra cluster, and the credentials for it.
+//! The address of a Cassandra cluster, the credentials for it, and the names of tables and columns
+//! there, for deployments with other names than the defaults.
 
-use clap::Args;
+use std::marker::PhantomData;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use holdfast::Error;
+use holdfast_recipes::recipe::{Names, Naming, namings};
+use holdfast_recipes::{Credentials, Layout};
 
 use crate::failure::Failure;
-use holdfast::Error;
-use holdfast_recipes::Credentials;
 
 /// The cluster, the keyspace, and who one is to it.
 #[derive(Clone, Debug, Args)]
@@ -36,4 +40,118 @@ pub fn failure(error: Error) -> Failure {
         return Failure::unanswered("no answer from Cassandra", endpoints, *waited, last, "");
     }
     error.into()
+}
+
+/// The names that a command line takes.
+pub trait Taken {
+    /// The names, in the order of the help.
+    fn namings() -> Vec<Naming>;
+}
+
+/// An option for each of the names of `T`. Names are as the server has them, capitals and all: they are quoted, never
+/// spliced.
+#[derive(Clone, Debug)]
+pub struct NameArgs<T> {
+    /// The names that were chosen.
+    pub names: Names,
+    taken: PhantomData<T>,
+}
+
+/// All names.
+#[derive(Clone, Debug)]
+pub struct All;
+
+impl Taken for All {
+    fn namings() -> Vec<Naming> {
+        namings()
+    }
+}
+
+impl NameArgs<All> {
+    /// The tables of the recipes under these names.
+    pub fn layout(&self) -> Layout {
+        Layout::of(&self.names)
+    }
+}
+
+impl<T: Taken> Args for NameArgs<T> {
+    fn augment_args(command: Command) -> Command {
+        command.args(T::namings().iter().map(option))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Takes as many values as there are names.
+fn option(naming: &Naming) -> Arg {
+    Arg::new(naming.option)
+        .long(naming.option)
+        .help(naming.help)
+        .help_heading("Names of tables and columns")
+        .num_args(naming.names.len())
+        .value_names(naming.names.iter().map(|(of, _, _)| *of))
+        .default_values(naming.names.iter().map(|(_, default, _)| *default))
+}
+
+impl<T: Taken> FromArgMatches for NameArgs<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut chosen = Self { names: Names::default(), taken: PhantomData };
+        chosen.update_from_arg_matches(matches)?;
+        Ok(chosen)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for naming in T::namings() {
+            let names = matches.get_many::<String>(naming.option).into_iter().flatten().cloned();
+            self.names.choose(&naming, names);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use holdfast_recipes::{Schema, TimeTable};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        names: NameArgs<All>,
+    }
+
+    #[test]
+    fn without_a_word_the_names_are_those_of_the_seeds() {
+        let line = Line::try_parse_from(["line"]).unwrap();
+        let usual = Schema::new("k", None).statements();
+        assert_eq!(Schema::new("k", None).named(line.names.layout()).statements(), usual);
+    }
+
+    /// Also before a subcommand: exactly three values.
+    #[test]
+    fn three_columns_are_named_at_once() {
+        let line = ["line", "--queue-columns", "a", "b", "C d", "--optimistic-columns", "e", "f"];
+        let layout = Line::try_parse_from(line).unwrap().names.layout();
+        let made = Schema::new("k", None).named(layout).statements();
+        let main =
+            "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
+        assert!(made[3].ends_with(main), "{made:?}");
+        let tokens = "\"optimistic_tokens\" (\"e\" text, \"f\" text, PRIMARY KEY (\"e\", \"f\"))";
+        assert!(made.iter().any(|made| made.ends_with(tokens)), "{made:?}");
+    }
+
+    #[test]
+    fn the_cell_of_the_time_is_named_with_its_table() {
+        let line =
+            ["line", "--time-table", "t", "--time-columns", "n", "v", "--time-cell", "Another"];
+        let layout = Line::try_parse_from(line).unwrap().names.layout();
+        let made = Schema::new("k", None).named(layout.clone()).statements();
+        let time = "\"t\" (\"n\" text PRIMARY KEY, \"v\" bigint)";
+        assert!(made.iter().any(|made| made.ends_with(time)), "{made:?}");
+        let named = TimeTable::named("t", "n", "v").with_cell("Another");
+        assert_eq!(layout.time, named);
+    }
 }

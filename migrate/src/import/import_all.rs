@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::preconditions::{OtherTie, check_foreign_writers, registered};
 use super::{
-    Checkpoint, CheckpointError, Fault, Import, Importer, Job, Pace, Progress, SendError, Sum,
+    Checkpoint, CheckpointError, Fault, Import, ImportReport, Importer, Job, Pace, SendError, Sum,
 };
 use crate::layout::LockRows;
 use crate::plan::Rules;
@@ -35,23 +35,6 @@ pub struct Options {
     /// The table of modes, from which the import reads the registered writers; `None`: `rules` has
     /// them.
     pub modes_table: Option<String>,
-}
-
-/// What an import reports while it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ImportReport {
-    /// An earlier run has done some of the ranges.
-    Resumed {
-        /// How many.
-        ranges: usize,
-    },
-    /// The store has answered more rows.
-    Rows {
-        /// How many.
-        number: usize,
-    },
-    /// One more range is done.
-    Range,
 }
 
 /// Why an import ended early, or did not begin.
@@ -179,15 +162,11 @@ pub async fn import_watched<I: Importer>(
         Ok(())
     };
     let import = Import::new(importer, rules, pace, requests_at_once, runtime);
-    let mut note = |progress| {
-        match (progress, &mut checkpoint) {
-            (Progress::RangeDone(range), Some(checkpoint)) => {
-                checkpoint.note_done(range).map_err(|error| error.to_string())?;
-                tell(ImportReport::Range);
-            }
-            (Progress::RangeDone(_), None) => tell(ImportReport::Range),
-            (Progress::Rows(number), _) => tell(ImportReport::Rows { number }),
+    let mut note = |report| {
+        if let (ImportReport::Range { index }, Some(checkpoint)) = (report, &mut checkpoint) {
+            checkpoint.note_done(index).map_err(|error| error.to_string())?;
         }
+        tell(report);
         Ok(())
     };
     let importing = async { import.run(news, &mut note).await.map_err(ImportError::from) };

@@ -42,10 +42,10 @@ use std::future::Future;
 use holdfast::{ImportGroup, ImportOutcome};
 
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
-pub use import_all::{ImportError, ImportReport, Options, import_all, import_watched};
+pub use import_all::{ImportError, Options, import_all, import_watched};
 pub use preconditions::OtherTie;
 use requests::Request;
-pub use run::{Import, Pace, Progress, SendError, Sum};
+pub use run::{Import, ImportReport, Pace, SendError, Sum};
 
 /// Why a request has no answers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

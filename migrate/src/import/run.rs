@@ -40,13 +40,24 @@ pub struct Import<I> {
     runtime: Runtime,
 }
 
-/// The progress of an import.
+/// What an import reports while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// All rows of this range are imported, or counted with the reason why not.
-    RangeDone(usize),
-    /// The store has answered this many more rows.
-    Rows(usize),
+pub enum ImportReport {
+    /// An earlier run has done some of the ranges.
+    Resumed {
+        /// How many.
+        ranges: usize,
+    },
+    /// The store has answered more rows.
+    Rows {
+        /// How many.
+        number: usize,
+    },
+    /// One more range is done: all its rows are imported, or counted with the reason why not.
+    Range {
+        /// Its number.
+        index: usize,
+    },
 }
 
 /// The result of an import.
@@ -123,7 +134,7 @@ impl<I: Importer> Import<I> {
     pub async fn run(
         &self,
         news: mpsc::Receiver<ScanMessage>,
-        progress: &mut impl FnMut(Progress) -> Result<(), String>,
+        progress: &mut impl FnMut(ImportReport) -> Result<(), String>,
     ) -> Result<Sum, SendError> {
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
         let mut working = pin!(coming.map(|news| self.one(news)).buffer_unordered(self.at_once));
@@ -137,14 +148,15 @@ impl<I: Importer> Import<I> {
                 }
                 Outcome::Sent { range, sum } => {
                     ranges.entry(range).or_default().done += 1;
-                    progress(Progress::Rows(sum.rows())).map_err(SendError::Progress)?;
+                    let number = sum.rows();
+                    progress(ImportReport::Rows { number }).map_err(SendError::Progress)?;
                     all.add(sum);
                     range
                 }
             };
             if ranges.get(&range).is_some_and(|told| told.of == Some(told.done)) {
                 ranges.remove(&range);
-                progress(Progress::RangeDone(range)).map_err(SendError::Progress)?;
+                progress(ImportReport::Range { index: range }).map_err(SendError::Progress)?;
             }
         }
         Ok(all)

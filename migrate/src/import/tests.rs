@@ -165,8 +165,8 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn note(&mut self, progress: Progress) -> Result<(), String> {
-        let Progress::RangeDone(range) = progress else { return Ok(()) };
+    fn note(&mut self, report: ImportReport) -> Result<(), String> {
+        let ImportReport::Range { index: range } = report else { return Ok(()) };
         self.done.insert(range);
         match self.killed_after {
             Some(ranges) if self.done.len() >= ranges => Err("killed".into()),
@@ -198,7 +198,7 @@ async fn run(
         }
     };
     let import = Import::new(memory, rules(), Pace::new(None), at_once, runtime.clone());
-    let mut note = |progress| recorded.note(progress);
+    let mut note = |report| recorded.note(report);
     let (sum, ()) = futures_util::future::join(import.run(told, &mut note), telling).await;
     sum
 }

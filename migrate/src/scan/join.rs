@@ -5,19 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 use holdfast_runtime::{Clock, Instant};
 
 use super::ScanError;
-use super::tables::{Page, Range, Row};
+use super::tables::{Page, Row};
 use crate::layout::Raw;
 
 /// Locks that are reported together; the last token may add a few.
 const LOCKS_AT_ONCE: usize = 500;
-
-/// What reads a page of a range of table 0 or 1.
-pub(super) trait Pages:
-    AsyncFn(usize, Range, Option<Vec<u8>>) -> Result<Page, ScanError>
-{
-}
-
-impl<T: AsyncFn(usize, Range, Option<Vec<u8>>) -> Result<Page, ScanError>> Pages for T {}
 
 /// All rows of one lock.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,8 +20,10 @@ pub(super) struct Joined {
 }
 
 /// One of the two tables, as far as it was read.
-pub(super) struct Side {
+struct Side<'a, P> {
     table: usize,
+    pages: &'a P,
+    clock: &'a dyn Clock,
     rows: VecDeque<(i64, Row)>,
     next: Next,
     read_at: Option<Instant>,
@@ -40,24 +34,15 @@ enum Next {
     Nothing,
 }
 
-impl Side {
-    pub(super) fn new(table: usize) -> Self {
-        Self { table, rows: VecDeque::new(), next: Next::Page(None), read_at: None }
-    }
-
+impl<P: AsyncFn(usize, Option<Vec<u8>>) -> Result<Page, ScanError>> Side<'_, P> {
     /// The token of the next row, if there is one.
-    async fn token(
-        &mut self,
-        pages: &impl Pages,
-        clock: &dyn Clock,
-        range: Range,
-    ) -> Result<Option<i64>, ScanError> {
+    async fn token(&mut self) -> Result<Option<i64>, ScanError> {
         while self.rows.is_empty() {
             let Next::Page(from) = std::mem::replace(&mut self.next, Next::Nothing) else {
                 return Ok(None);
             };
-            let page = pages(self.table, range, from).await?;
-            self.read_at = Some(clock.now());
+            let page = (self.pages)(self.table, from).await?;
+            self.read_at = Some(self.clock.now());
             self.rows = page.rows.into();
             self.next = page.next.map_or(Next::Nothing, |next| Next::Page(Some(next)));
         }
@@ -65,15 +50,8 @@ impl Side {
     }
 
     /// Takes all rows with this token, with their keys.
-    async fn take(
-        &mut self,
-        pages: &impl Pages,
-        clock: &dyn Clock,
-        range: Range,
-        token: i64,
-        into: &mut impl FnMut(Raw, Row),
-    ) -> Result<(), ScanError> {
-        while self.token(pages, clock, range).await? == Some(token) {
+    async fn take(&mut self, token: i64, mut into: impl FnMut(Raw, Row)) -> Result<(), ScanError> {
+        while self.token().await? == Some(token) {
             let Some((_, row)) = self.rows.pop_front() else { break };
             // A row without its key does not exist.
             if let Some(key) = row.first().and_then(Option::as_ref).map(|cell| cell.value.clone()) {
@@ -84,22 +62,21 @@ impl Side {
     }
 }
 
-/// Reads a range of both tables, or of the first, and reports the locks in portions.
+/// Reads both tables (0 and 1), or the first, by `pages` of one range, and reports the locks in portions.
 pub(super) async fn join(
-    pages: &impl Pages,
+    pages: &impl AsyncFn(usize, Option<Vec<u8>>) -> Result<Page, ScanError>,
     clock: &dyn Clock,
-    range: Range,
-    [mut first, mut second]: [Side; 2],
     with_second: bool,
     tell: impl AsyncFn(Vec<Joined>, Instant) -> Result<(), ScanError>,
 ) -> Result<(), ScanError> {
-    if !with_second {
-        second.next = Next::Nothing;
-    }
+    let side = |table| {
+        let next = if table == 0 || with_second { Next::Page(None) } else { Next::Nothing };
+        Side { table, pages, clock, rows: VecDeque::new(), next, read_at: None }
+    };
+    let (mut first, mut second) = (side(0), side(1));
     let mut read = Vec::new();
     loop {
-        let tokens =
-            [first.token(pages, clock, range).await?, second.token(pages, clock, range).await?];
+        let tokens = [first.token().await?, second.token().await?];
         let next = tokens.into_iter().flatten().min();
         if read.len() >= LOCKS_AT_ONCE || next.is_none() {
             let read_at = first.read_at.max(second.read_at).unwrap_or_else(|| clock.now());
@@ -108,10 +85,8 @@ pub(super) async fn join(
         let Some(token) = next else { return Ok(()) };
         // Two keys may have one token.
         let mut keys: BTreeMap<Raw, [Vec<Row>; 2]> = BTreeMap::new();
-        let mut into = |key, row| keys.entry(key).or_default()[0].push(row);
-        first.take(pages, clock, range, token, &mut into).await?;
-        let mut into = |key, row| keys.entry(key).or_default()[1].push(row);
-        second.take(pages, clock, range, token, &mut into).await?;
+        first.take(token, |key, row| keys.entry(key).or_default()[0].push(row)).await?;
+        second.take(token, |key, row| keys.entry(key).or_default()[1].push(row)).await?;
         let joined = keys.into_iter().map(|(lock, [first, second])| Joined { lock, first, second });
         read.extend(joined);
     }
@@ -150,10 +125,8 @@ mod tests {
             told.lock().unwrap().extend(rows.map(count));
             Ok(())
         };
-        let sides = [Side::new(0), Side::new(1)];
-        let range = Range::split(1)[0];
-        let pages = async |table, _, from| Ok(tables.page(table, from));
-        join(&pages, &*clock, range, sides, with_second, tell).await.unwrap();
+        let pages = async |table, from| Ok(tables.page(table, from));
+        join(&pages, &*clock, with_second, tell).await.unwrap();
         told.into_inner().unwrap()
     }
 

@@ -36,7 +36,7 @@ use holdfast_recipes::Recipe;
 use crate::layout::{Cell, Heartbeat, Layout, LockRows, Raw, Said, TokenRow};
 use driver::Driver;
 pub use error::ScanError;
-use join::{Side, join};
+use join::{Joined, join};
 pub use scopes::SeenScope;
 pub use tables::Range;
 use tables::Tables;
@@ -219,35 +219,23 @@ impl Scan {
     ) -> Result<(), ScanError> {
         let recipe = self.recipe();
         let clock = &*self.runtime.clock;
-        let sides = [Side::new(0), Side::new(1)];
         let told = AtomicU64::new(0);
-        let tell = async |rows: Vec<join::Joined>, read_at| {
-            let locks = rows.into_iter().filter_map(|join::Joined { lock, first, second }| {
-                LockRows::of(recipe, lock, first, second)
-            });
-            let locks = self.with_heartbeats(locks.collect(), sessions).await?;
+        let tell = async |rows: Vec<Joined>, read_at| {
+            let mut locks = Vec::with_capacity(rows.len());
+            for Joined { lock, first, second } in rows {
+                if let Some(rows) = LockRows::of(recipe, lock, first, second) {
+                    locks.extend(self.with_heartbeat(rows, sessions).await?);
+                }
+            }
             told.fetch_add(1, Ordering::Relaxed);
             // A receiver that was dropped needs no more messages.
             let _ = news.send(ScanMessage::Locks { range: range.index, locks, read_at }).await;
             Ok(())
         };
-        let pages = async |table, range, from| self.tables.page(table, range, from).await;
-        join(&pages, clock, range, sides, self.has_second(), tell).await?;
+        let pages = async |table, from| self.tables.page(table, range, from).await;
+        join(&pages, clock, self.has_second(), tell).await?;
         let _ = news.send(ScanMessage::Done { range: range.index, news: told.into_inner() }).await;
         Ok(())
-    }
-
-    /// Adds the heartbeats to tokens.
-    async fn with_heartbeats(
-        &self,
-        locks: Vec<LockRows>,
-        sessions: &Sessions,
-    ) -> Result<Vec<LockRows>, ScanError> {
-        let mut known = Vec::with_capacity(locks.len());
-        for rows in locks {
-            known.extend(self.with_heartbeat(rows, sessions).await?);
-        }
-        Ok(known)
     }
 
     /// Adds the heartbeat to one token. A session that began after the pass's read of sessions is
@@ -263,7 +251,7 @@ impl Scan {
             let Some(id) = row.session.as_ref().map(|cell| &cell.value) else { continue };
             let heartbeat = match known.get(&id.to_string()) {
                 Some(written_us) => Some(*written_us),
-                None => self.heartbeat_of(id).await?,
+                None => self.tables.rows(1, id).await?.into_iter().next().map(written_of),
             };
             if let Some(written_us) = heartbeat {
                 row.heartbeat = Heartbeat::There { written_us };
@@ -277,11 +265,6 @@ impl Scan {
             }
         }
         Ok(Some(rows))
-    }
-
-    async fn heartbeat_of(&self, session: &Raw) -> Result<Option<Option<i64>>, ScanError> {
-        let rows = self.tables.rows(1, session).await?;
-        Ok(rows.into_iter().next().map(written_of))
     }
 
     /// Reads all sessions of tokens; none where the recipe has none.

@@ -79,18 +79,13 @@ pub async fn verify(
     tell: &mut impl FnMut(&str, &Difference),
 ) -> Result<Verified, VerifyError> {
     let sides = Sides { scan, native, rules, runtime, again: AtomicUsize::new(0) };
-    let mut verified = Verified::default();
-    sides.read_and_compare(ranges, reads_at_once, &mut verified, tell).await?;
+    let mut verified = sides.compare_rows(ranges, reads_at_once, tell).await?;
     sides.compare_native(&mut verified, tell).await?;
     Ok(verified)
 }
 
 /// Compares only the locks that have rows.
-///
-/// # Errors
-///
-/// [`VerifyError`].
-pub async fn verify_rows(
+pub(crate) async fn verify_rows(
     scan: &Scan,
     native: &impl NativeStore,
     rules: &Rules,
@@ -99,9 +94,7 @@ pub async fn verify_rows(
     tell: &mut impl FnMut(&str, &Difference),
 ) -> Result<Verified, VerifyError> {
     let sides = Sides { scan, native, rules, runtime, again: AtomicUsize::new(0) };
-    let mut verified = Verified::default();
-    sides.read_and_compare(ranges, reads_at_once, &mut verified, tell).await?;
-    Ok(verified)
+    sides.compare_rows(ranges, reads_at_once, tell).await
 }
 
 struct Sides<'a, N> {
@@ -117,37 +110,30 @@ struct Sides<'a, N> {
 type Compared = (String, Vec<Difference>);
 
 impl<N: NativeStore> Sides<'_, N> {
-    async fn read_and_compare(
+    async fn compare_rows(
         &self,
         ranges: &[Range],
         reads_at_once: usize,
-        verified: &mut Verified,
         tell: &mut impl FnMut(&str, &Difference),
-    ) -> Result<(), VerifyError> {
+    ) -> Result<Verified, VerifyError> {
+        let mut verified = Verified::default();
         let (send, news) = mpsc::channel(MESSAGES_WAITING);
         let scanned = self.scan.run(ranges, reads_at_once, send);
-        let reading = async { scanned.await.map_err(VerifyError::from) };
-        try_join(reading, self.compare_rows(news, verified, tell)).await?;
-        Ok(())
-    }
-
-    async fn compare_rows(
-        &self,
-        news: mpsc::Receiver<ScanMessage>,
-        verified: &mut Verified,
-        tell: &mut impl FnMut(&str, &Difference),
-    ) -> Result<(), VerifyError> {
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
         let locks = coming.flat_map(|news| match news {
             ScanMessage::Locks { locks, .. } => stream::iter(locks),
             ScanMessage::Done { .. } => stream::iter(Vec::new()),
         });
         let compared = locks.map(|rows| self.compare_lock(rows)).buffer_unordered(ASKED_AT_ONCE);
-        let mut compared = pin!(compared);
-        while let Some(compared) = compared.next().await {
-            count(compared?, verified, tell);
-        }
-        Ok(())
+        let comparing = async {
+            let mut compared = pin!(compared);
+            while let Some(compared) = compared.next().await {
+                count(compared?, &mut verified, tell);
+            }
+            Ok(())
+        };
+        try_join(async { scanned.await.map_err(VerifyError::from) }, comparing).await?;
+        Ok(verified)
     }
 
     /// Compares one lock with rows; `None` if it is outside of the prefix, or has nothing to

@@ -5,18 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::{Args, Parser, Subcommand, value_parser};
 use holdfast::Client;
 use holdfast_cli::duration;
 use holdfast_cli::failure::Failure;
-use holdfast_cli::names::{NameArgs, Taken};
-use holdfast_cli::place::Reach;
+use holdfast_cli::place::{NameArgs, Reach, Taken};
 use holdfast_migrate::layout::{Layout, MOVED};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::plan::Rules;
-use holdfast_recipes::Recipe;
 use holdfast_recipes::modes::MODES;
 use holdfast_recipes::recipe::{Naming, RecipeSpec};
+use holdfast_recipes::{Recipe, Stage};
 
 /// Moves lock rows from Cassandra into Holdfast.
 #[derive(Debug, Parser)]
@@ -80,8 +79,8 @@ pub(crate) struct CutoverArgs {
     #[command(flatten)]
     pub(crate) scope: ScopeArgs,
     /// How far.
-    #[arg(long, value_enum, default_value = "native")]
-    pub(crate) to: Forward,
+    #[arg(long, value_parser = stages(&FORWARD), default_value = "native")]
+    pub(crate) to: Stage,
     /// All clients that know only the recipe are stopped. Without this statement no scope leaves
     /// `both` for `native`, because only you can know it. The rows they left are imported; if one
     /// of them writes a row meanwhile, the command ends.
@@ -101,8 +100,8 @@ pub(crate) struct RollbackArgs {
     #[command(flatten)]
     pub(crate) scope: ScopeArgs,
     /// How far back.
-    #[arg(long, value_enum, default_value = "cassandra")]
-    pub(crate) to: Back,
+    #[arg(long, value_parser = stages(&BACK), default_value = "cassandra")]
+    pub(crate) to: Stage,
     /// Also write rows for the holds of live native clients, which are otherwise in the way. These
     /// rows stand for this time and nobody renews them: old clients do not see a hold that lasts
     /// longer. Once such a hold has ended, rollback again takes its row back.
@@ -111,25 +110,27 @@ pub(crate) struct RollbackArgs {
 }
 
 /// Where `cutover` can go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Forward {
-    /// Everybody may lock in both stores.
-    Both,
-    /// Nobody locks in Cassandra any more.
-    Native,
-    /// As native, and processes may fall back on Cassandra while no server serves the scope.
-    Fallback,
-}
+const FORWARD: [(Stage, &str); 3] = [
+    (Stage::Both, "Everybody may lock in both stores"),
+    (Stage::Native, "Nobody locks in Cassandra any more"),
+    (
+        Stage::Fallback,
+        "As native, and processes may fall back on Cassandra while no server serves the scope",
+    ),
+];
 
 /// Where `rollback` can go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Back {
-    /// Nobody falls back any more.
-    Native,
-    /// Everybody locks in both stores again.
-    Both,
-    /// Old clients may come again.
-    Cassandra,
+const BACK: [(Stage, &str); 3] = [
+    (Stage::Native, "Nobody falls back any more"),
+    (Stage::Both, "Everybody locks in both stores again"),
+    (Stage::Cassandra, "Old clients may come again"),
+];
+
+fn stages(to: &[(Stage, &'static str)]) -> impl TypedValueParser<Value = Stage> {
+    let value =
+        |(stage, help): &(Stage, &'static str)| PossibleValue::new(stage.as_str()).help(*help);
+    PossibleValuesParser::new(to.iter().map(value))
+        .try_map(|name| Stage::parse(&name).ok_or("no stage of a scope"))
 }
 
 /// A scope, and both its stores.

@@ -81,7 +81,7 @@ impl ImportBar {
     pub(crate) fn take(&mut self, step: ImportReport) {
         match step {
             ImportReport::Resumed { ranges } => self.bar.inc(u64::try_from(ranges).unwrap_or(0)),
-            ImportReport::Range => self.bar.inc(1),
+            ImportReport::Range { .. } => self.bar.inc(1),
             ImportReport::Rows { number } => {
                 self.rows += u64::try_from(number).unwrap_or(0);
                 self.bar.set_message(self.rows.to_string());

@@ -19,7 +19,7 @@ use holdfast_recipes::{
 use holdfast_runtime::Runtime;
 use serde_json::{Value, json};
 
-use crate::args::{Back, Cli, CutoverArgs, Forward, RollbackArgs, ScopeArgs, number};
+use crate::args::{Cli, CutoverArgs, RollbackArgs, ScopeArgs, number};
 use crate::import::{self, ImportBar};
 use crate::{plan, verify};
 
@@ -72,7 +72,7 @@ pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
             },
             leave_out: args.leave_out,
         };
-        let moved = cutover.run(target(args.to), &mut |told| printed.take(&told)).await;
+        let moved = cutover.run(args.to, &mut |told| printed.take(&told)).await;
         moved.map_err(failure)
     })??;
     if cli.json {
@@ -83,14 +83,6 @@ pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
         }
     }
     Ok(0)
-}
-
-fn target(to: Forward) -> Stage {
-    match to {
-        Forward::Both => Stage::Both,
-        Forward::Native => Stage::Native,
-        Forward::Fallback => Stage::Fallback,
-    }
 }
 
 fn options(args: &CutoverArgs) -> Options {
@@ -159,12 +151,7 @@ pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
         let rows = Rows::new(database, args.scope.source.layout(), Runtime::system());
         let scope = opened.moving(&args.scope);
         let rollback = Rollback { scope, rows: &rows, ranges, live_for: args.live_for };
-        let target = match args.to {
-            Back::Native => Stage::Native,
-            Back::Both => Stage::Both,
-            Back::Cassandra => Stage::Cassandra,
-        };
-        let moved = rollback.run(target, &mut |told| printed.take(&told)).await;
+        let moved = rollback.run(args.to, &mut |told| printed.take(&told)).await;
         moved.map_err(failure)
     })??;
     if cli.json {

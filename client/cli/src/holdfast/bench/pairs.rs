@@ -146,7 +146,7 @@ pub(super) async fn measure_native(
         clients: plan.clients,
         names: (0..locks).map(|lock| format!("{start}{lock}")).collect(),
     };
-    let window = Window::after_warm_up(plan.window, &**scene.clock());
+    let window = Window::after_warm_up(plan.window, &*scene.runtime.clock);
     let row = measure(&loops, window).await?;
     for session in &sessions {
         // The measurement is over, and a session that is not closed expires.

@@ -38,10 +38,10 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
         ("secs", json!(seconds(plan))),
         ("ttl_s", json!(plan.ttl.as_secs_f64())),
         ("run", json!(plan.run)),
-        ("ts", json!(timestamp(&**scene.clock()))),
+        ("ts", json!(timestamp(&*scene.runtime.clock))),
         ("load1", json!(load)),
     ];
-    Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+    Ok(header.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
 }
 
 /// For W5 the number of trials, as in the peers' rows.

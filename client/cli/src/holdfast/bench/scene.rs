@@ -1,10 +1,9 @@
 //! The fixture of a measurement: servers that bench starts, or foreign ones, and sessions there.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::{Client, NodeStatus};
-use holdfast_runtime::{Clock, Runtime};
+use holdfast_runtime::Runtime;
 use tempfile::TempDir;
 
 use super::Plan;
@@ -23,7 +22,7 @@ pub(super) struct Scene {
     // In this order: the servers end before their folder is removed.
     own: Option<Cluster>,
     folder: Option<TempDir>,
-    endpoints: String,
+    pub(super) endpoints: String,
     /// Time, tasks and randomness.
     pub(super) runtime: Runtime,
 }
@@ -57,18 +56,10 @@ impl Scene {
         }
     }
 
-    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.runtime.clock
-    }
-
-    pub(super) fn endpoints(&self) -> &str {
-        &self.endpoints
-    }
-
     /// The probe of a measurement; for foreign servers it reads only this machine.
     pub(super) fn probe(&self) -> Probe {
         let servers = self.own.as_ref().map(Cluster::processes);
-        Probe::new(self.clock().clone(), servers)
+        Probe::new(self.runtime.clock.clone(), servers)
     }
 
     /// Opens this many sessions.

@@ -14,14 +14,16 @@ const LONGEST_NS: u64 = 3_600_000_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
-impl Latencies {
-    pub(super) fn new() -> Self {
+impl Default for Latencies {
+    fn default() -> Self {
         // Bounds and digits are constants that the library accepts.
         #[expect(clippy::expect_used, reason = "a constant that fails, fails in every test")]
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are valid");
         Self(histogram)
     }
+}
 
+impl Latencies {
     pub(super) fn record(&mut self, length: Duration) {
         self.0.saturating_record(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -49,7 +51,7 @@ pub(super) struct Pair {
 }
 
 /// All counts of the window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Score {
     acquire: Latencies,
     release: Latencies,
@@ -64,17 +66,7 @@ pub(super) struct Score {
 
 impl Score {
     pub(super) fn of_clients(number: usize) -> Self {
-        Self {
-            acquire: Latencies::new(),
-            release: Latencies::new(),
-            handover: Latencies::new(),
-            by_client: vec![0; number],
-            errors: 0,
-            first_error: None,
-            waited: Duration::ZERO,
-            longest_wait: Duration::ZERO,
-            longest_run: 0,
-        }
+        Self { by_client: vec![0; number], ..Self::default() }
     }
 
     pub(super) fn count(&mut self, pair: Pair) {

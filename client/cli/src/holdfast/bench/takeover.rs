@@ -1,8 +1,6 @@
 //! W5: kills a process that holds a lock. How long until the waiter has it?
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdfast_runtime::{Instant, Runtime};
@@ -76,7 +74,7 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
     let sessions = scene.sessions(plan, plan.sessions).await?;
     let waiter = sessions.first().ok_or_else(|| Failure::own("waiting", "there is no session"))?;
     let mut waiting = waiter.lock(&name).wait(plan.ttl * 4 + STEP_LIMIT).enqueue();
-    let clock = scene.clock();
+    let clock = &scene.runtime.clock;
     if waiting.next().await.is_none() {
         drop(waiting.await?);
         return Err(Failure::own("W5", "the lock was granted while its holder lived"));
@@ -105,7 +103,7 @@ struct Holder {
     said: Said,
     /// The safe deadline that it printed last; nanoseconds of the boot clock, which all processes
     /// of a machine share.
-    safe_until: Arc<AtomicU64>,
+    safe_until: u64,
 }
 
 type Said = Lines<BufReader<ChildStdout>>;
@@ -116,7 +114,7 @@ impl Holder {
         let failed = |error| Failure::own("starting the holder", error);
         let own = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(own);
-        command.args(["bench-holder", name, "--endpoints", scene.endpoints()]);
+        command.args(["bench-holder", name, "--endpoints", &scene.endpoints]);
         command.arg("--ttl").arg(format!("{}ms", plan.ttl.as_millis()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         signals::as_child(&mut command);
@@ -125,7 +123,7 @@ impl Holder {
         let out =
             process.stdout.take().ok_or_else(|| Failure::own("the holder", "has no output"))?;
         let said = BufReader::new(out).lines();
-        let mut holder = Self { process, said, safe_until: Arc::default() };
+        let mut holder = Self { process, said, safe_until: 0 };
         let held = scene.runtime.timeout(STEP_LIMIT, holder.hear()).await;
         match held {
             Ok(Ok(true)) => Ok(holder),
@@ -140,8 +138,7 @@ impl Holder {
         let line = line.map_err(|error| Failure::own("listening to the holder", error))?;
         let Some(line) = line else { return Ok(false) };
         let instant = line.strip_prefix(SAFE_UNTIL).and_then(|instant| instant.parse().ok());
-        let instant = instant.ok_or_else(|| Failure::own("listening to the holder", &line))?;
-        self.safe_until.store(instant, Ordering::Relaxed);
+        self.safe_until = instant.ok_or_else(|| Failure::own("listening to the holder", &line))?;
         Ok(true)
     }
 
@@ -152,7 +149,7 @@ impl Holder {
         self.process.kill().await.map_err(failed)?;
         // Its output from before its death is in the pipe.
         while self.hear().await? {}
-        let safe_until = Duration::from_nanos(self.safe_until.load(Ordering::Relaxed));
+        let safe_until = Duration::from_nanos(self.safe_until);
         Ok(Instant::from_origin(safe_until + ttl.mul_f64(ALLOWANCE) + SAFETY))
     }
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use holdfast::Error;
 use holdfast_cli::block_on;
-use holdfast_cli::names::{All, NameArgs};
-use holdfast_cli::place::{Reach, failure};
+use holdfast_cli::place::{All, NameArgs, Reach, failure};
 use holdfast_recipes::{
     BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Schema, SerialScope,
     TimeClient, Wait, check_lock_name,
@@ -118,35 +118,26 @@ struct SchemaArgs {
     #[arg(long, value_name = "N")]
     replication: Option<u32>,
     /// The form of the bakery's tables.
-    #[arg(long, value_enum, default_value = "wiki")]
-    bakery_form: Form,
+    #[arg(long, value_parser = form(), default_value = "wiki")]
+    bakery_form: BakeryForm,
 }
 
 #[derive(Clone, Debug, Args)]
 struct BakeryArgs {
     /// The article that the other clients follow.
-    #[arg(long, value_enum, default_value = "wiki")]
-    form: Form,
+    #[arg(long, value_parser = form(), default_value = "wiki")]
+    form: BakeryForm,
     #[command(subcommand)]
     command: LockCommand,
 }
 
-/// The form of the bakery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
-    /// The page of the Cassandra wiki: a flag is 1, and is deleted.
-    Wiki,
-    /// The article on the PHP implementation: a flag is `true`, and then `false`.
-    Php,
-}
-
-impl From<Form> for BakeryForm {
-    fn from(form: Form) -> Self {
-        match form {
-            Form::Wiki => Self::Wiki,
-            Form::Php => Self::Php,
-        }
-    }
+/// A form of the bakery by its name.
+fn form() -> impl TypedValueParser<Value = BakeryForm> {
+    let wiki = "The page of the Cassandra wiki: a flag is 1, and is deleted";
+    let php = "The article on the PHP implementation: a flag is `true`, and then `false`";
+    let values = [PossibleValue::new("wiki").help(wiki), PossibleValue::new("php").help(php)];
+    PossibleValuesParser::new(values)
+        .map(|name| if name == "php" { BakeryForm::Php } else { BakeryForm::Wiki })
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -253,37 +244,35 @@ impl Chosen {
 
 pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
-    match command {
-        CassandraCommand::Schema(wanted) => schema(global, &place, &wanted),
-        CassandraCommand::Lease(command) => {
-            run_recipe(global, place, command, Recipe::Lease.into())
-        }
+    let (command, recipe) = match command {
+        CassandraCommand::Schema(wanted) => return schema(global, &place, &wanted),
+        CassandraCommand::Housekeeper(args) => return housekeeper::run(global, &place, &args),
+        CassandraCommand::Clock(args) => return clock::run(global, &place, &args),
+        CassandraCommand::Work(command) => return work::run(global, place, command),
+        CassandraCommand::Lease(command) => (command, Chosen::from(Recipe::Lease)),
         CassandraCommand::Queue(QueueArgs { time, command }) => {
-            let chosen = Chosen { time: time.client()?, ..Recipe::Queue.into() };
-            run_recipe(global, place, command, chosen)
+            (command, Chosen { time: time.client()?, ..Recipe::Queue.into() })
         }
-        CassandraCommand::TokensLwt(command) => {
-            run_recipe(global, place, command, Recipe::TokensLwt.into())
-        }
+        CassandraCommand::TokensLwt(command) => (command, Recipe::TokensLwt.into()),
         CassandraCommand::Bakery(BakeryArgs { form, command }) => {
-            let chosen = Chosen { form: form.into(), ..Recipe::Bakery.into() };
-            run_recipe(global, place, command, chosen)
+            (command, Chosen { form, ..Recipe::Bakery.into() })
         }
-        CassandraCommand::Shadow(command) => {
-            run_recipe(global, place, command, Recipe::Shadow.into())
+        CassandraCommand::Shadow(command) => (command, Recipe::Shadow.into()),
+        CassandraCommand::TokensOptimistic(command) => (command, Recipe::TokensOptimistic.into()),
+    };
+    let options = place.options(global);
+    match command {
+        LockCommand::Lock(WaitArgs { wait, job }) => {
+            lock(global, place, options, wait, job, recipe)
         }
-        CassandraCommand::TokensOptimistic(command) => {
-            run_recipe(global, place, command, Recipe::TokensOptimistic.into())
-        }
-        CassandraCommand::Housekeeper(args) => housekeeper::run(global, &place, &args),
-        CassandraCommand::Clock(args) => clock::run(global, &place, &args),
-        CassandraCommand::Work(command) => work::run(global, place, command),
+        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
+        LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
     }
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
     let mut layout = place.layout();
-    layout.bakery = layout.bakery.of_form(wanted.bakery_form.into());
+    layout.bakery = layout.bakery.of_form(wanted.bakery_form);
     let schema = Schema::new(&place.reach.keyspace, wanted.replication).named(layout);
     if wanted.apply {
         let credentials = place.reach.credentials();
@@ -298,22 +287,6 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
         }
     }
     Ok(0)
-}
-
-fn run_recipe(
-    global: &Global,
-    place: Place,
-    wanted: LockCommand,
-    recipe: Chosen,
-) -> Result<u8, Failure> {
-    let options = place.options(global);
-    match wanted {
-        LockCommand::Lock(WaitArgs { wait, job }) => {
-            lock(global, place, options, wait, job, recipe)
-        }
-        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
-        LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
-    }
 }
 
 fn bench(

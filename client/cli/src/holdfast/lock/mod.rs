@@ -30,7 +30,7 @@ use crate::signals::{self, code_of};
 use child::Child;
 use deadline::{HoldWatch, usual_grace};
 use store_thread::StoreThread;
-use supervisor::{End, Rules, Supervisor};
+use supervisor::{End, Supervisor};
 
 /// Most events that wait for the main thread, which does nothing slow.
 const EVENTS_MAX: usize = 64;
@@ -218,8 +218,7 @@ fn supervise(
         return Ok((Ended::LockLost(lost(&held.what, &watched)), None));
     }
     let child = Child::start(&work.command, &held.told)?;
-    let rules = Rules::of(work, json);
-    let mut supervisor = Supervisor::new(child, watched, &held.what, rules, watchdog);
+    let mut supervisor = Supervisor::new(child, watched, &held.what, (work, json), watchdog);
     let (end, asked_to_end) = supervisor.run(inbox)?;
     let ended = match end {
         End::ByItself(code) => Ended::ByItself(code),

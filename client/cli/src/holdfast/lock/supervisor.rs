@@ -3,7 +3,6 @@
 //! the command.
 
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
 
 use holdfast::Instant;
 use holdfast_runtime::Watchdog;
@@ -24,26 +23,14 @@ pub(super) enum End {
     ByUs,
 }
 
-/// The user's options for the command's end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    kill_after: Option<Duration>,
-    release_at_exit: bool,
-    json: bool,
-}
-
-impl Rules {
-    pub(super) fn of(work: &Work, json: bool) -> Self {
-        Self { kill_after: work.kill_after, release_at_exit: work.release_at_exit, json }
-    }
-}
-
-pub(super) struct Supervisor {
+pub(super) struct Supervisor<'a> {
     child: Child,
     hold: HoldWatch,
     /// What is held, for messages.
-    what: String,
-    rules: Rules,
+    what: &'a str,
+    /// The user's options for the command's end.
+    work: &'a Work,
+    json: bool,
     watchdog: Watchdog,
     /// The command was sent TERM or KILL because of the lock.
     told_to_end: bool,
@@ -59,19 +46,20 @@ pub(super) struct Supervisor {
     killed: bool,
 }
 
-impl Supervisor {
+impl<'a> Supervisor<'a> {
     pub(super) fn new(
         child: Child,
         hold: HoldWatch,
-        what: &str,
-        rules: Rules,
+        what: &'a str,
+        (work, json): (&'a Work, bool),
         watchdog: Watchdog,
     ) -> Self {
         Self {
             child,
             hold,
-            what: what.to_owned(),
-            rules,
+            what,
+            work,
+            json,
             watchdog,
             told_to_end: false,
             asked_to_end: None,
@@ -120,13 +108,13 @@ impl Supervisor {
     fn end(&mut self) -> Option<End> {
         let rest = self.rest.as_mut()?;
         // A group that was asked to end because of the lock must not run on without it.
-        let is_over = self.rules.release_at_exit && !self.told_to_end;
+        let is_over = self.work.release_at_exit && !self.told_to_end;
         let left = if is_over { Left::Nothing } else { self.child.left() };
         if left == Left::Nothing {
             return Some(if self.told_to_end { End::ByUs } else { End::ByItself(rest.code) });
         }
-        if let Some(line) = rest.line(&self.what, left, self.hold.clock.now()) {
-            say(&line, self.rules.json);
+        if let Some(line) = rest.line(self.what, left, self.hold.clock.now()) {
+            say(&line, self.json);
         }
         None
     }
@@ -147,7 +135,7 @@ impl Supervisor {
             }
         };
         let ended = self.rest.as_ref().map(|rest| rest.since);
-        let limit = kill_at(self.rules.kill_after, self.asked_at, ended);
+        let limit = kill_at(self.work.kill_after, self.asked_at, ended);
         if limit.is_some_and(|at| now >= at) {
             self.kill_what_is_left();
         }
@@ -172,7 +160,7 @@ impl Supervisor {
             self.killed = true;
             say(
                 "killed what still ran of the command: it had its time to end (--kill-after)",
-                self.rules.json,
+                self.json,
             );
         }
     }
