@@ -1,7 +1,5 @@
 //! Why something is not imported.
 
-use std::borrow::Cow;
-
 use holdfast_core::{TextError, VALUE_BYTES_MAX};
 
 use super::LEASE_MAX_MS;
@@ -173,24 +171,23 @@ impl Reason {
     }
 
     /// The details of this case; empty if the heading suffices.
-    pub fn detail(&self) -> Cow<'static, str> {
+    pub fn detail(&self) -> String {
         match self {
-            Self::Name(fault) | Self::Owner(fault) => fault.to_string().into(),
-            Self::NameIsNoText(fault) | Self::OwnerIsNoText(fault) => fault.to_string().into(),
-            Self::OwnerEmpty => "empty".into(),
+            Self::Name(fault) | Self::Owner(fault) => fault.to_string(),
+            Self::NameIsNoText(fault) | Self::OwnerIsNoText(fault) => fault.to_string(),
+            Self::OwnerEmpty => "empty".to_owned(),
             Self::ValueTooLong { len } => {
-                format!("{len} bytes is longer than the {VALUE_BYTES_MAX} allowed").into()
+                format!("{len} bytes is longer than the {VALUE_BYTES_MAX} allowed")
             }
             Self::LeaseTooLong { left_ms } => {
                 let [left, most] = [*left_ms, LEASE_MAX_MS].map(|ms| ms / 86_400_000);
-                format!("{left} days is longer than the {most} allowed").into()
+                format!("{left} days is longer than the {most} allowed")
             }
-            Self::SeveralHolders { holders } => format!("{holders} cells").into(),
+            Self::SeveralHolders { holders } => format!("{holders} cells"),
             Self::FirstLeftOut { first } => format!(
                 "\"{first}\" may take the lock in Cassandra: end its client or mend its cell, and once \
                  the cell is gone or mended, plan and import again"
-            )
-            .into(),
+            ),
             Self::NoOwner
             | Self::Over
             | Self::HolderLeftOut
@@ -201,7 +198,7 @@ impl Reason {
             | Self::NoTtl
             | Self::NoHeartbeat
             | Self::PlaceUnreadable
-            | Self::NumberUnreadable => "".into(),
+            | Self::NumberUnreadable => String::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Reads tables through the driver: the only module that names `scylla`, besides the type of its
 //! session.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +20,7 @@ use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
 use super::Identity;
 use super::error::ScanError;
 use super::scopes::ModeRow;
-use super::select::{Readable, of_keyspace};
-use super::tables::{Page, Range, Row, Tables};
+use super::tables::{Page, Range, Readable, Row, Tables, of_keyspace};
 use crate::layout::{Actual, ActualColumn, Cell, Expected, Raw, Role, Type};
 
 /// How long a page may take.
@@ -389,16 +389,19 @@ fn shown(value: Option<CqlValue>) -> String {
     value.and_then(raw).map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn unreadable(table: &str, error: &dyn std::fmt::Display) -> ScanError {
-    let last = format!("unreadable answer: {error}");
-    ScanError::Unreadable { table: table.to_owned(), attempts: 1, last }
+fn unreadable(table: &str, error: &dyn Display) -> ScanError {
+    failed(table, 1, &format_args!("unreadable answer: {error}"))
+}
+
+fn failed(table: &str, attempts: u32, last: &dyn Display) -> ScanError {
+    ScanError::Unreadable { table: table.to_owned(), attempts, last: last.to_string() }
 }
 
 fn of_preparation(table: &str, error: &PrepareError) -> ScanError {
-    if let PrepareError::AllAttemptsFailed { first_attempt } = error {
-        return of_attempt(table, 1, first_attempt);
+    match error {
+        PrepareError::AllAttemptsFailed { first_attempt } => of_attempt(table, 1, first_attempt),
+        _ => failed(table, 1, error),
     }
-    ScanError::Unreadable { table: table.to_owned(), attempts: 1, last: error.to_string() }
 }
 
 fn of_execution(table: &str, attempts: u32, error: &ExecutionError) -> ScanError {
@@ -407,19 +410,18 @@ fn of_execution(table: &str, attempts: u32, error: &ExecutionError) -> ScanError
         ExecutionError::BadQuery(error) => {
             ScanError::Refused { table: table.to_owned(), message: error.to_string() }
         }
-        _ => ScanError::Unreadable { table: table.to_owned(), attempts, last: error.to_string() },
+        _ => failed(table, attempts, error),
     }
 }
 
 fn of_attempt(table: &str, attempts: u32, error: &RequestAttemptError) -> ScanError {
-    if let RequestAttemptError::DbError(
-        DbError::SyntaxError | DbError::Invalid | DbError::Unauthorized | DbError::ConfigError,
-        message,
-    ) = error
-    {
-        return ScanError::Refused { table: table.to_owned(), message: message.clone() };
+    match error {
+        RequestAttemptError::DbError(
+            DbError::SyntaxError | DbError::Invalid | DbError::Unauthorized | DbError::ConfigError,
+            message,
+        ) => ScanError::Refused { table: table.to_owned(), message: message.clone() },
+        _ => failed(table, attempts, error),
     }
-    ScanError::Unreadable { table: table.to_owned(), attempts, last: error.to_string() }
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ mod driver;
 mod error;
 mod join;
 mod scopes;
-mod select;
 mod tables;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -12,8 +12,7 @@ use serde_json::json;
 
 use super::pairs::{self, Loops, Store, Window};
 use super::probe::{self, Probe};
-use super::row::{Row, float, timestamp};
-use super::table;
+use super::row::{self, Row, float, timestamp};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::lock::store_thread::GOODBYE_LIMIT;
@@ -94,7 +93,7 @@ pub(crate) async fn measure(
     if global.json {
         show::line(serde_json::Value::Object(row));
     } else {
-        table::print(&row);
+        row::print(&row);
     }
     Ok(())
 }

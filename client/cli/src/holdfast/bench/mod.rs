@@ -18,7 +18,6 @@ mod probe;
 mod row;
 mod scene;
 mod score;
-mod table;
 mod takeover;
 
 use std::time::Duration;
@@ -94,7 +93,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     if global.json {
         show::line(serde_json::Value::Object(row));
     } else {
-        table::print(&row);
+        row::print(&row);
     }
     Ok(0)
 }

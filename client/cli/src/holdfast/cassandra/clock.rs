@@ -1,11 +1,11 @@
-//! `holdfast cassandra clock`, and the options of its clients.
+//! `holdfast cassandra clock`.
 
 use std::time::Duration;
 
 use clap::Args;
 use holdfast::{Error, Result as Answered};
 use holdfast_cli::place::failure;
-use holdfast_recipes::{TimeClient, TimeOptions, TimePort, TimeReplica, TimeUpdate};
+use holdfast_recipes::{TimeOptions, TimePort, TimeReplica, TimeUpdate};
 use holdfast_runtime::select;
 
 use super::Place;
@@ -138,40 +138,6 @@ impl News {
             ),
         };
         show::line(line);
-    }
-}
-
-/// The clock that orders places in a queue.
-#[derive(Clone, Debug, Args)]
-pub(super) struct TimeServiceArgs {
-    /// Order places in the queue by the time service (`holdfast cassandra clock`) with these
-    /// replicas: host:port, several separated by commas. All clients of one queue have to do so
-    /// [default: this machine's clock].
-    #[arg(long, global = true, value_name = "HOST:PORT,…", env = "HOLDFAST_TIME_SERVICE")]
-    time_service: Option<String>,
-}
-
-impl TimeServiceArgs {
-    /// `None`: this machine's clock.
-    pub(super) fn client(&self) -> Result<Option<TimeClient>, Failure> {
-        Ok(self
-            .time_service
-            .as_deref()
-            .map(|at| TimeClient::new(holdfast_cli::endpoints(at)))
-            .transpose()?)
-    }
-}
-
-/// Checks that the service answers, before a client waits for it silently.
-pub(super) async fn try_out(time: &TimeClient) -> Result<(), Failure> {
-    match time.now_us().await {
-        Ok(_) => Ok(()),
-        Err(Error::Unreachable { endpoints, waited, last }) => {
-            let who = "no answer from the time service";
-            let advice = "; holdfast cassandra clock is one replica of it";
-            Err(Failure::unanswered(who, &endpoints, waited, &last, advice))
-        }
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -27,7 +27,7 @@ use crate::failure::Failure;
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::show;
-use clock::{ClockArgs, TimeServiceArgs};
+use clock::ClockArgs;
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
 use work::WorkCommand;
@@ -68,14 +68,28 @@ enum CassandraCommand {
     #[command(subcommand)]
     Lease(LockCommand),
     /// Waiters in the order of their arrival (`lock_queue`), the holder in a row of its own (`lock_main`).
-    Queue(QueueArgs),
+    Queue {
+        /// Order places in the queue by the time service (`holdfast cassandra clock`) with these
+        /// replicas: host:port, several separated by commas. All clients of one queue have to do so
+        /// [default: this machine's clock].
+        #[arg(long, global = true, value_name = "HOST:PORT,…", env = "HOLDFAST_TIME_SERVICE")]
+        time_service: Option<String>,
+        #[command(subcommand)]
+        command: LockCommand,
+    },
     /// A row with a session for each lock (`tokens`), with the sessions' heartbeats in a table of their own (`token_times`);
     /// only a housekeeper frees the locks of dead sessions.
     #[command(subcommand)]
     TokensLwt(LockCommand),
     /// Lamport's bakery: a client draws a number (`numbers`) while its flag is up (`choosing`), and the lowest number holds the
     /// lock.
-    Bakery(BakeryArgs),
+    Bakery {
+        /// The article that the other clients follow.
+        #[arg(long, value_parser = form(), default_value = "wiki")]
+        form: BakeryForm,
+        #[command(subcommand)]
+        command: LockCommand,
+    },
     /// The older recipe of the thesis: a row in which clients check whether they are alone (`lock_shadow`), the holder in
     /// another (`lock_main`). No order: a client that releases and retries mostly gets the lock again.
     #[command(subcommand)]
@@ -102,14 +116,6 @@ enum CassandraCommand {
 }
 
 #[derive(Clone, Debug, Args)]
-struct QueueArgs {
-    #[command(flatten)]
-    time: TimeServiceArgs,
-    #[command(subcommand)]
-    command: LockCommand,
-}
-
-#[derive(Clone, Debug, Args)]
 struct SchemaArgs {
     /// Make the missing tables.
     #[arg(long)]
@@ -120,15 +126,6 @@ struct SchemaArgs {
     /// The form of the bakery's tables.
     #[arg(long, value_parser = form(), default_value = "wiki")]
     bakery_form: BakeryForm,
-}
-
-#[derive(Clone, Debug, Args)]
-struct BakeryArgs {
-    /// The article that the other clients follow.
-    #[arg(long, value_parser = form(), default_value = "wiki")]
-    form: BakeryForm,
-    #[command(subcommand)]
-    command: LockCommand,
 }
 
 /// A form of the bakery by its name.
@@ -145,7 +142,13 @@ enum LockCommand {
     /// Wait for a lock, run a command while it is held, give it back.
     ///
     /// The command finds the lock in its environment as `HOLDFAST_LOCK`; there is no token.
-    Lock(WaitArgs),
+    Lock {
+        /// Give up after this long, e.g. 30s; covers reaching a node too [default: wait for ever].
+        #[arg(long, value_parser = duration)]
+        wait: Option<Duration>,
+        #[command(flatten)]
+        job: JobArgs,
+    },
     /// Run a command if a lock is free, exit with 124 if it is not.
     Try(JobArgs),
     /// Measure: clients that acquire and release as fast as they can, on this cluster.
@@ -153,15 +156,6 @@ enum LockCommand {
     /// The figures are those of `holdfast bench`, with round trips and statements without an answer. It uses
     /// locks of its own, whose names begin with `bench/`.
     Bench(LoopArgs),
-}
-
-#[derive(Clone, Debug, Args)]
-struct WaitArgs {
-    /// Give up after this long, e.g. 30s; covers reaching a node too [default: wait for ever].
-    #[arg(long, value_parser = duration)]
-    wait: Option<Duration>,
-    #[command(flatten)]
-    job: JobArgs,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -233,11 +227,17 @@ impl Chosen {
         self.recipe.locker(on, options, &layout)
     }
 
-    /// Checks that the services it needs beside Cassandra answer.
+    /// Checks that the services it needs beside Cassandra answer, before a client waits for them silently.
     async fn try_out(&self) -> Result<(), Failure> {
-        match &self.time {
-            Some(time) => clock::try_out(time).await,
-            None => Ok(()),
+        let Some(time) = &self.time else { return Ok(()) };
+        match time.now_us().await {
+            Ok(_) => Ok(()),
+            Err(Error::Unreachable { endpoints, waited, last }) => {
+                let who = "no answer from the time service";
+                let advice = "; holdfast cassandra clock is one replica of it";
+                Err(Failure::unanswered(who, &endpoints, waited, &last, advice))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -250,11 +250,13 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::Clock(args) => return clock::run(global, &place, &args),
         CassandraCommand::Work(command) => return work::run(global, place, command),
         CassandraCommand::Lease(command) => (command, Chosen::from(Recipe::Lease)),
-        CassandraCommand::Queue(QueueArgs { time, command }) => {
-            (command, Chosen { time: time.client()?, ..Recipe::Queue.into() })
+        CassandraCommand::Queue { time_service, command } => {
+            let client = |at: &str| TimeClient::new(holdfast_cli::endpoints(at));
+            let time = time_service.as_deref().map(client).transpose()?;
+            (command, Chosen { time, ..Recipe::Queue.into() })
         }
         CassandraCommand::TokensLwt(command) => (command, Recipe::TokensLwt.into()),
-        CassandraCommand::Bakery(BakeryArgs { form, command }) => {
+        CassandraCommand::Bakery { form, command } => {
             (command, Chosen { form, ..Recipe::Bakery.into() })
         }
         CassandraCommand::Shadow(command) => (command, Recipe::Shadow.into()),
@@ -262,9 +264,7 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     };
     let options = place.options(global);
     match command {
-        LockCommand::Lock(WaitArgs { wait, job }) => {
-            lock(global, place, options, wait, job, recipe)
-        }
+        LockCommand::Lock { wait, job } => lock(global, place, options, wait, job, recipe),
         LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
         LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
     }

@@ -1,4 +1,5 @@
-//! How long a command may run, from the state of the hold (DESIGN §8).
+//! How long a command may run, from the state of the hold (DESIGN §8), and how long the processes that
+//! it leaves in its group after its own end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use holdfast::{GuardStates, Instant};
 use holdfast_runtime::Clock;
 
 use super::Held;
+use super::group::Left;
 
 /// How long before the safe deadline the command is killed: the time a kill needs to be done.
 const KILL_BEFORE: Duration = Duration::from_millis(200);
@@ -60,6 +62,83 @@ fn demand(safe_until: Instant, grace: Duration, now: Instant) -> Demand {
     }
 }
 
+/// How long the rest of a command that was asked to end may run on, unless the user sets a limit: as long as most programs
+/// need to clean up.
+const KILL_AFTER: Duration = Duration::from_secs(10);
+/// The first pause between two checks; each further one is twice as long. The kernel does not report the end of a group's
+/// last process to a process that is not its parent.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause, and so the longest delay until the lock passes on.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// A process that ends this soon after the command gets no line: the end of a pipe, for example.
+const SAY_AFTER: Duration = Duration::from_secs(1);
+/// The shortest time between two lines.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// When the rest of the group is killed. `limit` is the user's: it counts from the request to end or from the command's own
+/// end, whichever came first. Without it there is a limit only for a command that was asked to end, and did: a command that
+/// does not end may have its reasons, and processes that were not asked to end may have work to do.
+pub(super) fn kill_at(
+    limit: Option<Duration>,
+    asked: Option<Instant>,
+    ended: Option<Instant>,
+) -> Option<Instant> {
+    match (limit, asked, ended) {
+        (Some(limit), Some(asked), Some(ended)) => Some(asked.min(ended) + limit),
+        (Some(limit), Some(since), None) | (Some(limit), None, Some(since)) => Some(since + limit),
+        (None, Some(asked), Some(ended)) => Some(asked.max(ended) + KILL_AFTER),
+        (_, None, None) | (None, _, _) => None,
+    }
+}
+
+/// The time since the command itself ended.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// The command's exit code.
+    pub(super) code: u8,
+    /// When it ended.
+    pub(super) since: Instant,
+    pause: Duration,
+    /// The last line's contents, and when it was printed.
+    said: Option<(Left, Instant)>,
+}
+
+impl Rest {
+    pub(super) fn new(code: u8, since: Instant) -> Self {
+        Self { code, since, pause: PAUSE, said: None }
+    }
+
+    /// When to check again.
+    pub(super) fn next_look(&mut self, now: Instant) -> Instant {
+        let at = now + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        at
+    }
+
+    /// The line to print now about the hold of `what`, if any: after a second, then on every change, at most every ten
+    /// seconds.
+    pub(super) fn line(&mut self, what: &str, left: Left, now: Instant) -> Option<String> {
+        let is_time = match self.said {
+            None => now >= self.since + SAY_AFTER,
+            Some((said, at)) => said != left && now >= at + SAY_EVERY,
+        };
+        if !is_time {
+            return None;
+        }
+        self.said = Some((left, now));
+        let (processes, verb) = match left {
+            Left::Nothing => return None,
+            Left::Running(Some(1)) => ("1 process".to_owned(), "runs"),
+            Left::Running(Some(count)) => (format!("{count} processes"), "run"),
+            Left::Running(None) => ("processes".to_owned(), "run"),
+        };
+        Some(format!(
+            "the command has ended, but {processes} of its group still {verb}: holding {what} until all have ended \
+             (--release-at-exit does not wait for them, --kill-after ends them)"
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use holdfast::GuardState;
@@ -97,5 +176,60 @@ mod tests {
     #[test]
     fn a_grace_shorter_than_the_kill_still_kills_in_time() {
         assert_eq!(demand(at(9_000), Duration::ZERO, at(8_800)), Demand::Kill);
+    }
+
+    #[test]
+    fn what_nobody_asked_to_end_is_killed_only_after_a_limit_of_the_users_own() {
+        let limit = Some(Duration::from_secs(2));
+
+        assert_eq!(kill_at(None, None, None), None);
+        assert_eq!(kill_at(None, None, Some(at(100))), None);
+        assert_eq!(kill_at(limit, None, None), None);
+        assert_eq!(kill_at(limit, None, Some(at(100))), Some(at(2_100)));
+    }
+
+    #[test]
+    fn what_was_asked_to_end_is_killed_ten_seconds_after_the_command_itself_has_ended() {
+        assert_eq!(kill_at(None, Some(at(100)), None), None, "it may have its reasons");
+        assert_eq!(kill_at(None, Some(at(100)), Some(at(5_000))), Some(at(15_000)));
+        assert_eq!(
+            kill_at(None, Some(at(60_000)), Some(at(5_000))),
+            Some(at(70_000)),
+            "asked late"
+        );
+    }
+
+    #[test]
+    fn a_limit_of_the_users_own_counts_from_whichever_came_first() {
+        let limit = Some(Duration::from_secs(2));
+
+        assert_eq!(kill_at(limit, Some(at(100)), None), Some(at(2_100)));
+        assert_eq!(kill_at(limit, Some(at(100)), Some(at(1_000))), Some(at(2_100)));
+        assert_eq!(kill_at(limit, Some(at(9_000)), Some(at(1_000))), Some(at(3_000)));
+    }
+
+    #[test]
+    fn looks_come_less_often_the_longer_it_lasts_and_never_less_than_five_times_a_second() {
+        let mut rest = Rest::new(0, at(0));
+        let pauses = [(); 6].map(|()| rest.next_look(at(1_000)).saturating_since(at(1_000)));
+
+        assert_eq!(pauses.map(|pause| pause.as_millis()), [20, 40, 80, 160, 200, 200]);
+    }
+
+    #[test]
+    fn how_many_processes_are_waited_for_is_said_after_a_second_and_when_it_has_changed() {
+        let mut rest = Rest::new(0, at(0));
+        let mut line = |count, ms| rest.line("the lock jobs", Left::Running(Some(count)), at(ms));
+
+        assert_eq!(line(2, 999), None, "the end of a pipe");
+        let first = line(2, 1_000).unwrap();
+        assert!(
+            first.contains("2 processes of its group still run: holding the lock jobs"),
+            "{first}"
+        );
+        assert_eq!(line(1, 10_999), None, "not so soon");
+        assert!(line(1, 11_000).unwrap().contains("1 process of its group still runs"));
+        assert_eq!(line(1, 60_000), None, "nothing new");
+        assert_eq!(line(3, 60_000).map(|line| line.contains("3 processes")), Some(true));
     }
 }

@@ -9,7 +9,6 @@
 mod child;
 mod deadline;
 mod group;
-mod rest;
 pub(crate) mod store_thread;
 mod supervisor;
 

@@ -9,9 +9,8 @@ use holdfast_runtime::Watchdog;
 use nix::sys::signal::Signal;
 
 use super::child::{Child, Word, ended_as_asked};
-use super::deadline::{Demand, HoldWatch};
+use super::deadline::{Demand, HoldWatch, Rest, kill_at};
 use super::group::Left;
-use super::rest::{Rest, kill_at};
 use super::{Event, next, say, stop_ourselves};
 use crate::args::Work;
 use crate::failure::Failure;

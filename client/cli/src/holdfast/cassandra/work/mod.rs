@@ -27,7 +27,12 @@ pub(super) enum WorkCommand {
     ///
     /// An id is printed when its item is certain to be found. Exit codes: 0 all are added; 122 refused; 123 no answer: the item
     /// without a printed id may be added or not; 125 an error of holdfast itself.
-    Add(AddArgs),
+    Add {
+        /// The queue.
+        queue: String,
+        /// The payload, 64 KiB at most [default: each line of standard input is an item].
+        payload: Option<String>,
+    },
     /// Run a command for one item after the other, each while no other worker has it.
     ///
     /// The command finds the payload on its standard input, and `HOLDFAST_QUEUE`, `HOLDFAST_ITEM` and `HOLDFAST_ATTEMPT` in its
@@ -40,19 +45,17 @@ pub(super) enum WorkCommand {
     /// command cannot be run, was not found; 125 an error of holdfast itself.
     Run(RunArgs),
     /// Show the items that wait, those that workers have, and dead letters.
-    List(ListArgs),
+    List {
+        /// The queue.
+        queue: String,
+        /// The most items to show.
+        #[arg(long, default_value = "1000")]
+        limit: usize,
+    },
     /// Add a dead letter again, as another item without attempts; prints its id.
     Retry(ItemArgs),
     /// Remove a dead letter.
     Forget(ItemArgs),
-}
-
-#[derive(Clone, Debug, Args)]
-pub(super) struct AddArgs {
-    /// The queue.
-    queue: String,
-    /// The payload, 64 KiB at most [default: each line of standard input is an item].
-    payload: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -73,15 +76,6 @@ pub(super) struct RunArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-pub(super) struct ListArgs {
-    /// The queue.
-    queue: String,
-    /// The most items to show.
-    #[arg(long, default_value = "1000")]
-    limit: usize,
-}
-
-#[derive(Clone, Debug, Args)]
 pub(super) struct ItemArgs {
     /// The queue.
     queue: String,
@@ -96,11 +90,11 @@ fn item(text: &str) -> Result<ItemId, String> {
 
 pub(super) fn run(global: &Global, place: Place, command: WorkCommand) -> Result<u8, Failure> {
     match command {
-        WorkCommand::Add(args) => {
-            on(global, &place, &args.queue, async |queue| add(global, queue, args.payload).await)
+        WorkCommand::Add { queue: name, payload } => {
+            on(global, &place, &name, async |queue| add(global, queue, payload).await)
         }
-        WorkCommand::List(args) => {
-            on(global, &place, &args.queue, async |queue| list(global, queue, args.limit).await)
+        WorkCommand::List { queue: name, limit } => {
+            on(global, &place, &name, async |queue| list(global, queue, limit).await)
         }
         WorkCommand::Retry(args) => on(global, &place, &args.queue, async |queue| {
             tell(global, &queue.retry(&args.item).await.map_err(failure)?);
