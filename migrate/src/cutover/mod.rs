@@ -44,7 +44,7 @@ use std::collections::BTreeSet;
 
 use holdfast_recipes::{LockerMode, ScopeView, Stage, Writer};
 
-use crate::import::{Importer, Options, OtherTie, import_watched};
+use crate::import::{Importer, Options, OtherTie, import_all};
 use crate::layout::LockRows;
 use crate::plan::Rules;
 use crate::scan::Range;
@@ -194,7 +194,7 @@ where
         let mut watch = |rows: &LockRows| seen.note(rows, &rules);
         let MovingScope { scan, native, runtime, .. } = &self.scope;
         let (native, own) = (*native, runtime.clone());
-        let sum = import_watched(scan, native, options, own, &mut step, &mut watch).await?;
+        let sum = import_all(scan, native, options, own, &mut step, &mut watch).await?;
         tell(MoveReport::Imported(&sum));
         let mut obstacles = Obstacles::default();
         let mut differs = |lock: &str, difference: &Difference| {

@@ -95,7 +95,8 @@ pub enum ImportError {
     Target(Fault),
 }
 
-/// Imports all rows of the tables, without the ranges that an earlier run has done.
+/// Imports all rows of the tables, without the ranges that an earlier run has done, and shows to `watch`
+/// what it reads.
 ///
 /// Dropping the future, or ending the process, at any point is harmless: what was imported stands,
 /// and the same call goes on from there.
@@ -104,21 +105,6 @@ pub enum ImportError {
 ///
 /// [`ImportError`]; each variant says whether anything was imported.
 pub async fn import_all<I: Importer>(
-    scan: &Scan,
-    importer: I,
-    options: Options,
-    runtime: Runtime,
-    tell: &mut impl FnMut(ImportReport),
-) -> Result<Sum, ImportError> {
-    import_watched(scan, importer, options, runtime, tell, &mut |_| {}).await
-}
-
-/// Imports like [`import_all`], and shows all rows that it reads to `watch`.
-///
-/// # Errors
-///
-/// As [`import_all`].
-pub async fn import_watched<I: Importer>(
     scan: &Scan,
     importer: I,
     options: Options,

@@ -42,7 +42,7 @@ use std::future::Future;
 use holdfast::{ImportGroup, ImportOutcome};
 
 pub use checkpoint::{Checkpoint, CheckpointError, Job};
-pub use import_all::{ImportError, Options, import_all, import_watched};
+pub use import_all::{ImportError, Options, import_all};
 pub use preconditions::OtherTie;
 use requests::Request;
 pub use run::{Import, ImportReport, Pace, SendError, Sum};

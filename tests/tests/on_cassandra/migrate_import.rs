@@ -180,7 +180,7 @@ async fn import(
             rows += number;
         }
     };
-    let sum = import_all(&scan, store, options, runtime, &mut count).await?;
+    let sum = import_all(&scan, store, options, runtime, &mut count, &mut |_| {}).await?;
     let Sum { imported, queued, already_there, refused, over, .. } = &sum;
     assert_eq!(u64::try_from(rows).unwrap(), imported + queued + already_there + refused + over);
     Ok(sum)

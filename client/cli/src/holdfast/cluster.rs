@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use holdfast::{NodeStatus, Reader};
+use holdfast::NodeStatus;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -36,7 +36,9 @@ impl Cluster {
     /// they die with the thread that started them.
     pub(crate) fn start(folder: &Path, servers: usize) -> Result<Self, Failure> {
         let binary = server_binary()?;
-        let ports = free_ports(servers * 3)?;
+        // They are free when a server restarts, too.
+        let ports: Result<Vec<_>, _> = (0..servers * 3).map(|_| loopback::free_port()).collect();
+        let ports = ports.map_err(|error| Failure::own("finding free ports", error))?;
         let addresses: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let mut cluster = Self { binary, nodes: Vec::new() };
         for (index, own) in addresses.chunks(3).enumerate() {
@@ -94,7 +96,8 @@ impl Cluster {
     fn status(&self, index: usize) -> Option<NodeStatus> {
         let node = self.nodes.get(index)?;
         node.process.as_ref()?;
-        let reader = reader(&node.endpoint)?;
+        let builder = holdfast::Client::builder().endpoints([node.endpoint.as_str()]);
+        let reader = builder.connect_timeout(QUESTION_LIMIT).reader().ok()?;
         holdfast_cli::block_on(reader.status()).ok()?.ok()
     }
 
@@ -125,11 +128,6 @@ impl Drop for Cluster {
     }
 }
 
-fn reader(endpoint: &str) -> Option<Reader> {
-    let builder = holdfast::Client::builder().endpoints([endpoint]);
-    builder.connect_timeout(QUESTION_LIMIT).reader().ok()
-}
-
 /// `holdfastd` beside this executable, from the same build.
 fn server_binary() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().map_err(|error| Failure::own("finding holdfast", error))?;
@@ -142,12 +140,6 @@ fn server_binary() -> Result<PathBuf, Failure> {
         "the servers started here are the holdfastd beside the holdfast executable; build both \
          with `cargo build --release --bins`",
     ))
-}
-
-/// Ports that are free now, and that a server finds free when it restarts.
-fn free_ports(number: usize) -> Result<Vec<u16>, Failure> {
-    let ports: Result<Vec<_>, _> = (0..number).map(|_| loopback::free_port()).collect();
-    ports.map_err(|error| Failure::own("finding free ports", error))
 }
 
 /// The settings file of one server; `addresses` are all listeners, three for each server.

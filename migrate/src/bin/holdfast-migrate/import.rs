@@ -23,7 +23,8 @@ pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
         let scan = plan::scan(cli, &args.source).await?;
         let mut shown = ImportBar::new(ranges);
         let mut tell = |step| shown.take(step);
-        let sum = import_all(&scan, &native, options(args), Runtime::system(), &mut tell).await;
+        let (options, runtime) = (options(args), Runtime::system());
+        let sum = import_all(&scan, &native, options, runtime, &mut tell, &mut |_| {}).await;
         shown.end();
         sum.map_err(|error| failure(&error))
     })??;

@@ -29,7 +29,7 @@ pub(crate) struct Cli {
 }
 
 /// What every subcommand takes.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Global {
     /// Where the servers are: host:port, several separated by commas [default: 127.0.0.1:7420].
     #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]

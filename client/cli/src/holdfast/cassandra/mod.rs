@@ -183,9 +183,9 @@ impl Place {
         self.names.layout()
     }
 
-    /// The options of a row of modes: its TTL is not that of locks.
+    /// The options of a row of modes: its TTL is longer than that of locks, as in the library.
     fn row_options(&self, limit: Duration) -> LockerOptions {
-        let options = moving::row_options().answer_limit(limit);
+        let options = LockerOptions::default().ttl(Duration::from_mins(15)).answer_limit(limit);
         self.max_skew.into_iter().fold(options, LockerOptions::max_skew)
     }
 

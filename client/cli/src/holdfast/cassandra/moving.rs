@@ -1,7 +1,6 @@
 //! Locks of a scope that is moving to the native store.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use holdfast::{Builder, Client};
@@ -50,11 +49,6 @@ impl ModeArgs {
             if mode == LockerMode::Cassandra { None } else { Some(global.second_builder()?) };
         Ok(Some(Moving { mode, scope, native }))
     }
-}
-
-/// The options of the modes' row, as in the library: its TTL is longer than that of locks.
-pub(super) fn row_options() -> LockerOptions {
-    LockerOptions::default().ttl(Duration::from_mins(15))
 }
 
 impl Moving {

@@ -29,7 +29,7 @@ use crate::signals::{self, code_of};
 use child::Child;
 use deadline::{HoldWatch, usual_grace};
 use store_thread::StoreThread;
-use supervisor::{End, Supervisor};
+use supervisor::Supervisor;
 
 /// Most events that wait for the main thread, which does nothing slow.
 const EVENTS_MAX: usize = 64;
@@ -218,12 +218,7 @@ fn supervise(
     }
     let child = Child::start(&work.command, &held.told)?;
     let mut supervisor = Supervisor::new(child, watched, &held.what, (work, json), watchdog);
-    let (end, asked_to_end) = supervisor.run(inbox)?;
-    let ended = match end {
-        End::ByItself(code) => Ended::ByItself(code),
-        End::ByUs => Ended::LockLost(lost(&held.what, supervisor.hold())),
-    };
-    Ok((ended, asked_to_end))
+    supervisor.run(inbox)
 }
 
 /// Prints a warning on standard error.

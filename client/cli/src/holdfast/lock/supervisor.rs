@@ -11,16 +11,10 @@ use nix::sys::signal::Signal;
 use super::child::{Child, Word, ended_as_asked};
 use super::deadline::{Demand, HoldWatch, Rest, kill_at};
 use super::group::Left;
-use super::{Event, next, say, stop_ourselves};
+use super::{Ended, Event, lost, next, say, stop_ourselves};
 use crate::args::Work;
 use crate::failure::Failure;
 use crate::signals;
-
-/// How the command ended, without why.
-pub(super) enum End {
-    ByItself(u8),
-    ByUs,
-}
 
 pub(super) struct Supervisor<'a> {
     child: Child,
@@ -76,7 +70,7 @@ impl<'a> Supervisor<'a> {
     pub(super) fn run(
         &mut self,
         inbox: &Receiver<Event>,
-    ) -> Result<(End, Option<Signal>), Failure> {
+    ) -> Result<(Ended, Option<Signal>), Failure> {
         let ended = self.wait_for_end(inbox);
         if ended.is_err() {
             self.child.signal_group(Signal::SIGKILL);
@@ -85,11 +79,7 @@ impl<'a> Supervisor<'a> {
         Ok((ended?, self.asked_to_end))
     }
 
-    pub(super) fn hold(&self) -> &HoldWatch {
-        &self.hold
-    }
-
-    fn wait_for_end(&mut self, inbox: &Receiver<Event>) -> Result<End, Failure> {
+    fn wait_for_end(&mut self, inbox: &Receiver<Event>) -> Result<Ended, Failure> {
         loop {
             if let Some(end) = self.end() {
                 return Ok(end);
@@ -104,13 +94,17 @@ impl<'a> Supervisor<'a> {
     }
 
     /// How the command ended, if nothing is left that has to be waited for.
-    fn end(&mut self) -> Option<End> {
+    fn end(&mut self) -> Option<Ended> {
         let rest = self.rest.as_mut()?;
         // A group that was asked to end because of the lock must not run on without it.
         let is_over = self.work.release_at_exit && !self.told_to_end;
         let left = if is_over { Left::Nothing } else { self.child.left() };
         if left == Left::Nothing {
-            return Some(if self.told_to_end { End::ByUs } else { End::ByItself(rest.code) });
+            return Some(if self.told_to_end {
+                Ended::LockLost(lost(self.what, &self.hold))
+            } else {
+                Ended::ByItself(rest.code)
+            });
         }
         if let Some(line) = rest.line(self.what, left, self.hold.clock.now()) {
             say(&line, self.json);

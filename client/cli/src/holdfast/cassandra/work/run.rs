@@ -26,8 +26,7 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Failure> {
     let RunArgs { queue: name, until_empty, max_attempts, work, .. } = args;
-    let (ttl, json) = (global.ttl, global.json);
-    let global = Global { endpoints: None, ttl, json };
+    let (global, json) = (global.clone(), global.json);
     run_under(&work, json, move |events, stop| async move {
         let (cassandra, queue) = select! {
             () = stop.cancelled() => return Ok(()),
