@@ -8,7 +8,6 @@ use holdfast::{
 use holdfast_cli::hex;
 
 use crate::import::{Fault, Importer};
-use crate::rollback::HeldStore;
 use crate::verify::{NativeLock, NativeStore, Party};
 
 /// How long a request may take, including changes of leader, before its outcome counts as unknown.
@@ -31,6 +30,12 @@ impl Native {
     /// [`Error::InvalidConfig`] if there is no endpoint in them, or one without a port.
     pub fn new(builder: &Builder) -> Result<Self, Error> {
         Ok(Self { admin: builder.admin(LIMIT)?, reader: builder.reader()? })
+    }
+
+    /// What is left of an imported session's lease; `None`: the session has ended.
+    pub(crate) async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
+        let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
+        Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
     }
 }
 
@@ -60,13 +65,6 @@ impl NativeStore for Native {
         let page = self.reader.page(prefix, PAGE, after).await.map_err(|error| fault(&error))?;
         let used = page.locks.into_iter().filter(|lock| lock.held_by + lock.waiting > 0);
         Ok((used.map(|lock| lock.name).collect(), page.next))
-    }
-}
-
-impl HeldStore for Native {
-    async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
-        let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
-        Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
     }
 }
 

@@ -130,12 +130,6 @@ pub enum Mismatch {
     },
 }
 
-impl Column {
-    fn type_names(&self) -> String {
-        self.types.iter().map(Type::to_string).collect::<Vec<_>>().join(" or ")
-    }
-}
-
 impl Expected {
     /// Checks that the existing table fits. Columns that are not read may be of any type.
     ///
@@ -162,6 +156,10 @@ impl Expected {
 }
 
 impl Column {
+    fn type_names(&self) -> String {
+        self.types.iter().map(Type::to_string).collect::<Vec<_>>().join(" or ")
+    }
+
     fn check(&self, there: &ActualColumn) -> Result<(), Mismatch> {
         let either = [Role::Clustering, Role::Regular].contains(&there.role);
         if there.role != self.role && !(self.role == Role::ClusteringOrRegular && either) {

@@ -33,10 +33,10 @@ use futures_util::{StreamExt, stream};
 use holdfast_recipes::{LockerMode, Recipe, ScopeView, Stage, is_ours};
 
 use crate::cutover::{MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OnReport, Stepped};
-use crate::import::{Fault, Importer};
 use crate::layout::{LockRows, OwnedCell, Raw};
+use crate::native::Native;
 use crate::scan::Range;
-use crate::verify::{NativeLock, NativeStore, Party};
+use crate::verify::{NativeLock, NativeStore as _, Party};
 pub(crate) use rows::StandIn;
 pub use rows::{NewRow, Put, Rows};
 
@@ -47,17 +47,11 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// Passes over all locks in one step: the last one must find no row to write.
 const PASSES: usize = 3;
 
-/// The native store, as rollback reads it.
-pub trait HeldStore: NativeStore {
-    /// What is left of an imported session's lease; `None`: the session has ended.
-    fn left(&self, session: u64) -> impl Future<Output = Result<Option<Duration>, Fault>>;
-}
-
 /// A move of one scope back towards `cassandra`.
 #[derive(Debug)]
-pub struct Rollback<'a, N> {
+pub struct Rollback<'a> {
     /// The scope.
-    pub scope: MovingScope<'a, N>,
+    pub scope: MovingScope<'a, Native>,
     /// Writes the recipe's tables.
     pub rows: &'a Rows,
     /// The number of ranges that the tables are split into, and of those read at once.
@@ -79,11 +73,7 @@ enum Verdict {
     InTheWay(Obstacle),
 }
 
-impl<N> Rollback<'_, N>
-where
-    N: HeldStore,
-    for<'b> &'b N: Importer,
-{
+impl Rollback<'_> {
     /// Moves the scope back to `target`, stage by stage.
     ///
     /// Dropping the future, or ending the process, at any point is harmless: the same call goes on from there.

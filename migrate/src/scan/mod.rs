@@ -272,22 +272,20 @@ impl Scan {
         if self.recipe() != Recipe::TokensLwt {
             return Ok(sessions);
         }
-        for range in Range::split(1) {
-            let mut from = None;
-            loop {
-                let page = self.tables.page(1, range, from).await?;
-                let rows = page.rows.into_iter().map(|(_, row)| row);
-                sessions.extend(rows.filter_map(|row| {
-                    let id = row.first()?.as_ref()?.value.to_string();
-                    Some((id, written_of(row)))
-                }));
-                if page.next.is_none() {
-                    break;
-                }
-                from = page.next;
+        let whole = Range { index: 0, after: i64::MIN, upto: i64::MAX };
+        let mut from = None;
+        loop {
+            let page = self.tables.page(1, whole, from).await?;
+            let rows = page.rows.into_iter().map(|(_, row)| row);
+            sessions.extend(rows.filter_map(|row| {
+                let id = row.first()?.as_ref()?.value.to_string();
+                Some((id, written_of(row)))
+            }));
+            if page.next.is_none() {
+                return Ok(sessions);
             }
+            from = page.next;
         }
-        Ok(sessions)
     }
 }
 

@@ -164,14 +164,6 @@ impl Taken for OfModes {
     }
 }
 
-/// Which locks.
-#[derive(Debug, Args)]
-pub(crate) struct Below {
-    /// Only locks whose names begin with this.
-    #[arg(long, default_value = "")]
-    pub(crate) prefix: String,
-}
-
 /// How fast an import may be.
 #[derive(Debug, Args)]
 pub(crate) struct Speed {
@@ -186,8 +178,9 @@ pub(crate) struct Speed {
 /// Of `verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    #[command(flatten)]
-    pub(crate) below: Below,
+    /// Only locks whose names begin with this.
+    #[arg(long, default_value = "")]
+    pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) modes: NameArgs<OfModes>,
     #[command(flatten)]
@@ -214,8 +207,9 @@ impl Servers {
 /// Of `import`.
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    #[command(flatten)]
-    pub(crate) below: Below,
+    /// Only locks whose names begin with this.
+    #[arg(long, default_value = "")]
+    pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) source: Source,
     #[command(flatten)]
@@ -235,8 +229,9 @@ pub(crate) struct ImportArgs {
 /// Of `plan`.
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    #[command(flatten)]
-    pub(crate) below: Below,
+    /// Only locks whose names begin with this.
+    #[arg(long, default_value = "")]
+    pub(crate) prefix: String,
     #[command(flatten)]
     pub(crate) source: Source,
     /// Show the first so many of each kind of what is skipped or contradicts itself.

@@ -39,7 +39,7 @@ pub(crate) fn run(cli: &Cli, args: &ImportArgs) -> Result<u8, Failure> {
 fn options(args: &ImportArgs) -> Options {
     let (ranges, reads_at_once) = args.source.ranges();
     Options {
-        rules: args.source.rules(&args.below.prefix),
+        rules: args.source.rules(&args.prefix),
         ranges,
         reads_at_once,
         requests_at_once: number(args.speed.requests_at_once),

@@ -76,12 +76,7 @@ impl Planning {
     fn new(args: &PlanArgs, json: bool, ranges: usize) -> Self {
         let bar = progress_bar(Some(ranges), "{bar:30} {pos}/{len} ranges, {elapsed}");
         let out = json.then(|| BufWriter::new(std::io::stdout()));
-        Self {
-            rules: args.source.rules(&args.below.prefix),
-            tally: Tally::new(args.show),
-            out,
-            bar,
-        }
+        Self { rules: args.source.rules(&args.prefix), tally: Tally::new(args.show), out, bar }
     }
 
     async fn take(&mut self, mut told: mpsc::Receiver<ScanMessage>) {

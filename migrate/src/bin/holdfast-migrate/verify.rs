@@ -21,7 +21,7 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
     let mut tell = |lock: &str, difference: &Difference| print(cli.json, lock, difference);
     let verified = block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
-        let (mut rules, runtime) = (args.source.rules(&args.below.prefix), Runtime::system());
+        let (mut rules, runtime) = (args.source.rules(&args.prefix), Runtime::system());
         let scopes = scan.scopes(args.modes.names.one(&MODES)).await;
         let scopes = scopes.map_err(|error| plan::failure(&error))?;
         let met = scopes.into_iter().filter(|seen| seen.meets(&rules.prefix));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use futures_util::future::join_all;
-use holdfast_recipes::{Cassandra, RemoteLocker, StatementCounts};
+use holdfast_recipes::{Cassandra, RemoteLocker};
 use holdfast_runtime::{Clock, Runtime};
 use serde_json::json;
 
@@ -16,7 +16,6 @@ use super::row::{self, Row, float, timestamp};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::lock::store_thread::GOODBYE_LIMIT;
-use crate::show;
 
 /// The measurement.
 #[derive(Clone, Debug, Args)]
@@ -62,11 +61,7 @@ pub(crate) struct Measured {
     pub(crate) ttl: Duration,
 }
 
-/// Measures, and prints a table or, for programs, one line of JSON.
-///
-/// # Errors
-///
-/// If the cost cannot be read from the system.
+/// Measures, and prints the result.
 pub(crate) async fn measure(
     global: &Global,
     args: &LoopArgs,
@@ -90,11 +85,7 @@ pub(crate) async fn measure(
     // Abandoned rows are removed from the tables before this process ends.
     let settled = join_all(measured.sessions.iter().map(Cassandra::settled));
     let _ = runtime.timeout(GOODBYE_LIMIT, settled).await;
-    if global.json {
-        show::line(serde_json::Value::Object(row));
-    } else {
-        row::print(&row);
-    }
+    row::print(global, row);
     Ok(())
 }
 
@@ -117,35 +108,28 @@ fn header(args: &LoopArgs, measured: &Measured, clock: &dyn Clock) -> Result<Row
     Ok(header.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The statements of all sessions in the window.
-async fn asked(sessions: &[Cassandra], window: Window, clock: &dyn Clock) -> StatementCounts {
+/// The statements of all sessions in the window, and those of them without an answer.
+async fn asked(sessions: &[Cassandra], window: Window, clock: &dyn Clock) -> [u64; 2] {
     let read = || {
-        sessions.iter().map(Cassandra::statements).fold(StatementCounts::default(), |all, one| {
-            StatementCounts {
-                sent: all.sent + one.sent,
-                unanswered: all.unanswered + one.unanswered,
-            }
-        })
+        let counts = sessions.iter().map(Cassandra::statements);
+        counts.fold([0, 0], |[sent, lost], one| [sent + one.sent, lost + one.unanswered])
     };
     clock.sleep_until(window.from).await;
     let before = read();
     clock.sleep_until(window.until).await;
     let after = read();
-    StatementCounts {
-        sent: after.sent - before.sent,
-        unanswered: after.unanswered - before.unanswered,
-    }
+    [after[0] - before[0], after[1] - before[1]]
 }
 
-fn tell(asked: StatementCounts, row: &mut Row) {
-    row.insert("unknown".into(), json!(asked.unanswered));
+fn tell([sent, unanswered]: [u64; 2], row: &mut Row) {
+    row.insert("unknown".into(), json!(unanswered));
     let operations = row.get("ops").and_then(serde_json::Value::as_u64).unwrap_or(0);
     if operations > 0 {
-        let per_operation = float(asked.sent) / float(operations);
+        let per_operation = float(sent) / float(operations);
         row.insert("round_trips_per_op".into(), json!(per_operation));
     }
-    if asked.sent > 0 {
-        row.insert("unknown_share".into(), json!(float(asked.unanswered) / float(asked.sent)));
+    if sent > 0 {
+        row.insert("unknown_share".into(), json!(float(unanswered) / float(sent)));
     }
 }
 

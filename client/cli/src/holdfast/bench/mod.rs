@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 
 use crate::args::{BenchArgs, Global, Workload};
 use crate::failure::Failure;
-use crate::{show, signals};
+use crate::signals;
 use holdfast_cli::block_on;
 use row::Row;
 use scene::Scene;
@@ -77,7 +77,7 @@ impl Plan {
     }
 }
 
-/// Measures, and prints a table or, for programs, one line of JSON.
+/// Measures, and prints the result.
 pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     let plan = Plan::of(global, args)?;
     let (heard, mut stopped) = mpsc::channel(1);
@@ -90,11 +90,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
         }
     })?;
     let row = scene.clear(measured)?;
-    if global.json {
-        show::line(serde_json::Value::Object(row));
-    } else {
-        row::print(&row);
-    }
+    row::print(global, row);
     Ok(0)
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Plan;
 use super::probe::{self, Cost};
 use super::scene::Scene;
-use crate::args::Workload;
+use crate::args::{Global, Workload};
 use crate::failure::Failure;
 use crate::show;
 
@@ -135,10 +135,13 @@ const LINES: &[Line] = &[
     ("cores busy with other work", &["other_cores"], 1.0, ""),
 ];
 
-/// Prints the row as a table.
-pub(super) fn print(row: &Row) {
-    let mut rows = vec![["measured".to_owned(), title(row)]];
-    let figures = |line: &Line| Some([line.0.to_owned(), figures(row, line)?]);
+/// Prints a table or, for programs, one line of JSON.
+pub(super) fn print(global: &Global, row: Row) {
+    if global.json {
+        return show::line(Value::Object(row));
+    }
+    let mut rows = vec![["measured".to_owned(), title(&row)]];
+    let figures = |line: &Line| Some([line.0.to_owned(), figures(&row, line)?]);
     rows.extend(LINES.iter().filter_map(figures));
     if let Some(Value::String(error)) = row.get("first_error") {
         rows.push(["the first error".to_owned(), show::escaped(error)]);
