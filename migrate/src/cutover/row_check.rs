@@ -57,7 +57,7 @@ impl<N: NativeStore> Cutover<'_, N> {
             Ok::<_, MoveError>(())
         };
         self.scope.scan.each((ranges, self.options.reads_at_once), look).await?;
-        seen.pass_is_over();
+        seen.complete = true;
         self.check_again(suspects, rules, now_us, &mut obstacles).await?;
         Ok(obstacles)
     }
@@ -168,10 +168,5 @@ impl SeenCells {
                 self.seen.insert(mark);
             }
         }
-    }
-
-    /// A pass has read every row.
-    pub(super) fn pass_is_over(&mut self) {
-        self.complete = true;
     }
 }

@@ -207,13 +207,10 @@ fn in_order(numbers: Vec<ColumnCell>, draft: &mut Draft) -> (Vec<ColumnCell>, Ve
             None => unreadable.push(cell),
         }
     }
-    in_line.sort_by_cached_key(|(number, cell)| (*number, process_order(&cell.column)));
+    // Ids that are numbers are compared as numbers, even if they are written as text.
+    let process = |id: &Raw| (id.number(), id.clone());
+    in_line.sort_by_cached_key(|(number, cell)| (*number, process(&cell.column)));
     (in_line.into_iter().map(|(_, cell)| cell).collect(), unreadable)
-}
-
-/// Ids that are numbers are compared as numbers, even if they are written as text.
-fn process_order(id: &Raw) -> (Option<i64>, Raw) {
-    (id.number(), id.clone())
 }
 
 fn give_places(in_line: &[ColumnCell], draft: &mut Draft) {

@@ -53,7 +53,9 @@ fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
             continue;
         };
         if scopes.last().is_none_or(|last| last.scope != scope) {
-            let (scope, stage) = (scope.to_owned(), stage_of(stage.as_deref()));
+            // A scope without a stage was never moved.
+            let stage = stage.as_deref().map_or(Some(Stage::Cassandra), Stage::of_row);
+            let scope = scope.to_owned();
             let (writers, older) = (BTreeSet::new(), Vec::new());
             scopes.push(SeenScope { scope, stage, writers, older, recipe, cluster });
         }
@@ -67,12 +69,6 @@ fn scopes_of(rows: Vec<ModeRow>) -> Vec<SeenScope> {
         }
     }
     scopes
-}
-
-/// A scope without a stage was never moved.
-fn stage_of(stage: Option<&str>) -> Option<Stage> {
-    let Some(stage) = stage else { return Some(Stage::Cassandra) };
-    Stage::of_row(stage)
 }
 
 #[cfg(test)]

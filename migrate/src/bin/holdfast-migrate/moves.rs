@@ -286,12 +286,14 @@ fn print_obstacles(obstacles: &Obstacles) {
 }
 
 fn print_json(told: &MoveReport<'_>) {
+    let as_json =
+        |obstacle: &Obstacle| json!({ "obstacle": obstacle.code(), "what": obstacle.to_string() });
     line(match told {
         MoveReport::At(view) => view_as_json(view),
         MoveReport::Waiting(obstacles) => json!({
             "kind": "waiting",
             "number": obstacles.number(),
-            "for": obstacles.shown().iter().map(obstacle_as_json).collect::<Vec<_>>(),
+            "for": obstacles.shown().iter().map(as_json).collect::<Vec<_>>(),
         }),
         MoveReport::Moved(stage) => json!({ "kind": "moved", "stage": stage.as_str() }),
         MoveReport::Imported(sum) => json!({ "kind": "imported", "sum": import::as_json(sum) }),
@@ -315,8 +317,4 @@ fn view_as_json(view: &ScopeView) -> Value {
         "cluster": view.cluster,
         "processes": processes.collect::<Vec<_>>(),
     })
-}
-
-fn obstacle_as_json(obstacle: &Obstacle) -> Value {
-    json!({ "obstacle": obstacle.code(), "what": obstacle.to_string() })
 }

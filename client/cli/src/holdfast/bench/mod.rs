@@ -22,7 +22,6 @@ mod takeover;
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
 use crate::args::{BenchArgs, Global, Workload};
@@ -85,17 +84,16 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     let scene = Scene::set(global, args.members)?;
     let measured = block_on(async {
         holdfast_runtime::select! {
-            signal = stopped.recv() => Err(stopped_by(signal)),
+            signal = stopped.recv() => {
+                let code = signal.map_or(u8::MAX, signals::code_of);
+                Err(Failure::new(code, "stopped by a signal"))
+            }
             row = measure(&plan, &scene) => row,
         }
     })?;
     let row = scene.clear(measured)?;
     row::print(global, row);
     Ok(0)
-}
-
-fn stopped_by(signal: Option<Signal>) -> Failure {
-    Failure::new(signal.map_or(u8::MAX, signals::code_of), "stopped by a signal")
 }
 
 async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use holdfast_runtime::{Instant, Runtime};
+use holdfast_runtime::Instant;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
@@ -79,7 +79,8 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
         drop(waiting.await?);
         return Err(Failure::own("W5", "the lock was granted while its holder lived"));
     }
-    scene.runtime.sleep(KILL_AFTER + random_part_of(KILL_AFTER, &scene.runtime)).await;
+    let thousandths = u32::try_from(scene.runtime.rng.next_u64() % 1_000).unwrap_or(0);
+    scene.runtime.sleep(KILL_AFTER + KILL_AFTER * thousandths / 1_000).await;
     let killed = clock.now();
     let lease_end = holder.kill(plan.ttl).await?;
     let guard = waiting.await?;
@@ -90,11 +91,6 @@ async fn one(plan: &Plan, scene: &Scene) -> Result<Trial, Failure> {
         after_kill: granted.saturating_since(killed),
         after_lease: granted.since_origin().as_secs_f64() - lease_end.since_origin().as_secs_f64(),
     })
-}
-
-fn random_part_of(length: Duration, runtime: &Runtime) -> Duration {
-    let thousandths = u32::try_from(runtime.rng.next_u64() % 1_000).unwrap_or(0);
-    length * thousandths / 1_000
 }
 
 /// The process that will be killed.

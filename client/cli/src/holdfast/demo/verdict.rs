@@ -67,7 +67,8 @@ impl Verdict {
             tokens_back += going_back(at_file());
             record_handovers(at_file(), &mut handovers);
         }
-        let by_worker = count_by_worker(&turns, workers);
+        let of_worker = |worker| count(turns.iter().filter(|turn| turn.worker == worker));
+        let by_worker: Vec<u64> = (0..workers).map(of_worker).collect();
         Self {
             made: count(turns.iter().filter(|turn| turn.wrote.is_some())),
             found,
@@ -153,10 +154,6 @@ fn gaps(turns: &[Turn], kills: &[u64]) -> Vec<u64> {
         around.map(|(from, to)| (to - from) / 1_000_000).max().unwrap_or(0)
     };
     kills.iter().zip(until).map(gap).collect()
-}
-
-fn count_by_worker(turns: &[Turn], workers: u32) -> Vec<u64> {
-    (0..workers).map(|worker| count(turns.iter().filter(|turn| turn.worker == worker))).collect()
 }
 
 /// For programs.
