@@ -92,6 +92,11 @@ pub fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
+/// Prints a line of a subcommand's answer, for programs or for people.
+pub fn either(as_json: bool, json: impl Display, text: impl Display) {
+    if as_json { line(json) } else { line(text) }
+}
+
 /// The endpoints in a list that is separated by commas, as `--endpoints` has it.
 pub fn endpoints(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|one| !one.is_empty())

@@ -163,12 +163,9 @@ impl Scan {
         stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
     }
 
-    /// Makes one pass like [`run`](Self::run), and hands over each lock that it reads. Cancel safe.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run), or the first error of `take`, which ends the pass.
-    pub async fn each<E: From<ScanError>>(
+    /// Makes one pass like [`run`](Self::run), and hands over each lock that it reads; an error of
+    /// `take` ends it. Cancel safe.
+    pub(crate) async fn each<E: From<ScanError>>(
         &self,
         (ranges, at_once): (&[Range], usize),
         mut take: impl AsyncFnMut(LockRows) -> Result<(), E>,

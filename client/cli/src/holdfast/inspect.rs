@@ -239,16 +239,9 @@ fn print_session(session: &SessionInfo) {
 pub(crate) fn check_token(global: &Global, name: &str, token: u64) -> Result<u8, Failure> {
     let reader = global.builder().reader()?;
     let current = block_on(reader.check_token(name, token))??;
-    if global.json {
-        show::line(json!({
-            "name": name,
-            "token": token.to_string(),
-            "current": current,
-        }));
-    } else {
-        let name = show::escaped(name);
-        let is = if current { "is" } else { "is not" };
-        show::line(format!("{name} {is} held under token {token}"));
-    }
+    let json = json!({ "name": name, "token": token.to_string(), "current": current });
+    let is = if current { "is" } else { "is not" };
+    let text = format!("{} {is} held under token {token}", show::escaped(name));
+    show::either(global.json, json, text);
     Ok(if current { 0 } else { NOT_CURRENT })
 }

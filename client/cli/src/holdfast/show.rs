@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use comfy_table::{Row, Table, presets};
 use holdfast::{Holder, Waiter};
-pub(crate) use holdfast_cli::{escaped, line};
+pub(crate) use holdfast_cli::{either, escaped, line};
 use serde_json::{Value, json};
 
 /// A session's label; for an imported session, its owner's name in the other store.

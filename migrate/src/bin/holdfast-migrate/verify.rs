@@ -1,7 +1,7 @@
 //! `holdfast-migrate verify`.
 
 use holdfast_cli::failure::{Failure, NOT_REACHED};
-use holdfast_cli::{block_on, line, printable};
+use holdfast_cli::{block_on, either, printable};
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
 use holdfast_recipes::modes::MODES;
@@ -18,8 +18,12 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
     let native = args.servers.native()?;
     let (ranges, at_once) = args.source.ranges();
     let ranges = Range::split(ranges);
-    let mut tell = |lock: &str, difference: &Difference| print(cli.json, lock, difference);
-    let verified = block_on(async {
+    let mut tell = |lock: &str, difference: &Difference| {
+        let text = difference.to_string();
+        let json = json!({ "lock": lock, "difference": difference.code(), "why": text });
+        either(cli.json, json, printable(&format!("{lock}: {text}")));
+    };
+    let Verified { locks, differing } = block_on(async {
         let scan = plan::scan(cli, &args.source).await?;
         let (mut rules, runtime) = (args.source.rules(&args.prefix), Runtime::system());
         let scopes = scan.scopes(args.modes.names.one(&MODES)).await;
@@ -32,30 +36,14 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
             .await
             .map_err(|error| failure(&error))
     })??;
-    sum_up(cli.json, verified);
-    Ok(if verified.differing == 0 { 0 } else { DIFFERENT })
+    let json = json!({ "kind": "summary", "locks": locks, "differing": differing });
+    either(cli.json, json, format_args!("{locks} locks compared, {differing} differ"));
+    Ok(if differing == 0 { 0 } else { DIFFERENT })
 }
 
 pub(crate) fn failure(error: &VerifyError) -> Failure {
     match error {
         VerifyError::Scan(error) => plan::failure(error),
         VerifyError::Native(_) => Failure::new(NOT_REACHED, printable(&error.to_string())),
-    }
-}
-
-fn print(as_json: bool, lock: &str, difference: &Difference) {
-    if as_json {
-        let why = difference.to_string();
-        line(json!({ "lock": lock, "difference": difference.code(), "why": why }));
-    } else {
-        line(printable(&format!("{lock}: {difference}")));
-    }
-}
-
-fn sum_up(as_json: bool, Verified { locks, differing }: Verified) {
-    if as_json {
-        line(json!({ "kind": "summary", "locks": locks, "differing": differing }));
-    } else {
-        line(format!("{locks} locks compared, {differing} differ"));
     }
 }

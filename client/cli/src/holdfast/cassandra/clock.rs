@@ -65,11 +65,8 @@ async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Fa
         return Err(failure(refused));
     }
     let address = port.address().to_string();
-    if global.json {
-        show::line(serde_json::json!({ "listening": address }));
-    } else {
-        show::line(format_args!("listening on {address}"));
-    }
+    let json = serde_json::json!({ "listening": address });
+    show::either(global.json, json, format_args!("listening on {address}"));
     select! {
         error = replica.keep(&mut tell) => Err(failure(error)),
         served = replica.answer_at(port) => Ok(served?),

@@ -7,6 +7,7 @@ use holdfast::Error;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Housekeeper, Removed, Sweep};
 use holdfast_runtime::Runtime;
+use serde_json::json;
 
 use super::Place;
 use crate::args::{Global, duration};
@@ -78,24 +79,17 @@ fn all_answered(sweep: &Sweep) -> Result<(), Failure> {
 /// Prints one line for each removal.
 fn tell(global: &Global, sweep: &Sweep) {
     for removed in &sweep.removed {
-        match removed {
-            Removed::Session { session } if global.json => {
-                show::line(serde_json::json!({ "removed": "session", "session": session }));
-            }
-            Removed::Token { token, session } if global.json => {
-                let line = serde_json::json!({
-                    "removed": "token", "token": token, "session": session,
-                });
-                show::line(line);
-            }
-            Removed::Session { session } => {
-                show::line(format_args!("session {} removed", show::escaped(session)));
-            }
-            Removed::Token { token, session } => {
-                let (token, session) = (show::escaped(token), show::escaped(session));
-                show::line(format_args!("token {token} removed, of {session}"));
-            }
-        }
+        let (json, text) = match removed {
+            Removed::Session { session } => (
+                json!({ "removed": "session", "session": session }),
+                format!("session {} removed", show::escaped(session)),
+            ),
+            Removed::Token { token, session } => (
+                json!({ "removed": "token", "token": token, "session": session }),
+                format!("token {} removed, of {}", show::escaped(token), show::escaped(session)),
+            ),
+        };
+        show::either(global.json, json, text);
     }
 }
 

@@ -149,11 +149,7 @@ async fn add(global: &Global, queue: &WorkQueue, payload: Option<String>) -> Res
 }
 
 fn tell(global: &Global, item: &ItemId) {
-    if global.json {
-        show::line(json!({ "item": item.as_str() }));
-    } else {
-        show::line(item);
-    }
+    show::either(global.json, json!({ "item": item.as_str() }), item);
 }
 
 async fn list(global: &Global, queue: &WorkQueue, limit: usize) -> Result<(), Failure> {
