@@ -28,7 +28,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] if no server answered within the connect timeout, [`Error::Refused`]
+    /// [`Error::Unreachable`](crate::Error::Unreachable) if no server answered within the connect timeout, [`Error::Refused`](crate::Error::Refused)
     /// if a server refused the read. A read changes nothing.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
         let request = v1::InspectRequest { name: name.to_owned() };

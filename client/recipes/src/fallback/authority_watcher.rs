@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_keyspace::authority::{AnswerLimit, Authority, AuthorityRow, Change, Durations, Look, Mode};
+use holdfast_keyspace::authority::{
+    AnswerLimit, Authority, AuthorityRow, Change, Durations, Look, Mode,
+};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime, select};
 use tokio::sync::{Notify, watch};

@@ -42,8 +42,8 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`](crate::Error::Unreachable) if no answer comes in time,
-    /// [`Error::Refused`](crate::Error::Refused) if Cassandra refuses a statement.
+    /// [`Error::Unreachable`] if no answer comes in time,
+    /// [`Error::Refused`] if Cassandra refuses a statement.
     pub async fn list(&self, limit: usize) -> Result<Vec<Listed>> {
         self.rows.base.tries().until_answered(|| self.look_at_all(limit)).await
     }

@@ -13,11 +13,10 @@ use holdfast_cli::failure::Failure;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
-    holdfast_cli::main_of("holdfast-migrate", |cli: &Cli| cli.json, run)
+    holdfast_cli::main_of("holdfast-migrate", |cli: &Cli| cli.json, |cli| run(&cli))
 }
 
-fn run(cli: Cli) -> Result<u8, Failure> {
-    let cli = &cli;
+fn run(cli: &Cli) -> Result<u8, Failure> {
     match &cli.command {
         Command::Plan(args) => plan::run(cli, args),
         Command::Import(args) => import::run(cli, args),

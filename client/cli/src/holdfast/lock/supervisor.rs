@@ -16,6 +16,10 @@ use crate::args::Work;
 use crate::failure::Failure;
 use crate::signals;
 
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that has happened to the command or not, in any combination"
+)]
 pub(super) struct Supervisor<'a> {
     child: Child,
     hold: HoldWatch,
