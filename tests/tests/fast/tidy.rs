@@ -392,6 +392,7 @@ fn packages_depend_downwards_only() -> Result {
     let below = BTreeMap::from([
         ("holdfast-mutants", ""),
         ("holdfast-proto", ""),
+        ("holdfast-tls", ""),
         ("holdfast-types", ""),
         ("holdfast-core", "mutants types"),
         ("holdfast-runtime", "proto"),
@@ -400,11 +401,11 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-api", ""),
         ("holdfast-keyspace", "runtime"),
         ("holdfast-replication", "core mutants proto runtime"),
-        ("holdfast-server", "keyspace core mutants proto replication runtime"),
+        ("holdfast-server", "keyspace core mutants proto replication runtime tls"),
         ("holdfast-guard", "mutants runtime types"),
-        ("holdfast-client", "guard mutants proto runtime"),
+        ("holdfast-client", "guard mutants proto runtime tls"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime"),
-        ("holdfast-cli", "client recipes runtime"),
+        ("holdfast-cli", "client recipes runtime tls"),
         ("holdfast-migrate", "keyspace cli client core recipes runtime"),
         ("holdfast-tests", "keyspace client core migrate mutants proto recipes runtime server"),
     ]);
