@@ -19,5 +19,6 @@ pub mod open_files;
 pub mod rpc;
 pub mod session;
 pub mod telemetry;
+pub mod tls;
 
 pub use holdfast_replication::{consensus, error, members, raft, storage};

@@ -1,13 +1,17 @@
 //! `holdfastd`: reads the settings, runs the node, reports why it ends.
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use holdfast_runtime::Runtime;
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
-use holdfast_server::{node, telemetry};
+use holdfast_server::{node, telemetry, tls};
+use rustix::fs::Mode;
+use rustix::process::{Resource, Rlimit, setrlimit, umask};
 
 /// The lock server of Holdfast.
 ///
@@ -54,7 +58,9 @@ fn run() -> Result<(), Exit> {
     match (arguments.action, matches.subcommand()) {
         (Some(Action::CheckConfig { config, overrides }), Some((_, matches))) => {
             let settings = load(config.as_deref(), overrides, matches)?;
+            let certificates = certificates(&settings.config)?;
             print(&settings);
+            print(&certificates);
             Ok(())
         }
         _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?.config),
@@ -67,11 +73,21 @@ fn load(file: Option<&Path>, overrides: Overrides, matches: &ArgMatches) -> Resu
 }
 
 fn serve(config: &Config) -> Result<(), Exit> {
+    keep_to_oneself();
     telemetry::init(&config.node);
     exit::on_panic();
     let result = node::run(config).map_err(|error| exit::say(error.exit(), &error));
     telemetry::flush();
     result
+}
+
+/// What this process writes is its user's alone, whatever the umask it was started with; and it leaves no core
+/// dump, which would hold keys and the secrets of sessions.
+fn keep_to_oneself() {
+    umask(Mode::RWXG | Mode::RWXO);
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    // Lowering a limit is always allowed.
+    let _ = setrlimit(Resource::Core, none);
 }
 
 /// clap's own message, with the exit code of this program; a request for help is no error.
@@ -81,7 +97,17 @@ fn usage(error: &clap::Error) -> Exit {
     if error.use_stderr() { Exit::Usage } else { Exit::Stopped }
 }
 
-fn print(settings: &Settings) {
+/// How long the files of TLS are still good for, as comments below the settings.
+fn certificates(config: &Config) -> Result<String, Exit> {
+    let clock = Runtime::system().clock;
+    let credentials = tls::credentials(config, &*clock);
+    let credentials = credentials.map_err(|error| exit::say(Exit::Settings, &error))?;
+    let ends = credentials.iter().flat_map(|used| tls::days_left(used, &*clock));
+    let lines = ends.map(|(file, days)| format!("# {} ends in {days} days\n", file.display()));
+    Ok(lines.collect::<Vec<_>>().concat())
+}
+
+fn print(text: impl Display) {
     // A reader that closed the pipe has read enough, as `head` does.
-    let _ = write!(std::io::stdout().lock(), "{settings}");
+    let _ = write!(std::io::stdout().lock(), "{text}");
 }

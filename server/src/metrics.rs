@@ -274,7 +274,8 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
 
 /// Adds the counters of connections, each with the port as label: `clients`, `members` or `admin`.
 fn register_connections(registry: &mut Registry, from: &ConnectionMetrics) {
-    let ConnectionMetrics { open, limit, refused, put_off } = from.clone();
+    let ConnectionMetrics { open, limit, refused, put_off, unproven, certificate_ends } =
+        from.clone();
     registry.register("connections", "Connections to a port that are open", open);
     registry.register("connections_limit", "Connections that a port may have", limit);
     registry.register(
@@ -286,6 +287,17 @@ fn register_connections(registry: &mut Registry, from: &ConnectionMetrics) {
         "accepts_put_off",
         "Accepts that failed for want of descriptors or memory, each followed by a pause",
         put_off,
+    );
+    registry.register(
+        "connections_unproven",
+        "Connections closed because their other end did not prove itself by TLS",
+        unproven,
+    );
+    registry.register_with_unit(
+        "certificate_ends",
+        "When the first of the certificates in a file runs out, since 1970",
+        Unit::Seconds,
+        certificate_ends.0,
     );
 }
 

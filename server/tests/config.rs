@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use holdfast_runtime::Runtime;
+use holdfast_tls::{NodeName, make};
 use tempfile::TempDir;
 
 /// The exit code of bad settings (`holdfast_server::exit`).
@@ -272,9 +275,9 @@ fn a_list_of_members_that_contradicts_itself_or_the_node_is_refused() {
     }
 }
 
-/// Nothing is encrypted yet: any client that can connect can take every lock.
+/// Without TLS any client that can connect can take every lock.
 #[test]
-fn nothing_listens_outside_loopback_without_insecure() {
+fn nothing_listens_outside_loopback_without_tls_or_insecure() {
     let members = "1=10.0.0.1:7420/10.0.0.1:7421 2=10.0.0.2:7420/10.0.0.2:7421";
     let keys = [
         ("listen", "--listen"),
@@ -289,6 +292,62 @@ fn nothing_listens_outside_loopback_without_insecure() {
 
             Question::new().flags(&flags).flags(&["--insecure"]).accepted();
         }
+    }
+}
+
+/// A folder with the certificates of a node, and the flags that name them.
+fn certificates() -> (TempDir, [String; 3]) {
+    let folder = TempDir::new().unwrap();
+    let now = std::time::UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+    let term = make::Term { now, lasts: Duration::from_hours(10 * 24) };
+    let ca = make::ca("CA", term).unwrap();
+    let signs = make::Ca::read(&ca.cert_pem, &ca.key_pem).unwrap();
+    let name = NodeName { cluster: "holdfast".parse().unwrap(), id: Some(1) };
+    let node = signs.node(&name, &["10.0.0.1".to_owned()], term).unwrap();
+    let written = |file: &str, flag: &str, text: &str| {
+        let path = folder.path().join(file);
+        std::fs::write(&path, text).unwrap();
+        format!("--{flag}={}", path.display())
+    };
+    let flags = [
+        written("node.pem", "tls-cert", &node.cert_pem),
+        written("node.key", "tls-key", &node.key_pem),
+        written("ca.pem", "tls-ca", &ca.cert_pem),
+    ];
+    (folder, flags)
+}
+
+#[test]
+fn with_a_certificate_a_node_listens_anywhere_and_check_config_says_when_it_ends() {
+    let (_folder, flags) = certificates();
+    let [cert, key, ca] = &flags;
+    let anywhere = ["--listen", "10.0.0.1:7420", "--admin-listen", "10.0.0.1:7422"];
+
+    let said = Question::new().flags(&anywhere).flags(&[cert, key, ca]).accepted();
+
+    assert_holds(&said, &["node.pem ends in 9 days", "ca.pem ends in 9 days"]);
+    let required = "--client-certs=required";
+    Question::new().flags(&anywhere).flags(&[cert, key, ca, required]).accepted();
+    Question::new().flags(&[cert, key]).accepted();
+}
+
+#[test]
+fn settings_of_tls_stand_together() {
+    let (folder, flags) = certificates();
+    let [cert, key, ca] = &flags;
+    let members = "--members=1=127.0.0.1:7420/127.0.0.1:7421";
+    let missing = format!("--tls-key={}", folder.path().join("nowhere").display());
+    let required = "--client-certs=required";
+    for (flags, says) in [
+        (vec![cert.as_str()], "needs `tls_key`"),
+        (vec![key], "needs `tls_cert`"),
+        (vec![ca], "needs `tls_cert` and `tls_key`"),
+        (vec![cert, key, members], "needs `tls_ca`"),
+        (vec![required], "needs `tls_cert`, `tls_key` and `tls_ca`"),
+        (vec![cert, key, ca, required, "--insecure"], "`insecure` lets clients in without TLS"),
+        (vec![cert, &missing, ca], "No such file"),
+    ] {
+        assert_holds(&Question::new().flags(&flags).refused(), &[says]);
     }
 }
 

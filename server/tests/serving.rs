@@ -185,6 +185,34 @@ async fn a_single_node_leads_and_grants_without_any_configuration_of_a_cluster()
     assert_eq!(status.cluster_id.len(), 16);
 }
 
+/// Names of locks, values and hashes of secrets are nobody else's; a folder may have been made by hand.
+#[test]
+fn what_a_node_writes_is_its_users_alone_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).unwrap();
+
+    let node = Setup::on(&data).starts();
+
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.process_id())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().filter(|word| *word == "0").count(), 2, "{core}");
+    let mut left = vec![data];
+    let mut seen = 0;
+    while let Some(path) = left.pop() {
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o077, 0, "{}", path.display());
+        seen += 1;
+        if found.is_dir() {
+            left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    assert!(seen > 3, "{seen} files are no data folder");
+}
+
 /// The output for a person who starts it by hand.
 #[test]
 fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads() {

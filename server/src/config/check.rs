@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+use std::path::Path;
 
 use holdfast_core::TTL_CEILING_MS;
 
 use super::{
-    Advertised, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress, Member, Members,
-    NodeConfig, Origin, log_filter,
+    Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress,
+    Member, Members, NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
 
@@ -38,6 +39,7 @@ impl Config {
         let has_peers = !cluster.members.0.is_empty();
         check.members(&mut cluster.members, &own)?;
         check.join(&node, &cluster.members)?;
+        check.tls(&node, has_peers)?;
         check.listeners(&node, has_peers)?;
         check.fallback(&fallback)?;
         Ok(Self { node, cluster, fallback, own, has_peers })
@@ -227,8 +229,39 @@ impl Check<'_> {
         Err(self.refuse("join", true, problem.to_owned()))
     }
 
-    /// Checks that listeners outside loopback are intended. There is no encryption and no authentication
-    /// yet, so every process that can connect can take and release every lock (DESIGN §6).
+    /// Files of TLS stand together or not at all; what is in them is looked at when the node starts.
+    fn tls(&self, node: &NodeConfig, has_peers: bool) -> Result<(), ConfigError> {
+        let is_set = |file: &Path| !file.as_os_str().is_empty();
+        let (has_key, has_ca) = (is_set(&node.tls_key), is_set(&node.tls_ca));
+        let refuse = |key, file: &Path, problem: &str| {
+            Err(self.refuse(key, file.display(), problem.to_owned()))
+        };
+        if node.has_tls() && !has_key {
+            return refuse("tls_cert", &node.tls_cert, "needs `tls_key`, the file with its key");
+        }
+        if has_key && !node.has_tls() {
+            return refuse("tls_key", &node.tls_key, "needs `tls_cert`, its certificate");
+        }
+        if has_ca && !node.has_tls() {
+            return refuse("tls_ca", &node.tls_ca, "needs `tls_cert` and `tls_key`");
+        }
+        if node.has_tls() && has_peers && !has_ca {
+            let problem = "needs `tls_ca`: members prove themselves to each other";
+            return refuse("tls_cert", &node.tls_cert, problem);
+        }
+        if node.client_certs == ClientCerts::Required && !has_ca {
+            let problem = "needs `tls_cert`, `tls_key` and `tls_ca`".to_owned();
+            return Err(self.refuse("client_certs", "required", problem));
+        }
+        if node.client_certs == ClientCerts::Required && node.insecure {
+            let problem = "`insecure` lets clients in without TLS, and so without a certificate";
+            return Err(self.refuse("client_certs", "required", problem.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Checks that listeners outside loopback without TLS are intended: every process that can connect can
+    /// take and release every lock (DESIGN §6).
     fn listeners(&self, node: &NodeConfig, has_peers: bool) -> Result<(), ConfigError> {
         let mut open = vec![("listen", node.listen), ("admin_listen", node.admin_listen)];
         if has_peers {
@@ -241,8 +274,9 @@ impl Check<'_> {
         }
         let exposed = open.into_iter().find(|(_, address)| !address.is_loopback());
         match exposed {
-            Some((key, address)) if !node.insecure => {
-                let problem = "outside loopback without TLS; listen on 127.0.0.1, or say \
+            Some((key, address)) if !node.insecure && !node.has_tls() => {
+                let problem = "outside loopback without TLS; give the node a certificate (tls_cert; \
+                               `holdfast cert` makes one), listen on 127.0.0.1, or say \
                                `insecure = true` (--insecure) if the network keeps strangers out";
                 Err(self.refuse(key, address, problem.to_owned()))
             }

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use holdfast_core::Limits;
 use holdfast_keyspace::authority::{DoNotFit, Durations};
+use holdfast_tls::ClusterName;
 use serde::{Deserialize, Serialize};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};
@@ -96,7 +97,7 @@ settings! {
 
     /// Where clients connect: IP address and port.
     ///
-    /// Default: 127.0.0.1:7420. Outside loopback only with `insecure`.
+    /// Default: 127.0.0.1:7420. Outside loopback only with `tls_cert` or `insecure`.
     listen: ListenAddress = ListenAddress::loopback(7420), "HOLDFAST_LISTEN";
 
     /// The address that clients get for this node: host and port as they see them.
@@ -107,7 +108,7 @@ settings! {
 
     /// Where the other members connect: IP address and port. Opened only with `members`.
     ///
-    /// Default: 127.0.0.1:7421. Outside loopback only with `insecure`.
+    /// Default: 127.0.0.1:7421. Outside loopback only with `tls_cert` or `insecure`.
     peer_listen: ListenAddress = ListenAddress::loopback(7421), "HOLDFAST_PEER_LISTEN";
 
     /// The address that other members use for this node: host and port as they see them.
@@ -125,7 +126,7 @@ settings! {
 
     /// Where health, readiness and metrics are served over HTTP: IP address and port.
     ///
-    /// Default: 127.0.0.1:7422. Outside loopback only with `insecure`.
+    /// Default: 127.0.0.1:7422. Outside loopback only with `tls_cert` or `insecure`.
     admin_listen: ListenAddress = ListenAddress::loopback(7422), "HOLDFAST_ADMIN_LISTEN";
 
     /// The folder for log, vote and snapshots; made if it is missing.
@@ -133,11 +134,34 @@ settings! {
     /// Default: ./holdfast-data, in the folder the node is started in. One node each.
     data_dir: PathBuf = PathBuf::from("./holdfast-data"), "HOLDFAST_DATA_DIR";
 
-    /// Listen outside loopback although nothing is encrypted and no client is authenticated.
+    /// Take connections without TLS, outside loopback too, although nothing on them is encrypted and nobody is
+    /// authenticated.
     ///
     /// Default: false. Only where the network itself keeps strangers out.
     insecure: bool = false, "HOLDFAST_INSECURE",
         arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
+
+    /// This node's certificate (PEM, the CAs between it and the root after it), for all its ports: with it they
+    /// speak TLS. `holdfast cert` makes one. With `insecure` they speak both, while a cluster goes over to TLS.
+    ///
+    /// Default: none, and no TLS. Only with `tls_key`. Replaced files are in use within 10 s, or at SIGHUP.
+    tls_cert: PathBuf = PathBuf::new(), "HOLDFAST_TLS_CERT";
+
+    /// The private key of `tls_cert` (PEM, not encrypted).
+    ///
+    /// Default: none.
+    tls_key: PathBuf = PathBuf::new(), "HOLDFAST_TLS_KEY";
+
+    /// The CAs (PEM) that vouch for other members and for clients.
+    ///
+    /// Default: none. A node with other members needs it, and one with `client_certs = "required"`.
+    tls_ca: PathBuf = PathBuf::new(), "HOLDFAST_TLS_CA";
+
+    /// Whether clients have to show a certificate that `tls_ca` vouches for: `optional` or `required`. One
+    /// that is shown always has to be good. The admin port asks the same.
+    ///
+    /// Default: optional.
+    client_certs: ClientCerts = ClientCerts::Optional, "HOLDFAST_CLIENT_CERTS";
 
     /// Free space on the data folder's disk below which only commands that free or end something
     /// are accepted, bytes.
@@ -306,6 +330,11 @@ settings! {
     /// twice.
     members: Members = Members::default(), "HOLDFAST_MEMBERS";
 
+    /// The name of the cluster in the certificates of its nodes: only with such does one open another's peer port.
+    ///
+    /// Default: holdfast. Bounds: 1 to 63 of a to z, 0 to 9 and -.
+    cluster_name: ClusterName = ClusterName::default(), "HOLDFAST_CLUSTER_NAME";
+
     /// Lease of a session that asks for none, milliseconds.
     ///
     /// Default: 10000. Bounds: 1000 to `ttl_max_ms`. Longer leases survive longer pauses of a
@@ -430,6 +459,16 @@ settings! {
     switch_every_ms: u64 = 300_000, "HOLDFAST_SWITCH_EVERY_MS";
 }
 
+/// Whether clients have to show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientCerts {
+    /// They may.
+    Optional,
+    /// They have to.
+    Required,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -446,7 +485,7 @@ pub enum LogFormat {
 ///
 /// - Every number is within the bounds its key documents.
 /// - `members` names this node, with the addresses that it advertises.
-/// - No listener is open outside loopback, unless `insecure` says so.
+/// - No listener is open outside loopback without TLS, unless `insecure` says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// What may differ from node to node.
@@ -522,6 +561,13 @@ fn suggestion(nearest: Option<&str>) -> String {
         || "; `holdfastd --help` lists all settings".to_owned(),
         |nearest| format!("; did you mean {nearest}?"),
     )
+}
+
+impl NodeConfig {
+    /// Whether its ports speak TLS.
+    pub fn has_tls(&self) -> bool {
+        !self.tls_cert.as_os_str().is_empty()
+    }
 }
 
 impl FallbackConfig {

@@ -22,7 +22,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::incoming::{Admission, Incoming, Port};
+use crate::incoming::{Admission, Arrivals, Port};
 use crate::listen::{Claim, ListenError};
 
 /// How long the thread may take to end after a request to stop.
@@ -106,7 +106,7 @@ impl AdminPort {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
         let incoming = {
             let _context = runtime.enter();
-            admission.incoming(Port::Admin, claim.listen()?)
+            admission.arrivals(Port::Admin, claim.listen()?)
         };
         let stop = CancellationToken::new();
         let (end, ended) = std::sync::mpsc::sync_channel(1);
@@ -125,7 +125,7 @@ impl AdminPort {
 }
 
 /// Serves until the token is cancelled; open connections are then dropped as they are.
-async fn serve(incoming: Incoming, router: Router, stop: CancellationToken) -> io::Result<()> {
+async fn serve(incoming: Arrivals, router: Router, stop: CancellationToken) -> io::Result<()> {
     holdfast_runtime::select! {
         () = stop.cancelled() => Ok(()),
         served = axum::serve(incoming, router).into_future() => served,

@@ -12,7 +12,11 @@
 //!   descriptors, the loop tries at most 100 times a second, and soon 10 times.
 //! - A connection gives its place back when it is dropped, in whatever task that is.
 //!
-//! The result is a plain stream of connections, to be wrapped before tonic gets it.
+//! A port with TLS has its handshakes on a thread of their own ([`Handshakes`]); what its servers get has proved
+//! itself.
+
+mod handshakes;
+mod wire;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -23,16 +27,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use holdfast_runtime::{BoxFuture, Instant, Runtime};
+use holdfast_runtime::{BoxFuture, Instant, Runtime, select};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::transport::server::Connected;
 
+use self::handshakes::{Failed, Newcomer, Outcome};
+pub use self::handshakes::{Handshakes, Security};
+use self::wire::Socket;
+pub use self::wire::{Peer, Wire};
 use crate::open_files::Shares;
+use crate::tls::{CertificateEnds, NodeTls};
 
 /// The pause after the first failed accept. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -55,6 +64,10 @@ pub struct ConnectionMetrics {
     pub refused: Family<Label, Counter>,
     /// Times that the system could not accept a connection, and the loop paused.
     pub put_off: Family<Label, Counter>,
+    /// Connections that were closed because they did not prove themselves.
+    pub unproven: Family<Label, Counter>,
+    /// When the certificates in use run out.
+    pub certificate_ends: CertificateEnds,
 }
 
 /// A port of a node.
@@ -88,11 +101,18 @@ pub struct Admission {
     pub metrics: ConnectionMetrics,
     /// The clock of the pauses.
     pub runtime: Runtime,
+    /// TLS of the ports, if they have any.
+    pub tls: Option<Arc<NodeTls>>,
 }
 
 impl Admission {
-    /// The connections of a port.
-    pub fn incoming(&self, port: Port, listener: TcpListener) -> Incoming {
+    /// The connections of a port, for its servers.
+    pub fn arrivals(&self, port: Port, listener: TcpListener) -> Arrivals {
+        let security = self.tls.as_ref().and_then(|tls| tls.of(port));
+        Arrivals::new(self.incoming(port, listener), security, &self.metrics)
+    }
+
+    fn incoming(&self, port: Port, listener: TcpListener) -> Incoming {
         let Shares { clients, members, admin, reserve: _ } = self.shares;
         let limit = match port {
             Port::Clients => clients,
@@ -186,7 +206,7 @@ impl<A: Accept> Incoming<A> {
     fn admitted<S>(&self, stream: S, place: OwnedSemaphorePermit) -> Connection<S> {
         self.open.inc();
         let place = Place { _permit: place, open: self.open.clone() };
-        Connection { stream, _place: place }
+        Connection { stream, place }
     }
 
     fn refuse(&mut self, connection: A::Connection) {
@@ -207,29 +227,96 @@ impl<A: Accept> Incoming<A> {
     }
 }
 
-impl Incoming {
-    /// The connections in the form that tonic takes. The stream never ends and yields no error.
-    pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection<TcpStream>>> + Send {
-        stream::unfold(self, async |mut incoming| {
-            let (connection, _) = incoming.next().await;
+/// The connections of one port that its servers get: with TLS those that have proved themselves.
+pub struct Arrivals {
+    incoming: Incoming,
+    security: Option<(Security, Handshakes)>,
+    tell: mpsc::Sender<Outcome>,
+    outcomes: mpsc::Receiver<Outcome>,
+    unproven: Counter,
+    failures: Lines,
+}
+
+impl Arrivals {
+    fn new(
+        incoming: Incoming,
+        security: Option<(Security, Handshakes)>,
+        metrics: &ConnectionMetrics,
+    ) -> Self {
+        let (tell, outcomes) = Handshakes::outcomes();
+        let unproven = metrics.unproven.get_or_create(&[("port", incoming.port.name())]).clone();
+        Self { incoming, security, tell, outcomes, unproven, failures: Lines::default() }
+    }
+
+    /// The next connection. Cancel safe but for one that is just handed over for its handshake, which is closed.
+    async fn next(&mut self) -> Wire {
+        loop {
+            let accepted = select! {
+                outcome = self.outcomes.recv() => {
+                    // `tell` is ours: the channel never ends.
+                    if let Some(wire) = outcome.and_then(|outcome| self.proven(outcome)) {
+                        return wire;
+                    }
+                    continue;
+                }
+                (accepted, _) = self.incoming.next() => accepted,
+            };
             // Small frames must not wait to be sent together: a client waits for each. A connection that
             // refuses this option is about to end.
-            let _ = connection.stream.set_nodelay(true);
-            Some((Ok(connection), incoming))
-        })
+            let _ = accepted.stream.set_nodelay(true);
+            let connection = accepted.map(Socket::new);
+            match &self.security {
+                None => return Wire::plain(connection),
+                Some((security, handshakes)) => {
+                    let (security, tell) = (security.clone(), self.tell.clone());
+                    handshakes.begin(Newcomer { connection, security, tell }).await;
+                }
+            }
+        }
+    }
+
+    /// The connection on this event queue, if there is one.
+    fn proven(&mut self, outcome: Outcome) -> Option<Wire> {
+        let here = outcome.and_then(|mut wire| {
+            wire.come_here()?;
+            Ok(wire)
+        });
+        here.map_err(|failed| self.failed(&failed)).ok()
+    }
+
+    fn failed(&mut self, failed: &Failed) {
+        self.unproven.inc();
+        if let Some(count) = self.failures.due(self.incoming.runtime.clock.now()) {
+            let port = self.incoming.port.name();
+            tracing::warn!(port, last = %failed, "{count} connections did not prove themselves by TLS");
+        }
+    }
+
+    /// The connections in the form that tonic takes. The stream never ends and yields no error.
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<Wire>> + Send {
+        stream::unfold(self, async |mut arrivals| Some((Ok(arrivals.next().await), arrivals)))
     }
 }
 
-impl axum::serve::Listener for Incoming {
-    type Io = Connection<TcpStream>;
+impl axum::serve::Listener for Arrivals {
+    type Io = Wire;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        self.next().await
+    async fn accept(&mut self) -> (Wire, SocketAddr) {
+        let wire = self.next().await;
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let from = wire.connect_info().address.unwrap_or(unknown);
+        (wire, from)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.incoming.listener.local_addr()
+    }
+}
+
+impl fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arrivals").field("incoming", &self.incoming).finish_non_exhaustive()
     }
 }
 
@@ -271,7 +358,13 @@ impl Lines {
 #[derive(Debug)]
 pub struct Connection<S> {
     stream: S,
-    _place: Place,
+    place: Place,
+}
+
+impl<S> Connection<S> {
+    fn map<T>(self, change: impl FnOnce(S) -> T) -> Connection<T> {
+        Connection { stream: change(self.stream), place: self.place }
+    }
 }
 
 #[derive(Debug)]
@@ -283,14 +376,6 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.open.dec();
-    }
-}
-
-impl<S: Connected> Connected for Connection<S> {
-    type ConnectInfo = S::ConnectInfo;
-
-    fn connect_info(&self) -> S::ConnectInfo {
-        self.stream.connect_info()
     }
 }
 

@@ -22,16 +22,20 @@ mod settings;
 mod view;
 
 use std::convert::Infallible;
+use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
 use holdfast_runtime::{Runtime, Task};
+use holdfast_tls::Dialler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tonic::Extensions;
 use tonic::transport::server::Router;
 
 pub use self::view::Condition;
@@ -39,13 +43,14 @@ use self::view::{Phase, Running, View, announce};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
-use crate::incoming::{self, Admission, ConnectionMetrics};
+use crate::incoming::{self, Admission, ConnectionMetrics, Peer};
 use crate::listen::{Claim, Claims, ListenError};
 use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
 use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
 use crate::session::Hub;
 use crate::storage::{self, Store, StoreOptions};
+use crate::tls::{Dials, NodeTls, TlsError};
 
 /// How long the hand-over of the leadership may take.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
@@ -66,6 +71,9 @@ pub enum NodeError {
     /// The data folder cannot be used.
     #[error(transparent)]
     DataFolder(#[from] storage::OpenError),
+    /// The files of TLS cannot be used. Nothing was changed on disk.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The replica cannot start.
     #[error(transparent)]
     Replica(#[from] StartError),
@@ -102,6 +110,7 @@ impl NodeError {
             | Self::Replica(StartError::Snapshot(_))
             | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
             Self::OpenFiles(_)
+            | Self::Tls(_)
             | Self::Replica(StartError::Config(_))
             | Self::Fault(Fault::IdUsed { .. }) => Exit::Settings,
             Self::Fault(Fault::Removed { .. }) => Exit::Removed,
@@ -126,7 +135,8 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let view = Arc::new(View::new());
     let runtime = Runtime::system();
     let metrics = ConnectionMetrics::default();
-    let admission = Admission { shares, metrics, runtime: runtime.clone() };
+    let tls = NodeTls::load(config, &runtime)?.map(Arc::new);
+    let admission = Admission { shares, metrics, runtime: runtime.clone(), tls };
     let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
     let store = open_store(config, &runtime)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -164,7 +174,26 @@ fn open_store(config: &Config, runtime: &Runtime) -> Result<Store, NodeError> {
         }),
         stalls_after: settings::replica(config).stalls_after(),
     };
-    Ok(Store::open(&config.node.data_dir, options)?)
+    let store = Store::open(&config.node.data_dir, options)?;
+    close_to_others(&config.node.data_dir);
+    Ok(store)
+}
+
+/// A data folder that others on this machine may enter, as one that was made by hand, is closed to them: names of
+/// locks, values and hashes of secrets lie in it.
+fn close_to_others(folder: &Path) {
+    let mode = |found: &fs::Metadata| found.permissions().mode() & 0o777;
+    let Some(open) = fs::metadata(folder).ok().as_ref().map(mode).filter(|mode| mode & 0o077 != 0)
+    else {
+        return;
+    };
+    let folder_name = folder.display();
+    match fs::set_permissions(folder, fs::Permissions::from_mode(0o700)) {
+        Ok(()) => tracing::info!("{folder_name} was open to others ({open:o}); it is 700 now"),
+        Err(error) => {
+            tracing::warn!(%error, "{folder_name} is open to others ({open:o}), and stays so");
+        }
+    }
 }
 
 /// Logs the first lines, for an operator who starts the node by hand.
@@ -173,7 +202,11 @@ fn greet(config: &Config) {
     tracing::info!("holdfastd {}, node {}", env!("CARGO_PKG_VERSION"), node.node_id);
     tracing::info!("clients connect to {}", node.advertise);
     tracing::info!("data lies in {}", absolute(&node.data_dir).display());
-    tracing::info!("health and metrics are at http://{}/", node.admin_listen);
+    let scheme = if node.has_tls() { "https" } else { "http" };
+    tracing::info!("health and metrics are at {scheme}://{}/", node.admin_listen);
+    if node.has_tls() && node.insecure {
+        tracing::warn!("connections without TLS are taken too: `insecure` is set");
+    }
 }
 
 /// What `./holdfast-data` means depends on where the node was started.
@@ -189,7 +222,7 @@ struct Node {
     ports: Vec<Port>,
     runtime: Runtime,
     /// The tasks that keep the health service and the log up to date; they end with the node.
-    _tellers: [Task; 2],
+    _tellers: Vec<Task>,
 }
 
 impl Node {
@@ -203,7 +236,7 @@ impl Node {
     ) -> Result<Self, NodeError> {
         let runtime = admission.runtime.clone();
         let counters = store.counters();
-        let network = Arc::new(GrpcNetwork::new());
+        let network = Arc::new(network(admission.tls.as_deref()));
         let replica =
             Replica::start(settings::replica(config), Arc::new(store), network, runtime.clone())
                 .await?;
@@ -221,13 +254,19 @@ impl Node {
         let announcer = runtime.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
         if let Some(claim) = peers {
-            let members = peer_server(replica.peer());
+            let members = peer_server(replica.peer(), proven_node);
             ports.push(Port::open(incoming::Port::Members, claim, members, admission)?);
         }
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         ports.push(Port::open(incoming::Port::Clients, clients, router, admission)?);
-        Ok(Self { replica, hub, ports, runtime, _tellers: [announcer, health] })
+        let mut tellers = vec![announcer, health];
+        if let Some(tls) = admission.tls.clone() {
+            let ends = admission.metrics.certificate_ends.clone();
+            let hangups = hangups()?;
+            tellers.push(runtime.spawn("certificates", tls.keep(hangups, ends, runtime.clone())));
+        }
+        Ok(Self { replica, hub, ports, runtime, _tellers: tellers })
     }
 
     /// Serves until a signal comes, or a part fails that the node needs.
@@ -275,6 +314,22 @@ impl Node {
     }
 }
 
+/// How this node calls the other members.
+fn network(tls: Option<&NodeTls>) -> GrpcNetwork {
+    match tls.and_then(NodeTls::dials) {
+        None => GrpcNetwork::new(),
+        Some(Dials { side, cluster, plain_too }) => GrpcNetwork::over(move |id, endpoint| {
+            let dialler = Dialler::to_node(side.clone(), cluster.clone(), id, plain_too);
+            endpoint.connect_with_connector_lazy(dialler)
+        }),
+    }
+}
+
+/// The one node that the other end of a connection has proved to be.
+fn proven_node(connection: &Extensions) -> Option<u64> {
+    connection.get::<Peer>()?.certificate.as_ref()?.node_name()?.id
+}
+
 /// The replica's first fault.
 async fn fault_of(replica: &Replica) -> NodeError {
     let mut faults = replica.faults();
@@ -310,7 +365,7 @@ impl Port {
         admission: &Admission,
     ) -> Result<Self, NodeError> {
         let whom = port.name();
-        let incoming = admission.incoming(port, claim.listen()?).into_stream();
+        let incoming = admission.arrivals(port, claim.listen()?).into_stream();
         let stop = CancellationToken::new();
         let asked = stop.clone().cancelled_owned();
         let (tell, ended) = oneshot::channel();
@@ -336,6 +391,12 @@ impl Port {
         // Ended or not, its connections are dropped with it.
         let _ = runtime.timeout(CLOSES_WITHIN, &mut self.ended).await;
     }
+}
+
+/// SIGHUP, from the moment this is made. Call it inside the runtime.
+fn hangups() -> Result<Signal, NodeError> {
+    let signals = signal(SignalKind::hangup());
+    signals.map_err(|source| NodeError::System { what: "signal handler", source })
 }
 
 /// SIGTERM and SIGINT, from the moment this is made: the first requests a graceful stop, the second ends

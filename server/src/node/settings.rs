@@ -119,6 +119,7 @@ mod tests {
         };
         let cluster = ClusterLayer {
             members: Some(Members(vec![own.clone()])),
+            cluster_name: Some("own".parse().unwrap()),
             ttl_default_ms: Some(10_013),
             ttl_max_ms: Some(900_014),
             max_sessions: Some(100_015),

@@ -1,4 +1,4 @@
-//! Who is a member, for operators, and changing it, one change at a time, on the leader.
+//! The members of the cluster: shown to operators, and changed one at a time, on the leader.
 //!
 //! A member is added as a *learner*: it gets a snapshot, then the log, and has no vote. When it has
 //! caught up it is promoted to a voter. Voters change by joint consensus: for a while a majority of

@@ -61,7 +61,7 @@ pub use crate::members::{
 pub use crate::storage::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 pub use fault::Fault;
 pub use formation::Forming;
-pub use grpc::{GrpcNetwork, peer_server};
+pub use grpc::{GrpcNetwork, Proven, peer_server};
 #[cfg(test)]
 pub use memory_network::{Leg, MemoryNetwork};
 #[cfg(any(test, feature = "simulation"))]

@@ -80,14 +80,15 @@ impl Node {
         let node_process = self.starts.fetch_add(1, Ordering::Relaxed);
         let runtime = simulated::runtime(self.seed.wrapping_add(node_process << 32), WALL_MS);
         let store = self.next_store();
-        let network = Arc::new(GrpcNetwork::over(wire::lazily));
+        let network = Arc::new(GrpcNetwork::over(|_, endpoint| wire::lazily(endpoint)));
         let replica = Replica::start(self.config.clone(), store, network, runtime.clone()).await?;
         *locked(&self.replica) = Some(replica.clone());
         let condition = Arc::new(Condition::new(replica.clone(), self.config.election_max_ms));
         let settings = SessionSettings::default();
         let hub = Hub::start(replica.clone(), condition.clone(), settings, runtime.clone());
         let hub = Arc::new(hub);
-        let members = Port::open("members", MEMBERS, peer_server(replica.peer()), &runtime).await?;
+        let members =
+            Port::open("members", MEMBERS, peer_server(replica.peer(), |_| None), &runtime).await?;
         let ClientPort { router, health: _health } =
             client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
         let clients = Port::open("clients", CLIENTS, router, &runtime).await?;

@@ -38,7 +38,7 @@ async fn start(runtime: &Runtime, members: &[Member], node_id: u64, folder: &Tem
     let replica = Replica::start(config, store, network, runtime.clone()).await.unwrap();
     let member = members.iter().find(|member| member.node_id == node_id).unwrap();
     let listener = TcpListener::bind(&member.peer_advertise).await.unwrap();
-    let router = peer_server(replica.peer());
+    let router = peer_server(replica.peer(), |_| None);
     let stop = CancellationToken::new();
     let stopping = stop.clone().cancelled_owned();
     let server = runtime.spawn("peers", async move {
