@@ -3,6 +3,7 @@
 #
 #   deploy/three-nodes.sh            in a new temporary folder, removed at the end
 #   deploy/three-nodes.sh FOLDER     in this folder, kept; starting again goes on with its data
+#   deploy/three-nodes.sh --tls ...  with TLS on every port, by certificates that are made in FOLDER/certs if there are none
 #
 # holdfastd is taken from HOLDFAST_BIN_DIR, target/release, target/debug or PATH, in this order.
 
@@ -21,6 +22,9 @@ find_holdfastd() {
   done
   command -v holdfastd
 }
+
+tls=""
+[[ ${1-} == --tls ]] && tls=yes && shift
 case ${1-} in
   -h | --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0" && exit 0 ;;
   -*) die "unknown argument '$1'; see deploy/three-nodes.sh --help" ;;
@@ -30,6 +34,18 @@ holdfastd=$(find_holdfastd) || die "there is no holdfastd; build it with: cargo 
 folder=${1-} temporary=""
 [[ -n $folder ]] || { folder=$(mktemp -d) && temporary=yes; }
 mkdir -p "$folder" || die "cannot use the folder $folder"
+
+holdfast="$(dirname "$holdfastd")/holdfast" with=()
+make_certificates() {
+  certs="$folder/certs"
+  [[ -e $certs/ca.pem ]] && return
+  mkdir -p "$certs" && "$holdfast" cert ca --dir "$certs" >/dev/null || return
+  for id in 1 2 3; do "$holdfast" cert node --dir "$certs" --id "$id" --address 127.0.0.1,localhost >/dev/null || return; done
+}
+if [[ -n $tls ]]; then
+  make_certificates || die "there are no certificates in $folder/certs"
+  with=(--ca "$certs/ca.pem")
+fi
 
 declare -A node_of=()
 
@@ -44,9 +60,10 @@ stop_all() {
 trap 'echo; stop_all' INT TERM
 
 start_node() {
-  local id=$1 log="$folder/node-$1.log"
+  local id=$1 log="$folder/node-$1.log" secured=()
+  [[ -n $tls ]] && secured=(--tls-cert "$certs/node-$id.pem" --tls-key "$certs/node-$id.key" --tls-ca "$certs/ca.pem")
   # In a process group of its own: Ctrl-C reaches this script, which then stops the nodes in an orderly way.
-  setsid "$holdfastd" --config "$here/config/cluster-$id.toml" --data-dir "$folder/node-$id" \
+  setsid "$holdfastd" --config "$here/config/cluster-$id.toml" --data-dir "$folder/node-$id" "${secured[@]}" \
     </dev/null >>"$log" 2>&1 &
   node_of[$!]=$id
 }
@@ -58,7 +75,7 @@ for pid in "${!node_of[@]}"; do
 done | sort
 echo
 echo "endpoints: 127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440"
-echo "try:       $(dirname "$holdfastd")/holdfast --endpoints 127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440 lock nightly -- sleep 5"
+echo "try:       $holdfast${with[*]:+ ${with[*]}} --endpoints 127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440 lock nightly -- sleep 5"
 echo "Ctrl-C stops all three. Kill one (kill -9 PID) to see the others go on."
 
 while ((${#node_of[@]})); do

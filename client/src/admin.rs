@@ -1,9 +1,11 @@
 //! What operators do, of which no session is needed.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoints::{Asked, Servers};
+use crate::transport::Connect;
 use crate::transport::operator::{self, Said, Services};
 use crate::{Error, Result};
 
@@ -45,6 +47,7 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 #[derive(Clone)]
 pub struct Admin {
     pub(crate) servers: Servers,
+    pub(crate) connect: Arc<Connect>,
 }
 
 impl Admin {
@@ -64,7 +67,7 @@ impl Admin {
         F: Future<Output = Said<T>>,
     {
         let mut asked = Asked::default();
-        let call = |endpoint: &str| operator::ask(endpoint.to_owned(), &call);
+        let call = |endpoint: &str| operator::ask(&*self.connect, endpoint.to_owned(), &call);
         match self.servers.ask(ATTEMPT_LIMIT, &mut asked, call).await {
             Err(Error::Unreachable { waited, .. }) if changes && asked.may_be_done => {
                 Err(Error::OutcomeUnknown { what, waited })

@@ -7,9 +7,11 @@ use std::time::Duration;
 use holdfast_guard::{check_endpoints, default_label};
 use holdfast_runtime::{Runtime, Transport, select};
 
+#[cfg(feature = "tls")]
+use crate::Tls;
 use crate::endpoints::Servers;
 use crate::session::{Machine, Opening, Session, SessionConfig};
-use crate::transport::GrpcTransport;
+use crate::transport::{Connect, GrpcTransport, tcp};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -23,6 +25,8 @@ pub struct Builder {
     connect_timeout: Duration,
     runtime: Runtime,
     transport: Option<Arc<dyn Transport>>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl Builder {
@@ -35,6 +39,8 @@ impl Builder {
             connect_timeout: Duration::from_secs(10),
             runtime: Runtime::system(),
             transport: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -76,6 +82,17 @@ impl Builder {
         self
     }
 
+    /// Speaks TLS with the servers. Default: none, for servers that listen on loopback only, or with
+    /// `--insecure`.
+    ///
+    /// The files are read when the client, the reader or the admin is made; a wrong one is an
+    /// [`Error::InvalidConfig`] of that call.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Replaces time, tasks and randomness of the real machine: for Holdfast's own simulations.
     #[doc(hidden)]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
@@ -96,8 +113,20 @@ impl Builder {
     ///
     /// [`Error::InvalidConfig`] if there is no endpoint, or one without a port.
     pub fn reader(&self) -> Result<Reader> {
-        let transport = self.transport.clone().unwrap_or_else(|| Arc::new(GrpcTransport::new()));
+        let transport = match &self.transport {
+            Some(transport) => Arc::clone(transport),
+            None => Arc::new(GrpcTransport::new(self.dial()?)),
+        };
         Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
+    }
+
+    /// How servers are dialled.
+    fn dial(&self) -> Result<Arc<Connect>> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Ok(Arc::new(tls.clone().connect(&self.runtime)?));
+        }
+        Ok(Arc::new(tcp))
     }
 
     fn servers(&self, limit: Duration) -> Result<Servers> {
@@ -113,7 +142,7 @@ impl Builder {
     ///
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
-        Ok(Admin { servers: self.servers(limit)? })
+        Ok(Admin { servers: self.servers(limit)?, connect: self.dial()? })
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then

@@ -84,6 +84,8 @@ pub use queue_place::QueuePlace;
 pub use reader::Reader;
 pub use scopes::{ScopeStatus, Scopes};
 pub use session_info::{RequestState, SessionInfo, SessionRequest};
+#[cfg(feature = "tls")]
+pub use transport::Tls;
 #[doc(hidden)]
 pub use transport::{GrpcTransport, told};
 pub use value::Value;

@@ -4,6 +4,7 @@
 pub mod failure;
 #[cfg(feature = "cassandra")]
 pub mod place;
+pub mod tls;
 
 use std::fmt::{Display, Write as _};
 use std::io::IsTerminal as _;

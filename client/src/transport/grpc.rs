@@ -30,8 +30,8 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
-type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
+pub(crate) type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
+pub(crate) type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
 /// Connects to servers by gRPC; each stream or read has a connection of its own. Public for
 /// simulations, which replace the network beneath it.
@@ -42,8 +42,8 @@ pub struct GrpcTransport {
 }
 
 impl GrpcTransport {
-    pub(crate) fn new() -> Self {
-        Self::over(tcp)
+    pub(crate) fn new(connect: Arc<Connect>) -> Self {
+        Self { connect }
     }
 
     /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
@@ -80,7 +80,7 @@ impl fmt::Debug for GrpcTransport {
 }
 
 /// As [`Connect`], over TCP.
-pub(super) fn tcp(endpoint: Endpoint) -> Connecting {
+pub(crate) fn tcp(endpoint: Endpoint) -> Connecting {
     Box::pin(async move { endpoint.connect().await })
 }
 
@@ -92,9 +92,25 @@ pub(super) fn tcp(endpoint: Endpoint) -> Connecting {
 pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
         endpoint: endpoint.to_owned(),
-        detail: innermost(&error),
+        detail: hinted(innermost(&error)),
     };
     connect(described(endpoint).map_err(unreachable)?).await.map_err(unreachable)
+}
+
+/// Why a call broke off: the deepest reason that the connection gives, else what the server said.
+pub(super) fn broken_by(status: &Status) -> String {
+    let source = std::error::Error::source(status);
+    hinted(source.map_or_else(|| status.message().to_owned(), innermost))
+}
+
+/// An answer that is no HTTP/2 is mostly a server's that wants TLS, and h2 does not say so.
+fn hinted(detail: String) -> String {
+    let no_http2 = ["http2 error", "frame with invalid size"];
+    if no_http2.iter().any(|words| detail.contains(words)) {
+        format!("{detail}: it may want TLS")
+    } else {
+        detail
+    }
 }
 
 /// The endpoint of a server, with the client's settings.
@@ -188,7 +204,7 @@ pub fn told(endpoint: &str, status: &Status) -> TransportError {
         Verdict::TooSlow => TransportError::TooSlow,
         Verdict::Refused => TransportError::Refused { message },
         Verdict::Unknown => {
-            TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: message }
+            TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: broken_by(status) }
         }
     }
 }

@@ -6,7 +6,7 @@ use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::grpc::{channel, tcp};
+use super::grpc::{Connect, broken_by, channel};
 use super::verdict::Verdict;
 use crate::endpoints::NoAnswer;
 
@@ -22,13 +22,14 @@ pub(crate) type Said<T> = Result<Response<T>, Status>;
 
 /// Makes one call at one server.
 pub(crate) async fn ask<T, F>(
+    connect: &Connect,
     endpoint: String,
     call: impl FnOnce(Services) -> F,
 ) -> Result<T, NoAnswer>
 where
     F: Future<Output = Said<T>>,
 {
-    let channel = channel(&tcp, &endpoint).await?;
+    let channel = channel(connect, &endpoint).await?;
     let services = Services {
         cluster: ClusterServiceClient::new(channel.clone()),
         scopes: ScopeServiceClient::new(channel.clone()),
@@ -41,7 +42,7 @@ where
 /// The meaning of a status for a change.
 fn no_answer(endpoint: &str, status: &Status) -> NoAnswer {
     let message = status.message().to_owned();
-    let why = format!("{endpoint}: {message}");
+    let why = format!("{endpoint}: {}", broken_by(status));
     match Verdict::of(status) {
         Verdict::NotHere { leader } => NoAnswer::Elsewhere { why, leader, may_be_done: false },
         Verdict::Refused | Verdict::TooSlow => NoAnswer::Refused(message),

@@ -15,5 +15,6 @@ mod lock_command;
 mod membership;
 mod readme;
 mod recovery;
+mod tls;
 mod vocabulary;
 mod watching;

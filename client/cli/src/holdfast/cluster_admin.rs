@@ -17,7 +17,7 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
     | ClusterCommand::Promote { limit, .. }
     | ClusterCommand::Remove { limit, .. }
     | ClusterCommand::TransferLeader { limit, .. }) = command;
-    let admin = global.builder().admin(limit.timeout)?;
+    let admin = global.builder()?.admin(limit.timeout)?;
     let done = block_on(async {
         match command {
             ClusterCommand::Status(_) => {
@@ -160,7 +160,7 @@ pub(crate) fn scope(global: &Global, command: &ScopeCommand) -> Result<u8, Failu
     let (ScopeCommand::Set { limit, .. }
     | ScopeCommand::Remove { limit, .. }
     | ScopeCommand::List(limit)) = command;
-    let admin = global.builder().admin(limit.timeout)?;
+    let admin = global.builder()?.admin(limit.timeout)?;
     let done = block_on(async {
         match command {
             ScopeCommand::Set { prefix, .. } => {

@@ -15,7 +15,7 @@ const NOT_CURRENT: u8 = 1;
 
 /// `holdfast list`.
 pub(crate) fn list(global: &Global, prefix: &str) -> Result<u8, Failure> {
-    let reader = global.builder().reader()?;
+    let reader = global.builder()?.reader()?;
     block_on(async {
         if global.json {
             print_json(&reader, prefix).await
@@ -83,7 +83,7 @@ fn row(lock: &LockInfo) -> [String; 7] {
 
 /// `holdfast inspect`.
 pub(crate) fn lock(global: &Global, name: &str) -> Result<u8, Failure> {
-    let reader = global.builder().reader()?;
+    let reader = global.builder()?.reader()?;
     let lock = block_on(reader.inspect(name))??;
     let mut lock = lock.unwrap_or_default();
     name.clone_into(&mut lock.name);
@@ -174,7 +174,7 @@ fn waits(waiter: &Waiter) -> String {
 
 /// `holdfast session`.
 pub(crate) fn session(global: &Global, id: u64) -> Result<u8, Failure> {
-    let admin = global.builder().admin(Global::connect_limit(None))?;
+    let admin = global.builder()?.admin(Global::connect_limit(None))?;
     let session = block_on(admin.session(id))??;
     let Some(session) = session else {
         let message = format!("there is no session {id}: it was never opened, or has ended");
@@ -237,7 +237,7 @@ fn print_session(session: &SessionInfo) {
 
 /// `holdfast check-token`.
 pub(crate) fn check_token(global: &Global, name: &str, token: u64) -> Result<u8, Failure> {
-    let reader = global.builder().reader()?;
+    let reader = global.builder()?.reader()?;
     let current = block_on(reader.check_token(name, token))??;
     let json = json!({ "name": name, "token": token.to_string(), "current": current });
     let is = if current { "is" } else { "is not" };

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 #[cfg(feature = "cassandra")]
 mod cassandra;
+mod cert;
 mod cluster;
 mod cluster_admin;
 mod demo;
@@ -37,6 +38,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),
         Command::Scope(command) => cluster_admin::scope(&cli.global, &command),
+        Command::Cert(command) => cert::run(&cli.global, &command),
         #[cfg(feature = "cassandra")]
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
         Command::Demo { no_locks } => demo::run(&cli.global, no_locks),

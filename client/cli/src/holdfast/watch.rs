@@ -13,7 +13,7 @@ use crate::{show, signals};
 
 /// Prints until a signal asks to end, or the reader of the output is gone: both are the normal end.
 pub(crate) fn run(global: &Global, prefix: &str) -> Result<u8, Failure> {
-    let reader = global.builder().reader()?;
+    let reader = global.builder()?.reader()?;
     signals::until_asked_to_end(print_all(&reader, prefix, global.json))
 }
 

@@ -10,6 +10,7 @@ use holdfast::Client;
 use holdfast_cli::duration;
 use holdfast_cli::failure::Failure;
 use holdfast_cli::place::{NameArgs, Reach, Taken};
+use holdfast_cli::tls::TlsArgs;
 use holdfast_migrate::layout::{Layout, MOVED};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::plan::Rules;
@@ -195,12 +196,14 @@ pub(crate) struct Servers {
     /// The servers of Holdfast: host:port, several separated by commas.
     #[arg(long, env = "HOLDFAST_ENDPOINTS", default_value = "127.0.0.1:7420")]
     endpoints: String,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 impl Servers {
     pub(crate) fn native(&self) -> Result<Native, Failure> {
         let endpoints = holdfast_cli::endpoints(&self.endpoints);
-        Ok(Native::new(&Client::builder().endpoints(endpoints))?)
+        Ok(Native::new(&self.tls.over(Client::builder().endpoints(endpoints))?)?)
     }
 }
 

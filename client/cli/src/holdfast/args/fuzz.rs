@@ -29,10 +29,14 @@ fn no_command_line_brings_the_reader_down() {
         let words = script::steps(bytes).map(|(_, word)| OsStr::from_bytes(word));
         let words = std::iter::once(OsStr::new("holdfast")).chain(words);
         match Cli::try_parse_from(words) {
-            Ok(cli) => match cli.global.builder().reader() {
-                Ok(_) => Outcome::came_to(format!("{:?}", std::mem::discriminant(&cli.command))),
-                Err(failure) => Outcome::refused(&format!("{failure:?}")),
-            },
+            Ok(cli) => {
+                match cli.global.builder().map(|builder| builder.reader().map_err(Failure::from)) {
+                    Ok(Ok(_)) => {
+                        Outcome::came_to(format!("{:?}", std::mem::discriminant(&cli.command)))
+                    }
+                    Ok(Err(failure)) | Err(failure) => Outcome::refused(&format!("{failure:?}")),
+                }
+            }
             Err(error) => Outcome::refused(&error.kind()),
         }
     });

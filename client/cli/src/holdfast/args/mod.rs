@@ -11,9 +11,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Builder;
 use holdfast_cli::CONNECT_LIMIT;
 pub(crate) use holdfast_cli::duration;
+use holdfast_cli::tls::TlsArgs;
 
+use crate::failure::Failure;
 #[cfg(feature = "cassandra")]
-use crate::failure::{Failure, OWN_ERROR};
+use crate::failure::OWN_ERROR;
 
 /// The servers without an option or variable.
 const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
@@ -29,7 +31,7 @@ pub(crate) struct Cli {
 }
 
 /// What every subcommand takes.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Global {
     /// Where the servers are: host:port, several separated by commas [default: 127.0.0.1:7420].
     #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]
@@ -49,17 +51,19 @@ pub(crate) struct Global {
     /// Print JSON, for programs.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 impl Global {
     /// A client with the options' settings.
-    pub(crate) fn builder(&self) -> Builder {
+    pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
-        let builder = client_of(endpoints);
-        match self.ttl {
+        let builder = self.tls.over(client_of(endpoints))?;
+        Ok(match self.ttl {
             Some(ttl) => builder.ttl(ttl),
             None => builder,
-        }
+        })
     }
 
     /// The same beside locks on Cassandra: the TTL is that of those locks, and the servers must be
@@ -72,7 +76,7 @@ impl Global {
                 "this mode locks in the native store as well: say where, with --endpoints",
             )
         };
-        Ok(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?))
+        self.tls.over(client_of(self.endpoints.as_deref().ok_or_else(unsaid)?))
     }
 
     /// The limit for reaching a server if the whole may take `wait`.
@@ -172,6 +176,11 @@ pub(crate) enum Command {
     /// The leader answers, whichever server is called. Exit codes as of cluster.
     #[command(subcommand)]
     Scope(ScopeCommand),
+    /// Certificates for TLS: make a CA, and with it those of nodes and clients.
+    ///
+    /// Overwrites nothing. Keys can be read by their owner only. Exit codes: 0 made; 125 not made.
+    #[command(subcommand)]
+    Cert(crate::cert::CertCommand),
     /// Locks by the recipes on Cassandra; its tables.
     ///
     /// Exit codes as of lock.

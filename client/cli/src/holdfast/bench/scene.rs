@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use holdfast::{Client, NodeStatus};
+use holdfast::{Builder, Client, NodeStatus};
+use holdfast_cli::tls::TlsArgs;
 use holdfast_runtime::Runtime;
 use tempfile::TempDir;
 
@@ -23,6 +24,7 @@ pub(super) struct Scene {
     own: Option<Cluster>,
     folder: Option<TempDir>,
     pub(super) endpoints: String,
+    pub(super) tls: TlsArgs,
     /// Time, tasks and randomness.
     pub(super) runtime: Runtime,
 }
@@ -33,13 +35,15 @@ impl Scene {
         let runtime = Runtime::system();
         if let (Some(endpoints), None) = (&global.endpoints, members) {
             let endpoints = endpoints.clone();
-            return Ok(Self { own: None, folder: None, endpoints, runtime });
+            let tls = global.tls.clone();
+            return Ok(Self { own: None, folder: None, endpoints, tls, runtime });
         }
         let folder = TempDir::with_prefix("holdfast-bench-")
             .map_err(|error| Failure::own("making a temporary folder", error))?;
         let own = Cluster::start(folder.path(), members.unwrap_or(MEMBERS))?;
         let endpoints = own.endpoints();
-        Ok(Self { own: Some(own), folder: Some(folder), endpoints, runtime })
+        let tls = TlsArgs::default();
+        Ok(Self { own: Some(own), folder: Some(folder), endpoints, tls, runtime })
     }
 
     /// Ends the servers that it started. If the measurement failed, it keeps and names their logs.
@@ -69,18 +73,22 @@ impl Scene {
         number: usize,
     ) -> Result<Vec<Client>, Failure> {
         let connect = || async {
-            let builder = Client::builder().endpoints(holdfast_cli::endpoints(&self.endpoints));
-            let builder = builder.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
-            builder.connect().await
+            let builder =
+                self.builder()?.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
+            Ok::<_, Failure>(builder.connect().await?)
         };
         let sessions = (0..number).map(|_| connect());
-        Ok(futures_util::future::try_join_all(sessions).await?)
+        futures_util::future::try_join_all(sessions).await
     }
 
     /// A server's report about itself and its cluster.
     pub(super) async fn status(&self) -> Result<NodeStatus, Failure> {
-        let builder = Client::builder().endpoints(holdfast_cli::endpoints(&self.endpoints));
-        Ok(builder.connect_timeout(CONNECT_LIMIT).reader()?.status().await?)
+        Ok(self.builder()?.connect_timeout(CONNECT_LIMIT).reader()?.status().await?)
+    }
+
+    fn builder(&self) -> Result<Builder, Failure> {
+        let endpoints = holdfast_cli::endpoints(&self.endpoints);
+        self.tls.over(Client::builder().endpoints(endpoints))
     }
 
     /// A prefix of lock names that no other run uses.

@@ -111,6 +111,12 @@ impl Holder {
         let own = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(own);
         command.args(["bench-holder", name, "--endpoints", &scene.endpoints]);
+        for (variable, value) in scene.tls.variables() {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
         command.arg("--ttl").arg(format!("{}ms", plan.ttl.as_millis()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         signals::as_child(&mut command);
@@ -153,7 +159,7 @@ impl Holder {
 /// Runs in the process that is killed: acquires the lock and prints each safe deadline.
 pub(super) async fn hold(global: &Global, name: &str) -> Result<(), Failure> {
     let client =
-        global.builder().max_clock_drift(ALLOWANCE).label("bench holder").connect().await?;
+        global.builder()?.max_clock_drift(ALLOWANCE).label("bench holder").connect().await?;
     let guard = client.lock(name).await?;
     let mut states = guard.states();
     let mut now = states.now();

@@ -114,7 +114,7 @@ pub(crate) fn run(global: &Global, wanted: LockArgs) -> Result<u8, Failure> {
     if wanted.claim.is_some() && wanted.job.names.len() > 1 {
         return Err(Failure::new(OWN_ERROR, "--claim takes over one lock; claim each by itself"));
     }
-    let builder = global.builder().connect_timeout(Global::connect_limit(wanted.wait));
+    let builder = global.builder()?.connect_timeout(Global::connect_limit(wanted.wait));
     let work = wanted.job.work.clone();
     let keep = move |events, stop| store_thread::keep(builder, wanted, events, stop);
     run_under(&work, global.json, keep)

@@ -1,0 +1,291 @@
+//! TLS on every port of real nodes, made with `holdfast cert` (DESIGN §14; I1, I24).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_runtime::Runtime;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::program::{Ended, Program};
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+/// Longer than any command's own limit.
+const LIMIT: Duration = Duration::from_mins(1);
+/// How often a condition is checked before the test fails.
+const LOOKS: usize = 300;
+
+async fn pause() {
+    Runtime::system().sleep(Duration::from_millis(100)).await;
+}
+
+/// A folder of certificates.
+struct Certs(TempDir);
+
+impl Certs {
+    /// With a CA in it.
+    async fn new() -> Self {
+        let certs = Self(tempfile::tempdir().unwrap());
+        certs.make(&["ca"]).await;
+        certs
+    }
+
+    async fn make(&self, arguments: &[&str]) {
+        let dir = self.0.path().to_str().unwrap();
+        let ended = Program::start("holdfast", &[&["cert"], arguments, &["--dir", dir]].concat());
+        let ended = ended.end(LIMIT).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+
+    async fn node(&self, id: u64) {
+        self.make(&["node", "--id", &id.to_string(), "--address", "127.0.0.1"]).await;
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn text(&self, file: &str) -> String {
+        self.path(file).to_str().unwrap().to_owned()
+    }
+
+    /// Puts a file of another folder in the place of one here, as a whole.
+    fn replace(&self, file: &str, by: &Path) {
+        let new = self.path("new");
+        fs::copy(by, &new).unwrap();
+        fs::rename(new, self.path(file)).unwrap();
+    }
+
+    /// The variables with which a node has TLS.
+    fn of_node(&self, id: u64) -> Vec<(String, String)> {
+        let variable = |name: &str, file: &str| (name.to_owned(), self.text(file));
+        vec![
+            variable("HOLDFAST_TLS_CERT", &format!("node-{id}.pem")),
+            variable("HOLDFAST_TLS_KEY", &format!("node-{id}.key")),
+            variable("HOLDFAST_TLS_CA", "ca.pem"),
+        ]
+    }
+
+    /// The variables of a client that checks its servers by this folder's CA.
+    fn trusted(&self) -> Vec<(String, String)> {
+        vec![("HOLDFAST_CA".to_owned(), self.text("ca.pem"))]
+    }
+
+    /// Those of one that proves to be `name` as well.
+    fn client(&self, name: &str) -> Vec<(String, String)> {
+        let own = [("CERT", "pem"), ("KEY", "key")].map(|(variable, ending)| {
+            (format!("HOLDFAST_{variable}"), self.text(&format!("{name}.{ending}")))
+        });
+        self.trusted().into_iter().chain(own).collect()
+    }
+}
+
+/// Starts `holdfast` with these arguments and variables.
+fn begin(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) -> Program {
+    let endpoints = cluster.endpoints();
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    Program::start_in("holdfast", &[&["--endpoints", &endpoints], arguments].concat(), &variables)
+}
+
+/// Runs it to its end.
+async fn holdfast(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) -> Ended {
+    begin(cluster, variables, arguments).end(LIMIT).await
+}
+
+/// Waits until a leader serves callers with these variables.
+async fn serves(cluster: &Cluster, variables: &[(String, String)]) {
+    let mut last = None;
+    for _ in 0..LOOKS {
+        let ended = holdfast(cluster, variables, &["try", "probe", "--", "true"]).await;
+        if ended.code == Some(0) {
+            return;
+        }
+        last = Some(ended);
+        pause().await;
+    }
+    panic!("nobody serves: {last:?}");
+}
+
+async fn until_logged(cluster: &Cluster, index: usize, words: &str) {
+    for _ in 0..LOOKS {
+        if cluster.log(index).contains(words) {
+            return;
+        }
+        pause().await;
+    }
+    panic!("node {} never said: {words}", cluster.nodes()[index].id);
+}
+
+/// Stops a node as an operator does, and starts it with these variables.
+async fn restart(cluster: &mut Cluster, index: usize, variables: Vec<(String, String)>) {
+    cluster.signal(index, Signal::SIGTERM);
+    cluster.wait_for_exit(index).await;
+    cluster.set_variables(index, variables);
+    cluster.start_node(index);
+}
+
+/// Three nodes with TLS, each with its own certificate, that are started.
+async fn three_with_tls(certs: &Certs) -> Cluster {
+    let mut cluster = Cluster::prepare(&Setup::nodes(3));
+    for index in 0..3 {
+        let id = cluster.nodes()[index].id;
+        certs.node(id).await;
+        cluster.set_variables(index, certs.of_node(id));
+        cluster.start_node(index);
+    }
+    cluster
+}
+
+#[tokio::test]
+async fn three_nodes_with_tls_serve_who_trusts_their_ca_and_speaks_tls() {
+    let (certs, other) = (Certs::new().await, Certs::new().await);
+    let cluster = three_with_tls(&certs).await;
+    serves(&cluster, &certs.trusted()).await;
+    certs.make(&["client", "app"]).await;
+    other.make(&["client", "app"]).await;
+
+    let shown = holdfast(&cluster, &certs.client("app"), &["cluster", "status"]).await;
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+
+    let mixed = [certs.trusted(), other.client("app")[1..].to_vec()].concat();
+    let named = [certs.trusted(), vec![("HOLDFAST_SERVER_NAME".into(), "db9".into())]].concat();
+    for (variables, says) in [
+        (Vec::new(), "TLS"),
+        // Both CAs have the same name.
+        (other.trusted(), "BadSignature"),
+        (named, "db9"),
+        // The server says no after the client's own handshake, in an alert.
+        (mixed, "DecryptError"),
+    ] {
+        let refused = holdfast(&cluster, &variables, &["list"]).await;
+        assert_eq!(refused.code, Some(123), "{refused:?}");
+        assert!(refused.err.contains(says), "{says}: {refused:?}");
+    }
+}
+
+/// A node whose clients have to show a certificate.
+#[tokio::test]
+async fn a_client_without_a_certificate_is_kept_out_where_one_is_required() {
+    let certs = Certs::new().await;
+    certs.node(1).await;
+    certs.make(&["client", "app"]).await;
+    let mut cluster = Cluster::prepare(&Setup::nodes(1).node("client_certs", "\"required\""));
+    cluster.set_variables(0, certs.of_node(1));
+    cluster.start_node(0);
+
+    serves(&cluster, &certs.client("app")).await;
+    let refused = holdfast(&cluster, &certs.trusted(), &["list"]).await;
+
+    assert_eq!(refused.code, Some(123), "{refused:?}");
+    assert!(refused.err.contains("CertificateRequired"), "{refused:?}");
+}
+
+/// The lock is held from before the change until after it, by a client without TLS and then by one with it.
+#[tokio::test]
+async fn a_cluster_goes_over_to_tls_node_by_node_and_no_lock_is_lost() {
+    let certs = Certs::new().await;
+    let mut cluster = Cluster::start(&Setup::nodes(3)).await;
+    let hold = |seconds: &'static str| ["lock", "jobs", "--", "sleep", seconds];
+    let old = begin(&cluster, &[], &hold("1000"));
+    until_held(&cluster, &[], 1).await;
+
+    let insecure = ("HOLDFAST_INSECURE".to_owned(), "true".to_owned());
+    for index in 0..3 {
+        let id = cluster.nodes()[index].id;
+        certs.node(id).await;
+        let both = [certs.of_node(id), vec![insecure.clone()]].concat();
+        restart(&mut cluster, index, both).await;
+        serves(&cluster, &[]).await;
+    }
+    // A client with TLS waits behind the one without.
+    let new = begin(&cluster, &certs.trusted(), &hold("1000"));
+    until_held(&cluster, &certs.trusted(), 2).await;
+    old.signal(Signal::SIGTERM);
+    let ended = old.end(LIMIT).await;
+    assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+    until_held(&cluster, &certs.trusted(), 1).await;
+
+    for index in 0..3 {
+        let id = cluster.nodes()[index].id;
+        restart(&mut cluster, index, certs.of_node(id)).await;
+        serves(&cluster, &certs.trusted()).await;
+    }
+    let plain = holdfast(&cluster, &[], &["list"]).await;
+    assert_eq!(plain.code, Some(123), "{plain:?}");
+    new.signal(Signal::SIGTERM);
+    let ended = new.end(LIMIT).await;
+    assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+}
+
+/// Waits until the lock `jobs` has so many requests, the holder's among them.
+async fn until_held(cluster: &Cluster, variables: &[(String, String)], requests: usize) {
+    let mut last = None;
+    for _ in 0..LOOKS {
+        let ended = holdfast(cluster, variables, &["inspect", "jobs", "--json"]).await;
+        let shown: serde_json::Value = serde_json::from_str(&ended.out).unwrap_or_default();
+        last = Some(ended);
+        if shown["held_by"] == 1 && shown["waiting"] == requests - 1 {
+            return;
+        }
+        pause().await;
+    }
+    panic!("never {requests} requests: {last:?}");
+}
+
+/// The CA is replaced in three steps, as the manual tells operators: both, the new certificates, the new one.
+#[tokio::test]
+async fn certificates_and_ca_are_replaced_while_a_lock_is_held() {
+    let (certs, next) = (Certs::new().await, Certs::new().await);
+    let cluster = three_with_tls(&certs).await;
+    serves(&cluster, &certs.trusted()).await;
+    let client = Certs::new().await;
+    client.replace("ca.pem", &certs.path("ca.pem"));
+    let held = begin(&cluster, &client.trusted(), &["lock", "jobs", "--", "sleep", "1000"]);
+    until_held(&cluster, &client.trusted(), 1).await;
+
+    // A broken file is refused, and nothing changes.
+    let good = fs::read(certs.path("node-1.key")).unwrap();
+    fs::write(certs.path("node-1.key"), "broken").unwrap();
+    until_logged(&cluster, 0, "the certificate files stay as they were").await;
+    fs::write(certs.path("node-1.key"), good).unwrap();
+
+    let both =
+        [certs.path("ca.pem"), next.path("ca.pem")].map(|ca| fs::read_to_string(ca).unwrap());
+    fs::write(next.path("both"), both.concat()).unwrap();
+    client.replace("ca.pem", &next.path("both"));
+    certs.replace("ca.pem", &next.path("both"));
+    all_reload(&cluster, 1).await;
+    for id in 1..=3 {
+        next.node(id).await;
+        for file in [format!("node-{id}.key"), format!("node-{id}.pem")] {
+            certs.replace(&file, &next.path(&file));
+        }
+    }
+    all_reload(&cluster, 2).await;
+    certs.replace("ca.pem", &next.path("ca.pem"));
+    all_reload(&cluster, 3).await;
+
+    serves(&cluster, &next.trusted()).await;
+    held.signal(Signal::SIGTERM);
+    let ended = held.end(LIMIT).await;
+    assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+}
+
+/// Asks every node to look at its files; waits until each has found new ones so many times.
+async fn all_reload(cluster: &Cluster, times: usize) {
+    const SAID: &str = "new certificate files";
+    for index in 0..3 {
+        cluster.signal(index, Signal::SIGHUP);
+    }
+    for index in 0..3 {
+        for look in 0.. {
+            assert!(look < LOOKS, "node {} found no new files", index + 1);
+            if cluster.log(index).matches(SAID).count() >= times {
+                break;
+            }
+            pause().await;
+        }
+    }
+}
