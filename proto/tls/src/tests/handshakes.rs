@@ -170,14 +170,29 @@ async fn a_node_without_an_id_speaks_for_any() {
     }
 }
 
+/// The record of TLS that says why a connection ends.
+const ALERT: u8 = 21;
+
+/// Why a server refuses a client that sends these bytes and reads until the end, which gets an alert.
+async fn refusal_of(server: &ServerSide, bytes: &[u8]) -> HandshakeError {
+    let (mut near, far) = duplex(1 << 16);
+    let client = async move {
+        near.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        near.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let (seen, answer) = tokio::join!(server.accept(far), client);
+    assert_eq!(answer.first(), Some(&ALERT), "{answer:?}");
+    seen.map(|(_, shown)| shown).unwrap_err()
+}
+
 #[tokio::test]
 async fn plain_bytes_are_told_from_tls() {
     let office = Office::new();
     let server = server(&office.node(None), Admits::Anybody);
-    let (mut near, far) = duplex(1 << 16);
-    near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-    let seen = server.accept(far).await;
-    assert!(matches!(seen, Err(HandshakeError::NoTls)), "{:?}", seen.map(|(_, shown)| shown));
+    let refusal = refusal_of(&server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(matches!(refusal, HandshakeError::NoTls), "{refusal:?}");
     // And a connection that ends at once.
     let (near, far) = duplex(1 << 16);
     drop(near);
@@ -217,12 +232,10 @@ async fn an_older_version_is_refused() {
     hello.extend([0x5a; 32]);
     // No session, one cipher of that time, no compression, no extension.
     hello.extend([0, 0, 2, 0, 0x2f, 1, 0, 0, 0]);
-    let (mut near, far) = duplex(1 << 16);
-    near.write_all(&hello).await.unwrap();
 
-    let seen = server.accept(far).await;
+    let refusal = refusal_of(&server, &hello).await;
 
-    assert!(matches!(seen, Err(HandshakeError::Refused(_))), "{:?}", seen.map(|(_, shown)| shown));
+    assert!(matches!(refusal, HandshakeError::Refused(_)), "{refusal:?}");
 }
 
 #[tokio::test]
