@@ -83,6 +83,8 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::Suspended => RefusalReason::Suspended,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
+        v1::RefusalReason::Forbidden => RefusalReason::Forbidden,
+        v1::RefusalReason::Rules => RefusalReason::Rules,
         v1::RefusalReason::Unspecified | v1::RefusalReason::NothingFree => RefusalReason::Other,
     }
 }

@@ -182,6 +182,10 @@ pub enum RefusalReason {
     SeveralScopes,
     /// The scope cannot be set or removed in its present state; the message names the obstacle.
     Scope,
+    /// The caller has no right to it; the message says which verb on which name.
+    Forbidden,
+    /// The change of the rules cannot be; the message names the obstacle.
+    Rules,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -205,6 +209,8 @@ impl RefusalReason {
             | Self::NotImported
             | Self::SeveralScopes
             | Self::Scope
+            | Self::Forbidden
+            | Self::Rules
             | Self::Other => false,
         }
     }

@@ -84,6 +84,8 @@ pub enum Answer {
         /// Its state; `None` if it was removed.
         now: Option<ScopeState>,
     },
+    /// The rules are as the command wanted them.
+    RulesChanged,
 }
 
 /// The state of a request that waits or holds.

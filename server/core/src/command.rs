@@ -4,6 +4,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
+use crate::access::{Caller, RuleChange};
 use crate::ids::{
     FencingToken, Label, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Tenure,
 };
@@ -196,6 +197,70 @@ pub enum Command {
         /// As in `Release`.
         locks: Vec<LockName>,
     },
+    /// Does something for a caller who has to have the right to it (DESIGN §14). Commands of a
+    /// session need no such form: the session knows its caller.
+    By {
+        /// Who wants it.
+        caller: Caller,
+        /// What.
+        deed: Deed,
+    },
+}
+
+/// What a command does for its caller.
+///
+/// The order of the variants is part of the stored encoding, as that of [`Command`]'s.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub enum Deed {
+    /// As [`Command::OpenSession`], for which any right is enough. The session keeps its caller.
+    OpenSession {
+        /// As there.
+        ttl_ms: u64,
+        /// As there.
+        label: Label,
+        /// As there.
+        secret_hash: [u8; 32],
+    },
+    /// As [`Command::Import`].
+    Import {
+        /// As there.
+        owner: Label,
+        /// As there.
+        ttl_ms: u64,
+        /// As there.
+        rows: Vec<ImportRow>,
+    },
+    /// As [`Command::SetScope`].
+    SetScope {
+        /// As there.
+        scope: ScopePrefix,
+    },
+    /// As [`Command::RemoveScope`].
+    RemoveScope {
+        /// As there.
+        scope: ScopePrefix,
+    },
+    /// Changes the rules.
+    Rule {
+        /// How.
+        change: RuleChange,
+    },
+}
+
+impl Deed {
+    /// The same as a command of nobody in particular, in the form that older versions know; `None`
+    /// if they do not know it at all.
+    pub fn of_nobody(self) -> Option<Command> {
+        Some(match self {
+            Self::OpenSession { ttl_ms, label, secret_hash } => {
+                Command::OpenSession { ttl_ms, label, secret_hash }
+            }
+            Self::Import { owner, ttl_ms, rows } => Command::Import { owner, ttl_ms, rows },
+            Self::SetScope { scope } => Command::SetScope { scope },
+            Self::RemoveScope { scope } => Command::RemoveScope { scope },
+            Self::Rule { .. } => return None,
+        })
+    }
 }
 
 impl Command {
@@ -221,18 +286,26 @@ impl Command {
             | Self::Resume { .. }
             | Self::RaiseEpoch { .. } => 4,
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
+            Self::By { .. } => 6,
         }
     }
 
     /// The same command in a form that older versions know, for members of an older release;
     /// itself if it has no such form. A lock must come free in a cluster of two releases too: there
     /// a lost grant is released as any other, and its value does not become suspect.
+    ///
+    /// What somebody does is done by nobody in particular there: no rules can be on, because the
+    /// older release does not know them.
     #[must_use]
     pub fn into_older_form(self) -> Self {
         match self {
             Self::ReleaseLost { session, done_below, token, locks } => {
                 Self::Release { session, done_below, token, locks }
             }
+            Self::By { caller, deed } => match deed.clone().of_nobody() {
+                Some(command) => command,
+                None => Self::By { caller, deed },
+            },
             command => command,
         }
     }
@@ -260,7 +333,7 @@ pub struct Witness {
 }
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 5;
+pub const COMMAND_VERSION: u16 = 6;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

@@ -130,6 +130,8 @@ pub enum Event {
         /// Its state now; `None`: its names are in no scope.
         now: Option<ScopeState>,
     },
+    /// The rules changed: what was allowed before may not be any more.
+    RulesChanged,
 }
 
 /// Why a session ended.

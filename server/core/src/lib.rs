@@ -57,6 +57,8 @@
 //! - One request id has at most one place or hold; a retry receives the same token (I12).
 //! - Only the holder's session and token, or its own cancel, ends a hold; a second copy of a
 //!   release changes nothing (I13).
+//! - What needs a right is done only if the rules grant it at the command's own place in the log
+//!   (I34).
 //! - `stamp_ms` never decreases, and decides nothing (I8).
 //! - A lock is in the table only while it is held, waited for, or carries a value (I33).
 //! - Only the exclusive holder changes a value; the loss of such a holder makes it suspect.
@@ -69,6 +71,7 @@
 //! - All epochs share one counter: once its 2⁴⁸ tokens are used up, the table grants nothing any
 //!   more. Waiters keep their places.
 
+mod access;
 mod acquire;
 mod answer;
 mod blocks;
@@ -97,10 +100,17 @@ mod table;
 mod value;
 mod view;
 
+pub use access::{
+    ACCESS_NAME_BYTES_MAX, AccessName, AccessNameError, Caller, IDENTITIES_MAX, IDENTITY_BYTES_MAX,
+    Identity, Missing, NamePrefix, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, Right, RuleChange,
+    Rules, RulesError, TOKENS_MAX, Token, Verb,
+};
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
 pub use chain::{ReplicaFault, WITNESS_EVERY};
 pub use check::Violation;
-pub use command::{Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, Witness};
+pub use command::{
+    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, Deed, Witness,
+};
 pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
 pub use gate::{GateClosed, VersionGate};

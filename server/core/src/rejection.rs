@@ -2,6 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
+use crate::access::{Missing, RulesError};
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Tenure};
 
 /// Why the table refused a command. Nothing changed, except what a variant names.
@@ -308,6 +309,19 @@ pub enum Rejection {
         /// The limit, bytes.
         limit: u64,
     },
+    /// The caller has no right to it. Not recorded, whatever the table knows of the lock: with the
+    /// right the client may retry under the same id.
+    #[error("not allowed: {0}")]
+    Forbidden(Missing),
+    /// A change of the rules that cannot be.
+    #[error(transparent)]
+    Rules(RulesError),
+}
+
+impl From<Missing> for Rejection {
+    fn from(missing: Missing) -> Self {
+        Self::Forbidden(missing)
+    }
 }
 
 impl Rejection {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
+use crate::access::Caller;
 use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event};
@@ -22,6 +23,11 @@ pub(crate) struct Session {
     pub(crate) imported: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) label: Label,
+    /// Who opened it; of an import nobody.
+    ///
+    /// Snapshots store it apart: older versions do not know it.
+    #[borsh(skip)]
+    pub(crate) caller: Caller,
     pub(crate) secret_hash: [u8; 32],
     /// The table's stamp when it was opened; for people.
     pub(crate) opened_ms: u64,
@@ -39,6 +45,14 @@ pub(crate) struct Session {
     /// snapshots do not store them.
     #[borsh(skip)]
     pub(crate) bytes: u64,
+}
+
+/// The parts of an `OpenSession`.
+pub(crate) struct Opens<'a> {
+    pub(crate) caller: &'a Caller,
+    pub(crate) ttl_ms: u64,
+    pub(crate) label: &'a Label,
+    pub(crate) secret_hash: [u8; 32],
 }
 
 /// The record under a request id.
@@ -101,6 +115,7 @@ impl Session {
             ttl_ms: 0,
             bytes: size::of_session(&label),
             label,
+            caller: Caller::default(),
             secret_hash: [0; 32],
             opened_ms,
             done_below: RequestId::new(0),
@@ -236,18 +251,15 @@ impl LockTable {
     ///
     /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the
     /// state is unchanged.
-    pub(crate) fn open_session(
-        &mut self,
-        ttl_ms: u64,
-        label: Label,
-        secret_hash: [u8; 32],
-        events: &mut Vec<Event>,
-    ) -> Outcome {
+    pub(crate) fn open_session(&mut self, opens: &Opens<'_>, events: &mut Vec<Event>) -> Outcome {
+        let Opens { caller, ttl_ms, label, secret_hash } = *opens;
         let (min_ms, max_ms) = (self.limits.ttl_min_ms, self.limits.ttl_max_ms);
         if !(min_ms..=max_ms).contains(&ttl_ms) {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
-        let opened = Session { ttl_ms, secret_hash, ..Session::new(self.stamp_ms, label) };
+        let unnamed = Session::new(self.stamp_ms, label.clone());
+        let mut opened = Session { ttl_ms, secret_hash, caller: caller.clone(), ..unnamed };
+        opened.bytes = opened.recount();
         let session = self.add_session(opened, events)?;
         Ok(Answer::SessionOpened { session })
     }

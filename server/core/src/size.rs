@@ -6,14 +6,14 @@
 //!
 //! | kept | counts |
 //! |---|---|
-//! | a session | [`SESSION_BYTES`], and its label |
+//! | a session | [`SESSION_BYTES`], its label, and the identity that opened it |
 //! | a request of it, until it is confirmed, even if it is over | [`REQUEST_BYTES`] |
 //! | each lock that the request names, held, waited for or neither | [`PLACE_BYTES`], and the name |
 //! | an import's row, beside its request | [`IMPORT_BYTES`], the name and the owner's label once more |
 //! | a value | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
 //!
 //! A name counts for each request that names it, although the table keeps it once for all of them:
-//! so the count of a request never changes. Scopes are few, and do not count.
+//! so the count of a request never changes. Scopes and rules have bounds of their own, and do not count.
 //!
 //! # Invariants
 //!
@@ -87,7 +87,7 @@ impl Session {
     /// Counts the session and all its requests one by one.
     pub(crate) fn recount(&self) -> u64 {
         let requests = self.records.values().map(|record| self.bytes_of(record));
-        of_session(&self.label) + requests.sum::<u64>()
+        of_session(&self.label) + self.caller.identity.bytes() + requests.sum::<u64>()
     }
 
     /// Keeps a record under an id, in place of an earlier one.

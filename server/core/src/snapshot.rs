@@ -11,11 +11,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
 use crate::LockTable;
+use crate::access::{Caller, Rules};
 use crate::answer::Grant;
 use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
@@ -31,10 +33,10 @@ use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
 use crate::value::Value;
 
-/// The highest version this build reads. It writes this version, or the one before as long as the
-/// table's bytes have no limit: a member that does not know the command for the limit does not know
-/// this version either, and may need the snapshot.
-pub const SNAPSHOT_VERSION: u16 = 5;
+/// The highest version this build reads. It writes the lowest that has room for the table: a member
+/// that does not know the commands for what is in it does not know its version either, and may need
+/// the snapshot.
+pub const SNAPSHOT_VERSION: u16 = 6;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 /// The first version with a flag for imported sessions, and with the highest applied command
@@ -44,6 +46,8 @@ const SAYS_IMPORTED: u16 = 3;
 const HAS_SCOPES: u16 = 4;
 /// The first version with the limit of the table's bytes.
 const SAYS_MAX_BYTES: u16 = 5;
+/// The first version with rules, and with the caller of each session.
+const HAS_RULES: u16 = 6;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -109,6 +113,7 @@ pub struct Frozen {
     applied_version: u16,
     max_table_bytes: Option<u64>,
     scopes: Vec<(ScopePrefix, ScopeState)>,
+    rules: Arc<Rules>,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
 }
@@ -137,8 +142,9 @@ impl LockTable {
         };
         let (applied_version, max_table_bytes) = (self.applied_version, self.max_table_bytes);
         let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
+        let rules = Arc::clone(&self.rules);
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
-        Frozen { header, applied_version, max_table_bytes, scopes, sessions, values }
+        Frozen { header, applied_version, max_table_bytes, scopes, rules, sessions, values }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -177,8 +183,16 @@ impl LockTable {
         if version >= HAS_SCOPES {
             table.scopes = read_scopes(blocks)?;
         }
-        if version >= SAYS_MAX_BYTES {
-            table.max_table_bytes = Some(u64::deserialize_reader(blocks)?);
+        match version {
+            HAS_RULES.. => {
+                if table.applied_version < HAS_RULES {
+                    return Err(damaged("it has room for rules, and no need of it").into());
+                }
+                table.max_table_bytes = Option::deserialize_reader(blocks)?;
+                table.rules = read_rules(blocks)?;
+            }
+            SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
+            _ => {}
         }
         let mut last = None;
         let mut waits = Vec::new();
@@ -331,6 +345,11 @@ impl Session {
             opened_ms: BorshDeserialize::deserialize_reader(input)?,
             done_below: BorshDeserialize::deserialize_reader(input)?,
             records: read_records(input)?,
+            caller: if version >= HAS_RULES {
+                BorshDeserialize::deserialize_reader(input)?
+            } else {
+                Caller::default()
+            },
             holds: BTreeMap::new(),
             bytes: 0,
         })
@@ -348,6 +367,13 @@ fn read_records(input: &mut impl Read) -> io::Result<BTreeMap<RequestId, Record>
         records.insert(request, Record::deserialize_reader(input)?);
     }
     Ok(records)
+}
+
+/// Reads the rules.
+fn read_rules(input: &mut impl Read) -> Result<Arc<Rules>, SnapshotError> {
+    let mut rules = Rules::deserialize_reader(input)?;
+    rules.restore().map_err(SnapshotError::Inconsistent)?;
+    Ok(Arc::new(rules))
 }
 
 /// Reads scopes in rising order. The check of the whole table covers their number and overlaps.
@@ -374,6 +400,16 @@ impl Frozen {
         self.header.chain.hash()
     }
 
+    /// The lowest version that has room for it.
+    fn version(&self) -> u16 {
+        // Callers and rules come by commands of the version of the same number.
+        match self.max_table_bytes {
+            _ if self.applied_version >= HAS_RULES => HAS_RULES,
+            Some(_) => SAYS_MAX_BYTES,
+            None => HAS_SCOPES,
+        }
+    }
+
     /// Writes the same bytes for the same table, on every replica (I17). Buffers at most one block
     /// of 64 KiB; does not flush `out`.
     ///
@@ -382,18 +418,23 @@ impl Frozen {
     /// Those of `out`. The bytes written so far are cut off, and reading them fails as such.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
-        let version = if self.max_table_bytes.is_some() { SNAPSHOT_VERSION } else { HAS_SCOPES };
+        let version = self.version();
         out.write_all(&version.to_le_bytes())?;
         let mut blocks = BlockWriter::new(out);
         self.header.serialize(&mut blocks)?;
         self.applied_version.serialize(&mut blocks)?;
         self.scopes.serialize(&mut blocks)?;
-        if let Some(max_bytes) = self.max_table_bytes {
-            max_bytes.serialize(&mut blocks)?;
+        match (version, self.max_table_bytes) {
+            (HAS_RULES.., max_bytes) => (max_bytes, &*self.rules).serialize(&mut blocks)?,
+            (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,
+            (_, None) => {}
         }
         for (id, session) in self.sessions.iter() {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;
+            if version >= HAS_RULES {
+                session.caller.serialize(&mut blocks)?;
+            }
         }
         for (name, value) in self.values.iter() {
             name.serialize(&mut blocks)?;

@@ -1,19 +1,21 @@
 //! The lock table: only batches from the log change its state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use holdfast_mutants::mutant;
 
+use crate::access::{Caller, Rules};
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
-use crate::command::{Batch, COMMAND_VERSION_OLDEST, Command, Witness};
+use crate::command::{Batch, COMMAND_VERSION_OLDEST, Command, Deed, Witness};
 use crate::counters::Counters;
 use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::scope::Scopes;
-use crate::session::Session;
+use crate::session::{Opens, Session};
 use crate::shards::Shards;
 use crate::value::{Value, Write};
 
@@ -44,6 +46,8 @@ pub struct LockTable {
     /// [`Command::LimitTable`].
     pub(crate) max_table_bytes: Option<u64>,
     pub(crate) scopes: Scopes,
+    /// Shared with frozen tables until they change.
+    pub(crate) rules: Arc<Rules>,
     pub(crate) stamp_ms: u64,
     /// The highest version of commands that was ever applied.
     pub(crate) applied_version: u16,
@@ -94,6 +98,7 @@ impl LockTable {
             limits: Limits::default(),
             max_table_bytes: None,
             scopes: Scopes::default(),
+            rules: Arc::default(),
             stamp_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
             chain: Chain::new(),
@@ -138,13 +143,17 @@ impl LockTable {
         self.chain.note(index);
     }
 
-    /// A command that carries a confirmation (`done_below`) has it taken first: whatever the outcome,
-    /// unless the session is unknown.
+    /// Asks the rules first (I34): the leader asked before it proposed, and they may have changed since.
+    ///
+    /// A command that carries a confirmation (`done_below`) has it taken then: whatever the outcome,
+    /// unless it was forbidden or the session is unknown.
     fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
+        self.permits(command)?;
         match *command {
             Command::Configure { limits } => self.configure(limits),
             Command::OpenSession { ttl_ms, ref label, secret_hash } => {
-                self.open_session(ttl_ms, label.clone(), secret_hash, events)
+                let opens = Opens { caller: &Caller::default(), ttl_ms, label, secret_hash };
+                self.open_session(&opens, events)
             }
             Command::CloseSession { session } => {
                 self.end_session(session, EndCause::Closed, events)
@@ -188,6 +197,21 @@ impl LockTable {
             Command::Resume { ref scope, epoch } => self.resume(scope, epoch, events),
             Command::RaiseEpoch { ref scope, epoch } => self.raise_epoch(scope, epoch, events),
             Command::LimitTable { max_bytes } => self.limit_table(max_bytes),
+            Command::By { ref caller, ref deed } => self.do_for(caller, deed, events),
+        }
+    }
+
+    fn do_for(&mut self, caller: &Caller, deed: &Deed, events: &mut Vec<Event>) -> Outcome {
+        match *deed {
+            Deed::OpenSession { ttl_ms, ref label, secret_hash } => {
+                self.open_session(&Opens { caller, ttl_ms, label, secret_hash }, events)
+            }
+            Deed::Import { ref owner, ttl_ms, ref rows } => {
+                self.import(owner, ttl_ms, rows, events)
+            }
+            Deed::SetScope { ref scope } => self.set_scope(scope, events),
+            Deed::RemoveScope { ref scope } => self.remove_scope(scope, events),
+            Deed::Rule { ref change } => self.change_rules(caller, change, events),
         }
     }
 

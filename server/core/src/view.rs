@@ -2,6 +2,7 @@
 
 use std::ops::Bound;
 
+use crate::access::{Caller, Rules};
 use crate::answer::Grant;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
@@ -23,6 +24,8 @@ pub struct SessionView<'a> {
     pub ttl_ms: u64,
     /// Its own name for itself; proves nothing.
     pub label: &'a Label,
+    /// Who opened it.
+    pub caller: &'a Caller,
     /// SHA-256 of its secret. Compare in constant time.
     pub secret_hash: &'a [u8; 32],
     /// When it was opened: the leader's wall clock, Unix milliseconds. For people.
@@ -177,12 +180,18 @@ impl LockTable {
             session,
             ttl_ms: found.ttl_ms,
             label: &found.label,
+            caller: &found.caller,
             secret_hash: &found.secret_hash,
             opened_ms: found.opened_ms,
             done_below: found.done_below,
             requests: found.records.len() as u64,
             imported: found.imported,
         })
+    }
+
+    /// Who may do what.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// All open sessions with their leases in milliseconds, in no particular order.

@@ -3,7 +3,7 @@
 //! the reviewer reads the difference.
 //!
 //! ```text
-//! open S TTL                    the next session, which has to get number S
+//! open S TTL [IDENTITY]         the next session, which has to get number S
 //! close S | expire S [tenure=N]
 //! acquire S LOCKS [any=N] [id=N] [done=N]   waits; ids count up from 1 by themselves
 //! try S LOCKS [any=N] [id=N] [done=N]       does not
@@ -17,6 +17,9 @@
 //! claim S LOCK OWNER [id=N] [done=N]
 //! scope PREFIX | unscope PREFIX  set, removed
 //! suspend PREFIX | resume PREFIX EPOCH | raise PREFIX EPOCH
+//! rules on | rules off           by an administrator, like the next two
+//! role ROLE VERB:PREFIX …       all that it allows
+//! give IDENTITY ROLE …          all roles that it has
 //! limits name=N …               those not named are the defaults
 //! table-bytes N                 how many bytes the table may take
 //! counters name=N …             starts anew with these; token=-N is N before the last
@@ -42,8 +45,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, Counters, FencingToken, Has, ImportRow, Item, Label, Limits,
-    LockName, LockTable, LogIndex, Need, RequestId, ScopePrefix, SessionId, Tenure, ValueChange,
+    AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
+    Identity, ImportRow, Item, Label, Limits, LockName, LockTable, LogIndex, NamePrefix, Need,
+    RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -207,16 +211,12 @@ impl Stage {
 
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
-            "limits" | "table-bytes" | "import" | "scope" | "unscope" | "suspend" | "resume"
-            | "raise" => (SessionId::new(0), RequestId::new(0)),
+            "rules" | "role" | "give" | "limits" | "table-bytes" | "import" | "scope"
+            | "unscope" | "suspend" | "resume" | "raise" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
-            "open" => Command::OpenSession {
-                ttl_ms: words.number(2),
-                label: Label::parse(&format!("client-{session}")).unwrap(),
-                secret_hash: [7; 32],
-            },
+            "open" => open(session, words),
             "close" => Command::CloseSession { session },
             "expire" => {
                 let tenure = Tenure::new(words.named("tenure").unwrap_or(self.tenure));
@@ -261,6 +261,7 @@ impl Stage {
                 Command::Claim { session, done_below, request, lock, owner }
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
+            "rules" | "role" | "give" => rule(words),
             "limits" => Command::Configure { limits: limits(words) },
             "table-bytes" => Command::LimitTable { max_bytes: words.number(1) },
             other => panic!("no such command: {other}"),
@@ -321,6 +322,41 @@ impl Stage {
             output.push_str("nothing\n");
         }
     }
+}
+
+fn open(session: SessionId, words: &Words<'_>) -> Command {
+    let label = Label::parse(&format!("client-{session}")).unwrap();
+    let (ttl_ms, secret_hash) = (words.number(2), [7; 32]);
+    match words.plain.get(3) {
+        None => Command::OpenSession { ttl_ms, label, secret_hash },
+        Some(identity) => Command::By {
+            caller: Caller { identity: Identity::parse(identity).unwrap(), is_admin: false },
+            deed: Deed::OpenSession { ttl_ms, label, secret_hash },
+        },
+    }
+}
+
+fn rule(words: &Words<'_>) -> Command {
+    let name = |text: &str| AccessName::parse(text).unwrap();
+    let right = |text: &&str| {
+        let (verb, prefix) = text.split_once(':').unwrap();
+        let prefix = NamePrefix::parse(prefix).unwrap();
+        Right { verb: Verb::parse(verb).unwrap(), prefix }
+    };
+    let rest = &words.plain[2..];
+    let change = match words.plain[0] {
+        "rules" => RuleChange::Turn { on: words.plain[1] == "on" },
+        "role" => RuleChange::SetRole {
+            role: name(words.plain[1]),
+            rights: rest.iter().map(right).collect(),
+        },
+        _ => RuleChange::SetRoles {
+            identity: Identity::parse(words.plain[1]).unwrap(),
+            roles: rest.iter().map(|role| name(role)).collect(),
+        },
+    };
+    let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
+    Command::By { caller, deed: Deed::Rule { change } }
 }
 
 fn scope_command(words: &Words<'_>) -> Command {

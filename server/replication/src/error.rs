@@ -1,6 +1,6 @@
 //! Why a proposal or a read failed, and what is certain then.
 
-use holdfast_core::SessionId;
+use holdfast_core::{Missing, SessionId};
 
 use crate::consensus::LeaderHint;
 
@@ -69,6 +69,9 @@ pub enum ProposeError {
         /// The command's version.
         version: u16,
     },
+    /// The caller has no right to it (DESIGN §14). Nothing was appended.
+    #[error("not allowed: {0}")]
+    Forbidden(Missing),
     /// No quorum answered in time. For a read or a confirmation: nothing happened.
     #[error("no quorum answered within {waited_ms} ms")]
     Unavailable {
@@ -99,6 +102,7 @@ impl ProposeError {
             | Self::SessionOverloadedBytes { .. }
             | Self::DiskReserve
             | Self::VersionNotKnown { .. }
+            | Self::Forbidden(_)
             | Self::Unavailable { .. } => true,
             Self::OutcomeUnknown { .. } | Self::ShuttingDown => false,
         }

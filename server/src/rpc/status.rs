@@ -39,6 +39,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::Suspended
         | RefusalReason::SeveralScopes
         | RefusalReason::Scope
+        | RefusalReason::Rules
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused => Code::AlreadyExists,
         RefusalReason::Cancelled => Code::Cancelled,
@@ -48,6 +49,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         }
         RefusalReason::Unavailable => Code::Unavailable,
         RefusalReason::Unsupported => Code::Unimplemented,
+        RefusalReason::Forbidden => Code::PermissionDenied,
         RefusalReason::Unspecified => Code::Internal,
     }
 }

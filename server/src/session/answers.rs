@@ -212,6 +212,7 @@ pub(super) fn of_outcome(
             | Answer::SessionEnded
             | Answer::Imported { .. }
             | Answer::Scope { .. }
+            | Answer::RulesChanged
             | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,

@@ -374,6 +374,7 @@ impl Hub {
             | ProposeError::SessionOverloaded { .. }
             | ProposeError::SessionOverloadedBytes { .. }
             | ProposeError::DiskReserve
+            | ProposeError::Forbidden(_)
             | ProposeError::VersionNotKnown { .. } => {
                 Ok(Start::refused(refusals::of_propose_error(&error)))
             }

@@ -67,6 +67,8 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::HeldInOtherEpoch { .. }
         | Rejection::EpochTooHigh { .. } => refusal(RefusalReason::Scope, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
+        Rejection::Forbidden(_) => refusal(RefusalReason::Forbidden, message),
+        Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
     }
 }
 
@@ -109,6 +111,7 @@ pub(crate) fn of_propose_error(error: &ProposeError) -> Refusal {
         }
         ProposeError::DiskReserve => refusal(RefusalReason::DiskReserve, message),
         ProposeError::VersionNotKnown { .. } => refusal(RefusalReason::Unsupported, message),
+        ProposeError::Forbidden(_) => refusal(RefusalReason::Forbidden, message),
         ProposeError::NotLeader { .. }
         | ProposeError::Unavailable { .. }
         | ProposeError::OutcomeUnknown { .. }

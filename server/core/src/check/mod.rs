@@ -113,6 +113,7 @@ impl LockTable {
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
+    /// | rules | roles and tokens of identities are there, the index of tokens agrees, none is above its bound |
     /// | index | counts, bytes, holds by token, marks and the values at their locks agree with the records |
     ///
     /// `tests/properties` checks against its model what needs two states: stamps, order of
@@ -130,6 +131,7 @@ impl LockTable {
             self.check_session(id, session, &mut records)?;
         }
         self.check_scopes()?;
+        self.rules.check()?;
         self.check_imports()?;
         self.check_values(&mut records.counts)?;
         for (name, lock) in &self.locks {

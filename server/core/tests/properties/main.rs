@@ -24,6 +24,7 @@ use rand::{RngExt, SeedableRng};
 
 mod met;
 mod model;
+mod rule_traffic;
 mod traffic;
 
 use met::Met;
@@ -91,6 +92,9 @@ impl History {
         self.step(vec![Command::Configure { limits }], met);
         if self.rng.random_bool(0.3) {
             self.step(traffic::idle_scopes(), met);
+        }
+        if self.rng.random_bool(0.4) {
+            self.step(rule_traffic::first_rules(), met);
         }
         let mut left = COMMANDS_PER_HISTORY;
         while left > 0 {
@@ -175,9 +179,11 @@ impl History {
         scopes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let shown: Vec<_> = table.scopes().map(|view| (view.scope.clone(), view.state)).collect();
         assert_eq!(shown, scopes);
+        self.compare_rules();
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();
             assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
+            assert_eq!(*view.caller, session.caller);
             let mut own: Vec<&model::Request> =
                 model.requests.iter().filter(|request| request.session == session.id).collect();
             own.sort_by_key(|request| request.id);
@@ -200,6 +206,19 @@ impl History {
         };
         assert_eq!(table.counts(), counts);
         self.compare_locks();
+    }
+
+    fn compare_rules(&self) {
+        let (model, rules) = (&self.model.rules, self.table.rules());
+        assert_eq!(rules.are_on(), model.on);
+        assert!(rules.roles().eq(model.roles.iter().map(|(role, rights)| (role, rights))));
+        let identities = model.identities.iter().map(|(identity, roles)| (identity, roles));
+        assert!(rules.identities().eq(identities));
+        assert!(rules.tokens().eq(model.tokens.iter().map(|(name, token)| (name, token))));
+        for (name, token) in &model.tokens {
+            assert_eq!(rules.token_of(&token.hash), Some((name, token)));
+        }
+        assert_eq!(rules.token_of(&[9; 32]), None);
     }
 
     fn state_in_model(&self, request: &model::Request) -> RequestState {

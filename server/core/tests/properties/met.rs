@@ -8,7 +8,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 35] = [
+const REJECTIONS: [&str; 37] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -44,10 +44,12 @@ const REJECTIONS: [&str; 35] = [
     "EpochNotAbove",
     "EpochTooHigh",
     "TableFull",
+    "Forbidden",
+    "Rules",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
 const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "Configure",
     "OpenSession",
     "CloseSession",
@@ -59,6 +61,7 @@ const COMMANDS: [&str; 11] = [
     "Import",
     "Claim",
     "Resume",
+    "By",
 ];
 /// Commands that are few, because otherwise a history would consist of little else.
 const RARE_COMMANDS: [&str; 5] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable"];

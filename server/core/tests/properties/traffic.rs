@@ -9,6 +9,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::{IndexedRandom, SliceRandom};
 
 use crate::model::{Asked, Model, Request, Session, What};
+use crate::rule_traffic;
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "s/a", "s/b", "s/c", "t/a"];
 const SCOPES: [&str; 8] = ["s/", "s/", "s/", "t/", "s/a", "s", "a", "more/"];
@@ -17,6 +18,18 @@ const SESSIONS_MAX: u64 = 12;
 
 /// Draws the next command for the present state.
 pub(crate) fn draw(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
+    if model.rules.roles.is_empty() {
+        return draw_any(rng, model, tenure);
+    }
+    if rng.random_bool(0.03) {
+        return rule_traffic::change(rng, model);
+    }
+    let command = draw_any(rng, model, tenure);
+    // Old leaders do not say who it was.
+    if rng.random_bool(0.05) { command } else { rule_traffic::by_somebody(rng, command) }
+}
+
+fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
     match rng.random_range(0..1_000) {
         0..12 => Command::Configure { limits: limits(rng) },
         12..15 => Command::LimitTable { max_bytes: table_bytes(rng) },

@@ -4,9 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
 
 use holdfast_core::{
-    Answer, Applied, Batch, Command, FencingToken, Has, ImportRow, Item, Label, LockName,
-    LockTable, LogIndex, Need, RequestId, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure,
-    ValueChange,
+    AccessName, Answer, Applied, Batch, Caller, Command, Deed, FencingToken, Has, Identity,
+    ImportRow, Item, Label, LockName, LockTable, LogIndex, NamePrefix, Need, RequestId, Right,
+    RuleChange, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure, Token, ValueChange, Verb,
 };
 
 pub(crate) const MAGIC_AND_VERSION: usize = 10;
@@ -88,24 +88,31 @@ pub(crate) fn batch(commands: Vec<Command>) -> Batch {
 /// A batch with most kinds of command.
 pub(crate) fn some_batch() -> Batch {
     let configure = Command::Configure { limits: holdfast_core::Limits::default() };
-    batch(vec![
-        configure,
-        open(),
-        acquire(1, 1, "orders/42"),
-        acquire_many(1, 2, exclusive(&["a", "b"]), Need::Any { min: 1 }),
-        set_value(1, 3, 2, "a", b"note"),
-        cancel(1, 1),
-        release_some(1, 2, &["a"]),
-        release(1, 1),
-        import("old/1", &["i"], &["a"]),
-        claim(1, 4, "i", "old/1"),
-        Command::SetScope { scope: scope("s/") },
-        Command::RaiseEpoch { scope: scope("s/"), epoch: 3 },
-        Command::Resume { scope: scope("s/"), epoch: 3 },
-        Command::Suspend { scope: scope("s/") },
-        Command::RemoveScope { scope: scope("s/") },
-        Command::LimitTable { max_bytes: 1 << 20 },
-    ])
+    batch(
+        vec![
+            configure,
+            open(),
+            acquire(1, 1, "orders/42"),
+            acquire_many(1, 2, exclusive(&["a", "b"]), Need::Any { min: 1 }),
+            set_value(1, 3, 2, "a", b"note"),
+            cancel(1, 1),
+            release_some(1, 2, &["a"]),
+            release(1, 1),
+            import("old/1", &["i"], &["a"]),
+            claim(1, 4, "i", "old/1"),
+            Command::SetScope { scope: scope("s/") },
+            Command::RaiseEpoch { scope: scope("s/"), epoch: 3 },
+            Command::Resume { scope: scope("s/"), epoch: 3 },
+            Command::Suspend { scope: scope("s/") },
+            Command::RemoveScope { scope: scope("s/") },
+            Command::LimitTable { max_bytes: 1 << 20 },
+            by("cn:app", Deed::SetScope { scope: scope("s/") }),
+            by("cn:app", Deed::RemoveScope { scope: scope("s/") }),
+        ]
+        .into_iter()
+        .chain(commands_of_rules())
+        .collect(),
+    )
 }
 
 /// Applies one entry and returns its outcomes and events.
@@ -168,12 +175,66 @@ pub(crate) fn table_before_limit() -> LockTable {
 }
 
 /// The same, and a limit of the table's bytes.
-pub(crate) fn busy_table() -> LockTable {
+pub(crate) fn table_before_rules() -> LockTable {
     let mut table = table_before_scopes();
+    apply(&mut table, 4, commands_before_rules());
+    table
+}
+
+fn commands_before_rules() -> Vec<Command> {
     let mut commands = commands_in_scopes();
     commands.push(Command::LimitTable { max_bytes: 1 << 20 });
-    apply(&mut table, 4, commands);
+    commands
+}
+
+/// The same, and rules that are on: all sessions so far may go on, and `cn:app`, who has a session,
+/// may acquire `app/`.
+pub(crate) fn busy_table() -> LockTable {
+    let mut table = table_before_scopes();
+    apply(&mut table, 4, [commands_before_rules(), commands_of_rules()].concat());
+    assert!(table.rules().are_on() && table.session(SessionId::new(5)).is_some());
     table
+}
+
+fn commands_of_rules() -> Vec<Command> {
+    let label = Label::parse("test").unwrap();
+    let opens = Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32] };
+    let everything = Verb::ALL.map(|verb| right(verb, ""));
+    let of_one = |role: &str| [access_name(role)].into();
+    let changes = [
+        set_role("all", &everything),
+        set_role("app", &[right(Verb::Acquire, "app/"), right(Verb::Read, "")]),
+        RuleChange::SetRoles { identity: Identity::default(), roles: of_one("all") },
+        RuleChange::SetRoles { identity: identity("cn:app"), roles: of_one("app") },
+        RuleChange::CreateToken {
+            name: access_name("ci"),
+            token: Token { hash: [9; 32], ends_ms: Some(1_000) },
+            roles: of_one("app"),
+        },
+        RuleChange::Turn { on: true },
+    ];
+    let changes = changes.map(|change| by("anonymous", Deed::Rule { change }));
+    changes.into_iter().chain([by("cn:app", opens)]).collect()
+}
+
+pub(crate) fn set_role(role: &str, rights: &[Right]) -> RuleChange {
+    RuleChange::SetRole { role: access_name(role), rights: rights.iter().cloned().collect() }
+}
+
+pub(crate) fn by(who: &str, deed: Deed) -> Command {
+    Command::By { caller: Caller { identity: identity(who), is_admin: false }, deed }
+}
+
+pub(crate) fn right(verb: Verb, prefix: &str) -> Right {
+    Right { verb, prefix: NamePrefix::parse(prefix).unwrap() }
+}
+
+pub(crate) fn access_name(text: &str) -> AccessName {
+    AccessName::parse(text).unwrap()
+}
+
+pub(crate) fn identity(text: &str) -> Identity {
+    Identity::parse(text).unwrap()
 }
 
 fn commands_in_scopes() -> Vec<Command> {
@@ -228,6 +289,10 @@ pub(crate) fn put_to_work(mut table: LockTable) {
     let commands = vec![
         open(),
         acquire(2, 9, "new"),
+        acquire(5, 1, "app/1"),
+        acquire(5, 2, "new"),
+        by("cn:app", Deed::SetScope { scope: scope("x") }),
+        by("token:ci", Deed::Rule { change: RuleChange::Turn { on: false } }),
         cancel(1, 1),
         release(3, 2),
         acquire(3, 9, "a"),
@@ -241,6 +306,8 @@ pub(crate) fn put_to_work(mut table: LockTable) {
         Command::RemoveScope { scope: scope("u/") },
         Command::ExpireSession { session: SessionId::new(3), tenure: TENURE },
         Command::ExpireSession { session: SessionId::new(4), tenure: TENURE },
+        Command::CloseSession { session: SessionId::new(5) },
+        by("anonymous", Deed::Rule { change: RuleChange::Turn { on: false } }),
     ];
     let mut applied = Vec::new();
     if table.apply_batch(index, TENURE, &batch(commands), &mut applied).is_ok() {

@@ -129,6 +129,7 @@ fn event_line(event: &Event) -> String {
         Event::ValueChanged { lock, value: Some(now) } => format!("{lock} carries {}", value(now)),
         Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
         Event::ScopeChanged { scope, now } => scope_line(scope, *now),
+        Event::RulesChanged => "the rules changed".into(),
     }
 }
 

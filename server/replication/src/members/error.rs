@@ -67,6 +67,7 @@ impl MembershipError {
             | ProposeError::SessionOverloaded { .. }
             | ProposeError::SessionOverloadedBytes { .. }
             | ProposeError::DiskReserve
+            | ProposeError::Forbidden(_)
             | ProposeError::VersionNotKnown { .. } => Self::Unavailable { waited_ms: 0 },
             ProposeError::ShuttingDown => Self::ShuttingDown,
         }

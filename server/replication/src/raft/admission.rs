@@ -27,7 +27,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::{Command, SessionId, ValueChange};
+use holdfast_core::{Command, Deed, RuleChange, SessionId, ValueChange};
 use holdfast_mutants::mutant;
 
 use super::proposer::MAX_BATCH_BYTES;
@@ -81,7 +81,8 @@ impl Kind {
             | Command::Import { .. }
             | Command::Claim { .. }
             | Command::SetScope { .. }
-            | Command::RemoveScope { .. } => Self::Asks,
+            | Command::RemoveScope { .. }
+            | Command::By { .. } => Self::Asks,
         }
     }
 }
@@ -92,7 +93,15 @@ pub(super) fn frees(command: &Command) -> bool {
     match command {
         // Removing a scope grants no more than before.
         Command::RemoveScope { .. }
+        | Command::By { deed: Deed::RemoveScope { .. }, .. }
         | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,
+        // An operator keeps somebody out, disk or no disk.
+        Command::By { deed: Deed::Rule { change }, .. } => matches!(
+            change,
+            RuleChange::RevokeToken { .. }
+                | RuleChange::RemoveRole { .. }
+                | RuleChange::Turn { .. }
+        ),
         command => Kind::of(command) != Kind::Asks,
     }
 }
@@ -117,7 +126,8 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::RemoveScope { .. }
         | Command::Suspend { .. }
         | Command::Resume { .. }
-        | Command::RaiseEpoch { .. } => None,
+        | Command::RaiseEpoch { .. }
+        | Command::By { .. } => None,
     }
 }
 

@@ -217,6 +217,9 @@ impl Proposer {
         let tenure = tenure.ok_or_else(|| not_leader(&self.role))?;
         self.check_version(command)?;
         self.policy.check_room(command)?;
+        // I26: what is forbidden reaches the log only by a race with a change of the rules.
+        let permitted = self.shared.look(|table, _| table.permits(command));
+        permitted.map_err(ProposeError::Forbidden)?;
         Ok(tenure)
     }
 

@@ -182,7 +182,8 @@ pub(super) fn each_change(
         | Event::SessionEnded { .. }
         | Event::Denied { .. }
         | Event::Contended { .. }
-        | Event::ScopeChanged { .. } => {}
+        | Event::ScopeChanged { .. }
+        | Event::RulesChanged => {}
     }
 }
 

@@ -35,7 +35,7 @@ impl Model {
                 objection
             } else {
                 if opened.is_none() {
-                    opened = Some(self.new_session(ttl_ms, owner, true, events)?);
+                    opened = Some(self.new_session(None, ttl_ms, owner, events)?);
                 }
                 self.take_in(opened.unwrap(), RequestId::new(number), row, events)
             };

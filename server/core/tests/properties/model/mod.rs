@@ -4,14 +4,15 @@
 mod grants;
 mod imports;
 mod requests;
+mod rules;
 mod scopes;
 mod size;
 mod values;
 
 use holdfast_core::{
-    Answer, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label, Limits, LockName,
-    LossCause, Mode, Need, Outcome, Rejection, RequestId, ScopePrefix, ScopeState, SessionId,
-    Tenure, Value, ValueChange,
+    Answer, Caller, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label, Limits,
+    LockName, LossCause, Mode, Need, Outcome, Rejection, RequestId, ScopePrefix, ScopeState,
+    SessionId, Tenure, Value, ValueChange,
 };
 
 pub(crate) use values::cost;
@@ -27,6 +28,7 @@ pub(crate) struct Model {
     pub(crate) values: Vec<(LockName, Value)>,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
+    pub(crate) rules: rules::Rules,
     pub(crate) epoch: u16,
     last_token: u64,
     last_session: u64,
@@ -36,7 +38,9 @@ pub(crate) struct Model {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) ttl_ms: u64,
+    /// Of its label and its identity.
     pub(crate) label_bytes: u64,
+    pub(crate) caller: Caller,
     pub(crate) done_below: RequestId,
     /// The owner in another store that it stands for, if it was imported.
     pub(crate) stands_for: Option<Label>,
@@ -133,6 +137,7 @@ impl Model {
             requests: Vec::new(),
             values: Vec::new(),
             scopes: Vec::new(),
+            rules: rules::Rules::default(),
             epoch: counters.epoch,
             last_token: counters.token,
             last_session: counters.session,
@@ -147,9 +152,12 @@ impl Model {
     }
 
     fn outcome(&mut self, tenure: Tenure, command: Command, events: &mut Vec<Event>) -> Outcome {
+        self.refuse_forbidden(&command)?;
         match command {
             Command::Configure { limits } => self.configure(limits),
-            Command::OpenSession { ttl_ms, label, .. } => self.open(ttl_ms, &label, events),
+            Command::OpenSession { ttl_ms, label, .. } => {
+                self.open(&Caller::default(), ttl_ms, &label, events)
+            }
             Command::CloseSession { session } => self.end(session, EndCause::Closed, events),
             Command::ExpireSession { session, tenure: heard_in } => {
                 if self.session(session).is_some() && heard_in != tenure {
@@ -196,6 +204,7 @@ impl Model {
             }
             Command::SetScope { scope } => self.set_scope(&scope, events),
             Command::RemoveScope { scope } => self.remove_scope(&scope, events),
+            Command::By { caller, deed } => self.do_for(&caller, deed, events),
             Command::Suspend { scope } => self.suspend(&scope, events),
             Command::Resume { scope, epoch } => self.resume(&scope, epoch, events),
             Command::RaiseEpoch { scope, epoch } => self.raise_epoch(&scope, epoch, events),
@@ -219,27 +228,38 @@ impl Model {
         Ok(Answer::Configured)
     }
 
-    fn open(&mut self, ttl_ms: u64, label: &Label, events: &mut Vec<Event>) -> Outcome {
+    fn open(
+        &mut self,
+        caller: &Caller,
+        ttl_ms: u64,
+        label: &Label,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let Limits { ttl_min_ms: min_ms, ttl_max_ms: max_ms, .. } = self.limits;
         if ttl_ms < min_ms || ttl_ms > max_ms {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
-        let session = self.new_session(ttl_ms, label, false, events)?;
+        let session = self.new_session(Some(caller), ttl_ms, label, events)?;
         Ok(Answer::SessionOpened { session })
     }
 
+    /// The session of a caller; of none: an import's.
     fn new_session(
         &mut self,
+        caller: Option<&Caller>,
         ttl_ms: u64,
         label: &Label,
-        imported: bool,
         events: &mut Vec<Event>,
     ) -> Result<SessionId, Rejection> {
         let limit = self.limits.max_sessions;
         if self.sessions.len() as u64 >= limit {
             return Err(Rejection::TooManySessions { limit });
         }
-        let label_bytes = label.as_str().len() as u64;
+        let imported = caller.is_none();
+        let caller = caller.cloned().unwrap_or_default();
+        let named = !caller.identity.is_anonymous();
+        let identity_bytes = if named { caller.identity.as_str().len() } else { 0 };
+        let label_bytes = (label.as_str().len() + identity_bytes) as u64;
         if let Some(full) = self.no_table_room(size::of_session(label_bytes)) {
             return Err(full);
         }
@@ -247,7 +267,14 @@ impl Model {
         self.last_session += 1;
         let session = SessionId::new(self.last_session);
         let done_below = RequestId::new(0);
-        self.sessions.push(Session { id: session, ttl_ms, label_bytes, done_below, stands_for });
+        self.sessions.push(Session {
+            id: session,
+            ttl_ms,
+            label_bytes,
+            caller,
+            done_below,
+            stands_for,
+        });
         events.push(Event::SessionOpened { session });
         Ok(session)
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream::BoxStream;
 use holdfast_core::{
-    Answer, COMMAND_VERSION, Command, Item, Label, LockName, Need, Outcome, RequestId, SessionId,
-    Tenure,
+    Answer, Command, Item, Label, LockName, Need, Outcome, RequestId, SessionId, Tenure,
 };
 use holdfast_proto::v1 as proto;
 use holdfast_runtime::{BoxFuture, Runtime, simulated};
@@ -249,14 +248,17 @@ pub(super) fn outcome(result: Result<Committed, ProposeError>) -> Outcome {
     result.unwrap().outcome
 }
 
-/// A member that knows one command version less than this build.
+/// What release 0.1 knew.
+pub(super) const OLDER_VERSION: u16 = 4;
+
+/// A member of release 0.1.
 pub(super) struct OlderRelease(pub(super) Arc<dyn Peer>);
 
 impl Peer for OlderRelease {
     fn hello(&self, request: proto::HelloRequest) -> Reply<proto::HelloResponse> {
         let hello = self.0.hello(request);
         Box::pin(async move {
-            let command_version = u32::from(COMMAND_VERSION) - 1;
+            let command_version = u32::from(OLDER_VERSION);
             Ok(proto::HelloResponse { command_version, ..hello.await? })
         })
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, Batch, Command, Event, FencingToken, Item, Limits, LockName, LockTable,
-    LogIndex, NAMES_MAX, Need, Rejection, RequestId, SessionId, VALUE_BYTES_MAX, ValueChange,
+    AccessName, Acquired, Answer, Batch, Caller, Command, Deed, Event, FencingToken, Identity,
+    Item, Label, Limits, LockName, LockTable, LogIndex, Missing, NAMES_MAX, NamePrefix, Need,
+    Rejection, RequestId, Right, RuleChange, SessionId, VALUE_BYTES_MAX, ValueChange, Verb,
 };
 
 use openraft::ServerState;
@@ -419,6 +420,56 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
     assert!(outcome(cancelled).is_ok());
     assert_eq!(outcome(closed), Ok(Answer::SessionEnded));
     open(node).await;
+    cluster.shutdown().await;
+}
+
+/// I26: the leader asks the rules first, and nothing of it reaches the log. I34: a command that overtakes
+/// the change that forbids it is refused when it is applied.
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_is_never_appended() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let by = |who: &str, is_admin, deed| {
+        let caller = Caller { identity: Identity::parse(who).unwrap(), is_admin };
+        submit(node, Command::By { caller, deed })
+    };
+    let rule = |change| by("cn:ops", true, Deed::Rule { change });
+    let role = AccessName::parse("worker").unwrap();
+    let right = |prefix| Right { verb: Verb::Acquire, prefix: NamePrefix::parse(prefix).unwrap() };
+    let identity = Identity::parse("cn:app").unwrap();
+    for change in [
+        RuleChange::SetRole { role: role.clone(), rights: [right("jobs/")].into() },
+        RuleChange::SetRoles { identity, roles: [role.clone()].into() },
+        RuleChange::Turn { on: true },
+    ] {
+        assert_eq!(outcome(rule(change).await.unwrap()), Ok(Answer::RulesChanged));
+    }
+    let label = Label::parse("app").unwrap();
+    let opens = |who| {
+        by(
+            who,
+            false,
+            Deed::OpenSession { ttl_ms: 5_000, label: label.clone(), secret_hash: [1; 32] },
+        )
+    };
+    let opened = outcome(opens("cn:app").await.unwrap());
+    let Ok(Answer::SessionOpened { session }) = opened else { panic!("not opened: {opened:?}") };
+
+    let before = node.status().last_log;
+    let forbidden = submit(node, acquire(session, 1, "pay/1")).await.unwrap();
+    let stranger = opens("cn:stranger").await.unwrap();
+    assert_eq!(node.status().last_log, before);
+    let missing = Missing::On { verb: Verb::Acquire, name: "pay/1".to_owned() };
+    assert_eq!(forbidden, Err(ProposeError::Forbidden(missing)));
+    assert_eq!(stranger, Err(ProposeError::Forbidden(Missing::Any)));
+
+    let taken_away = rule(RuleChange::SetRole { role, rights: [right("pay/")].into() });
+    let overtaken = submit(node, acquire(session, 2, "jobs/1"));
+    assert!(outcome(taken_away.await.unwrap()).is_ok());
+    let missing = Missing::On { verb: Verb::Acquire, name: "jobs/1".to_owned() };
+    assert_eq!(outcome(overtaken.await.unwrap()), Err(Rejection::Forbidden(missing)));
+    assert!(outcome(submit(node, acquire(session, 2, "pay/1")).await.unwrap()).is_ok());
     cluster.shutdown().await;
 }
 

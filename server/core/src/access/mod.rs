@@ -1,0 +1,367 @@
+//! Who may do what (DESIGN §14): identities, roles and tokens as replicated state, and one decision.
+//!
+//! # Invariants
+//!
+//! - [`Rules::allows`] is the only decision, and [`LockTable::permits`] asks it for a command. The
+//!   leader asks before it proposes; the table asks again when it applies, so a right is what the
+//!   rules say at the command's own place in the log (I34).
+//! - Nothing is allowed but by a grant, once the rules are on. Off, everything is.
+//! - A change of the rules never takes from its own caller the right to change them.
+//! - Each role of an identity is there, and so is the token of each identity of that kind.
+
+mod change;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use borsh::{BorshDeserialize, BorshSerialize};
+
+pub use change::{
+    IDENTITIES_MAX, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, RuleChange, RulesError, TOKENS_MAX,
+};
+pub use names::{
+    ACCESS_NAME_BYTES_MAX, AccessName, AccessNameError, IDENTITY_BYTES_MAX, Identity, NamePrefix,
+};
+
+use crate::LockTable;
+use crate::check::Violation;
+use crate::command::{Command, Deed};
+use crate::ids::{RequestId, SessionId};
+
+/// What a right allows. The order of the variants is part of the stored encoding: new ones go to the
+/// end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
+pub enum Verb {
+    /// Requesting locks, claiming imports, changing values.
+    Acquire,
+    /// Inspecting, listing, watching, checking tokens.
+    Read,
+    /// Importing from another store.
+    Import,
+    /// Setting and removing scopes.
+    Scope,
+    /// The state of nodes and cluster.
+    Status,
+    /// The metrics.
+    Metrics,
+    /// The descriptors of the protocol.
+    Reflect,
+    /// Adding, promoting and removing members, and moving the leadership.
+    Members,
+    /// Roles, identities and tokens, and whether they count.
+    Rules,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Acquire,
+        Self::Read,
+        Self::Import,
+        Self::Scope,
+        Self::Status,
+        Self::Metrics,
+        Self::Reflect,
+        Self::Members,
+        Self::Rules,
+    ];
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Read => "read",
+            Self::Import => "import",
+            Self::Scope => "scope",
+            Self::Status => "status",
+            Self::Metrics => "metrics",
+            Self::Reflect => "reflect",
+            Self::Members => "members",
+            Self::Rules => "rules",
+        }
+    }
+
+    /// The verb of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|verb| verb.name() == text)
+    }
+
+    /// Whether it is about names of locks, or prefixes of them.
+    pub const fn has_names(self) -> bool {
+        matches!(self, Self::Acquire | Self::Read | Self::Import | Self::Scope)
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A verb, for the names that begin with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
+pub struct Right {
+    /// What.
+    pub verb: Verb,
+    /// To which names. Empty for a verb that has none.
+    pub prefix: NamePrefix,
+}
+
+/// Who sent a command.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize,
+)]
+pub struct Caller {
+    /// Who they have proved to be.
+    pub identity: Identity,
+    /// The leader's settings name it among the administrators, who have every right. No table can know
+    /// that.
+    pub is_admin: bool,
+}
+
+/// A right that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
+pub enum Missing {
+    /// For one name.
+    #[error("{verb} on {name}")]
+    On {
+        /// The verb.
+        verb: Verb,
+        /// The first name, or prefix, that no right covers.
+        name: String,
+    },
+    /// Of a verb without names, or for the empty prefix.
+    #[error("{verb}")]
+    Whole {
+        /// The verb.
+        verb: Verb,
+    },
+    /// Any right at all.
+    #[error("any verb")]
+    Any,
+}
+
+/// A token as the table keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct Token {
+    /// SHA-256 of the token; the token itself is nowhere.
+    pub hash: [u8; 32],
+    /// Unix milliseconds from which no node takes it. The table compares it with nothing: no clock is
+    /// part of a decision of the log.
+    pub ends_ms: Option<u64>,
+}
+
+/// Roles, identities and tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct Rules {
+    on: bool,
+    roles: BTreeMap<AccessName, BTreeSet<Right>>,
+    identities: BTreeMap<Identity, BTreeSet<AccessName>>,
+    tokens: BTreeMap<AccessName, Token>,
+    /// Follows from the tokens; not stored.
+    #[borsh(skip)]
+    owners: BTreeMap<[u8; 32], AccessName>,
+}
+
+impl Rules {
+    /// Whether they count.
+    pub fn are_on(&self) -> bool {
+        self.on
+    }
+
+    /// Each role with its rights.
+    pub fn roles(&self) -> impl Iterator<Item = (&AccessName, &BTreeSet<Right>)> {
+        self.roles.iter()
+    }
+
+    /// Each identity that has roles, with their names.
+    pub fn identities(&self) -> impl Iterator<Item = (&Identity, &BTreeSet<AccessName>)> {
+        self.identities.iter()
+    }
+
+    /// Each token by its name.
+    pub fn tokens(&self) -> impl Iterator<Item = (&AccessName, &Token)> {
+        self.tokens.iter()
+    }
+
+    /// The token with that SHA-256, and its name.
+    pub fn token_of(&self, hash: &[u8; 32]) -> Option<(&AccessName, &Token)> {
+        self.tokens.get_key_value(self.owners.get(hash)?)
+    }
+
+    /// Whether `caller` may do `verb` to all of `names`, each the name of a lock, or a prefix that
+    /// stands for all names that begin with it. A verb without names is asked with none.
+    ///
+    /// This is the one decision (I36). It looks at the rules alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`] tells the first right that is missing; nothing else, least of all whether such a
+    /// lock exists.
+    pub fn allows<'a>(
+        &self,
+        caller: &Caller,
+        verb: Verb,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), Missing> {
+        if !self.on || caller.is_admin {
+            return Ok(());
+        }
+        let mut names = names.into_iter().peekable();
+        if names.peek().is_none() {
+            let any = self.rights_of(caller).any(|right| right.verb == verb);
+            let missing = Missing::Whole { verb };
+            return if any && !verb.has_names() { Ok(()) } else { Err(missing) };
+        }
+        let covered = |name: &&str| {
+            self.rights_of(caller).any(|right| right.verb == verb && right.prefix.covers(name))
+        };
+        match names.find(|name| !covered(name)) {
+            None => Ok(()),
+            Some("") => Err(Missing::Whole { verb }),
+            Some(name) => Err(Missing::On { verb, name: name.to_owned() }),
+        }
+    }
+
+    /// Whether `caller` may do anything at all, as the owner of a session has to.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing::Any`].
+    pub fn allows_any(&self, caller: &Caller) -> Result<(), Missing> {
+        let allowed = !self.on || caller.is_admin || self.rights_of(caller).next().is_some();
+        if allowed { Ok(()) } else { Err(Missing::Any) }
+    }
+
+    fn rights_of(&self, caller: &Caller) -> impl Iterator<Item = &Right> {
+        let roles = self.identities.get(&caller.identity).into_iter().flatten();
+        roles.filter_map(|role| self.roles.get(role)).flatten()
+    }
+
+    /// Fills what is not stored.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`]: no table wrote them.
+    pub(crate) fn restore(&mut self) -> Result<(), Violation> {
+        let hashes = self.tokens.iter().map(|(name, token)| (token.hash, name.clone()));
+        self.owners = hashes.collect();
+        self.check()
+    }
+
+    /// The invariants above, and the bounds of [`RuleChange`].
+    pub(crate) fn check(&self) -> Result<(), Violation> {
+        let ensure = |holds: bool, what: &str| {
+            let violation = || Violation { invariant: "rules", what: what.to_owned() };
+            if holds { Ok(()) } else { Err(violation()) }
+        };
+        let roles = self.identities.values().flatten();
+        ensure(
+            roles.into_iter().all(|role| self.roles.contains_key(role)),
+            "an identity has a role that is not there",
+        )?;
+        let owners = self.identities.keys().filter(|identity| identity.token().is_some());
+        ensure(
+            owners
+                .into_iter()
+                .all(|owner| owner.token().is_some_and(|token| self.tokens.contains_key(&token))),
+            "an identity has a token that is not there",
+        )?;
+        ensure(
+            self.owners.len() == self.tokens.len()
+                && self.owners.iter().all(|(hash, name)| {
+                    self.tokens.get(name).is_some_and(|token| token.hash == *hash)
+                }),
+            "the index of tokens is not that of the tokens",
+        )?;
+        ensure(
+            self.identities
+                .values()
+                .all(|roles| !roles.is_empty() && roles.len() as u64 <= ROLES_OF_ONE_MAX),
+            "an identity has no role, or too many",
+        )?;
+        ensure(self.is_within_bounds(), "there are more than allowed")
+    }
+}
+
+impl LockTable {
+    /// Whether the rules let a command through. What the leader does itself asks for no right, nor
+    /// does what gains nothing: an end, and a copy of a request that the table knows, which is
+    /// answered from its record (DESIGN §14).
+    ///
+    /// A leader asks before it proposes (I26), the table before it applies (I34). O(log n), and one
+    /// look at each right of the caller.
+    ///
+    /// # Errors
+    ///
+    /// [`Missing`]: the first right that is missing.
+    pub fn permits(&self, command: &Command) -> Result<(), Missing> {
+        if !self.rules.on {
+            return Ok(());
+        }
+        let nobody = &Caller::default();
+        match command {
+            Command::Acquire { session, request, items, .. } => {
+                let names = items.iter().map(|item| item.lock.as_str());
+                self.permits_request(*session, *request, names)
+            }
+            Command::SetValue { session, request, lock, .. }
+            | Command::Claim { session, request, lock, .. } => {
+                self.permits_request(*session, *request, [lock.as_str()])
+            }
+            Command::OpenSession { .. } => self.rules.allows_any(nobody),
+            Command::Import { rows, .. } => {
+                let names = rows.iter().map(|row| row.lock.as_str());
+                self.rules.allows(nobody, Verb::Import, names)
+            }
+            Command::SetScope { scope } | Command::RemoveScope { scope } => {
+                self.rules.allows(nobody, Verb::Scope, [scope.as_str()])
+            }
+            Command::By { caller, deed } => self.permits_deed(caller, deed),
+            Command::CloseSession { .. }
+            | Command::Cancel { .. }
+            | Command::Release { .. }
+            | Command::ReleaseLost { .. }
+            | Command::Configure { .. }
+            | Command::LimitTable { .. }
+            | Command::ExpireSession { .. }
+            | Command::StopWaiting { .. }
+            | Command::Suspend { .. }
+            | Command::Resume { .. }
+            | Command::RaiseEpoch { .. } => Ok(()),
+        }
+    }
+
+    fn permits_deed(&self, caller: &Caller, deed: &Deed) -> Result<(), Missing> {
+        match deed {
+            Deed::OpenSession { .. } => self.rules.allows_any(caller),
+            Deed::Import { rows, .. } => {
+                let names = rows.iter().map(|row| row.lock.as_str());
+                self.rules.allows(caller, Verb::Import, names)
+            }
+            Deed::SetScope { scope } | Deed::RemoveScope { scope } => {
+                self.rules.allows(caller, Verb::Scope, [scope.as_str()])
+            }
+            Deed::Rule { .. } => self.rules.allows(caller, Verb::Rules, []),
+        }
+    }
+
+    /// Of a session that is not open it says nothing: the command is refused for that.
+    fn permits_request<'a>(
+        &self,
+        session: SessionId,
+        request: RequestId,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), Missing> {
+        match self.sessions.get(&session) {
+            Some(found) if !found.records.contains_key(&request) => {
+                self.rules.allows(&found.caller, Verb::Acquire, names)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

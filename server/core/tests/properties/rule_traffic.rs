@@ -1,0 +1,119 @@
+//! Random changes of the rules, and callers for commands.
+
+use std::collections::BTreeSet;
+
+use holdfast_core::{
+    AccessName, Caller, Command, Deed, Identity, NamePrefix, Right, RuleChange, Token, Verb,
+};
+use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::seq::IndexedRandom;
+
+use crate::model::Model;
+
+const ROLES: [&str; 4] = ["all", "some", "little", "more"];
+const IDENTITIES: [&str; 6] = ["cn:ops", "cn:app", "dns:app", "uid:7", "anonymous", "token:ci"];
+const TOKENS: [&str; 3] = ["ci", "ci", "cd"];
+
+/// Rules under which most goes on: `cn:ops` may do everything, `cn:app` most.
+pub(crate) fn first_rules() -> Vec<Command> {
+    let all: Vec<_> = Verb::ALL.into_iter().map(|verb| right(verb, "")).collect();
+    let some = ["a", "b", "s/", "t/"].map(|prefix| right(Verb::Acquire, prefix));
+    let role = |role: &str, rights: &[Right]| RuleChange::SetRole {
+        role: name(role),
+        rights: rights.iter().cloned().collect(),
+    };
+    let roles = |who: &str, role: &str| RuleChange::SetRoles {
+        identity: Identity::parse(who).unwrap(),
+        roles: [name(role)].into(),
+    };
+    [
+        role("all", &all),
+        role("some", &some),
+        role("little", &[right(Verb::Read, "")]),
+        roles("cn:ops", "all"),
+        roles("cn:app", "some"),
+        RuleChange::Turn { on: true },
+    ]
+    .map(|change| Command::By { caller: caller("cn:ops"), deed: Deed::Rule { change } })
+    .into()
+}
+
+/// The same command of somebody, if it has that form.
+pub(crate) fn by_somebody(rng: &mut Xoshiro256PlusPlus, command: Command) -> Command {
+    let is_session = matches!(command, Command::OpenSession { .. });
+    let deed = match command {
+        Command::OpenSession { ttl_ms, label, secret_hash } => {
+            Deed::OpenSession { ttl_ms, label, secret_hash }
+        }
+        Command::Import { owner, ttl_ms, rows } => Deed::Import { owner, ttl_ms, rows },
+        Command::SetScope { scope } => Deed::SetScope { scope },
+        Command::RemoveScope { scope } => Deed::RemoveScope { scope },
+        other => return other,
+    };
+    let likely = if is_session { "cn:app" } else { "cn:ops" };
+    Command::By { caller: somebody(rng, likely), deed }
+}
+
+/// Mostly that one.
+fn somebody(rng: &mut Xoshiro256PlusPlus, likely: &str) -> Caller {
+    match rng.random_range(0..10) {
+        0..7 => caller(likely),
+        7 => Caller { is_admin: true, ..caller("cn:root") },
+        _ => caller(IDENTITIES.choose(rng).unwrap()),
+    }
+}
+
+/// A change of the rules, now and then one that cannot be.
+pub(crate) fn change(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let one_role = |rng: &mut Xoshiro256PlusPlus| name(ROLES.choose(rng).unwrap());
+    let change = match rng.random_range(0..100) {
+        // They are mostly on.
+        0..10 => RuleChange::Turn { on: !model.rules.on || rng.random_bool(0.7) },
+        10..40 => RuleChange::SetRole { role: one_role(rng), rights: rights(rng) },
+        40..50 => RuleChange::RemoveRole { role: one_role(rng) },
+        50..70 => RuleChange::SetRoles {
+            identity: Identity::parse(IDENTITIES.choose(rng).unwrap()).unwrap(),
+            roles: roles(rng),
+        },
+        70..88 => {
+            let hash = [rng.random_range(0..3); 32];
+            let ends_ms = rng.random_bool(0.5).then_some(1_000);
+            let (name, token) = (name(TOKENS.choose(rng).unwrap()), Token { hash, ends_ms });
+            RuleChange::CreateToken { name, token, roles: roles(rng) }
+        }
+        _ => RuleChange::RevokeToken { name: name(TOKENS.choose(rng).unwrap()) },
+    };
+    Command::By { caller: somebody(rng, "cn:ops"), deed: Deed::Rule { change } }
+}
+
+fn roles(rng: &mut Xoshiro256PlusPlus) -> BTreeSet<AccessName> {
+    if rng.random_bool(0.01) {
+        return (0..17).map(|number| name(&format!("role-{number}"))).collect();
+    }
+    (0..rng.random_range(0..3)).map(|_| name(ROLES.choose(rng).unwrap())).collect()
+}
+
+/// Mostly such that much can go on.
+fn rights(rng: &mut Xoshiro256PlusPlus) -> BTreeSet<Right> {
+    if rng.random_bool(0.4) {
+        return Verb::ALL.into_iter().map(|verb| right(verb, "")).collect();
+    }
+    let one = |rng: &mut Xoshiro256PlusPlus| {
+        let verb = *Verb::ALL.choose(rng).unwrap();
+        right(verb, ["", "", "a", "s/", "s/a", "more"].choose(rng).unwrap())
+    };
+    (0..rng.random_range(0..6)).map(|_| one(rng)).collect()
+}
+
+fn right(verb: Verb, prefix: &str) -> Right {
+    Right { verb, prefix: NamePrefix::parse(prefix).unwrap() }
+}
+
+fn name(text: &str) -> AccessName {
+    AccessName::parse(text).unwrap()
+}
+
+fn caller(text: &str) -> Caller {
+    Caller { identity: Identity::parse(text).unwrap(), is_admin: false }
+}
