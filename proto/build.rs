@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 
 /// The services of a server; its reflection describes them all.
-const OF_THE_STORE: [&str; 4] = [
+const OF_THE_STORE: [&str; 5] = [
     "holdfast/v1/lock.proto",
     "holdfast/v1/cluster.proto",
     "holdfast/v1/scope.proto",
+    "holdfast/v1/auth.proto",
     "holdfast/v1/peer.proto",
 ];
 /// Services of other programs.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoints::{Asked, Servers};
-use crate::transport::Connect;
 use crate::transport::operator::{self, Said, Services};
+use crate::transport::{Bearer, Connect};
 use crate::{Error, Result};
 
 /// The longest one server may take before the client tries the next. A server ends every call
@@ -48,6 +48,7 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 pub struct Admin {
     pub(crate) servers: Servers,
     pub(crate) connect: Arc<Connect>,
+    pub(crate) bearer: Bearer,
 }
 
 impl Admin {
@@ -67,7 +68,10 @@ impl Admin {
         F: Future<Output = Said<T>>,
     {
         let mut asked = Asked::default();
-        let call = |endpoint: &str| operator::ask(&*self.connect, endpoint.to_owned(), &call);
+        let call = |endpoint: &str| {
+            let with = (&*self.connect, self.bearer.clone());
+            operator::ask(with, endpoint.to_owned(), &call)
+        };
         match self.servers.ask(ATTEMPT_LIMIT, &mut asked, call).await {
             Err(Error::Unreachable { waited, .. }) if changes && asked.may_be_done => {
                 Err(Error::OutcomeUnknown { what, waited })

@@ -11,7 +11,7 @@ use holdfast_runtime::{Runtime, Transport, select};
 use crate::Tls;
 use crate::endpoints::Servers;
 use crate::session::{Machine, Opening, Session, SessionConfig};
-use crate::transport::{Connect, GrpcTransport, tcp};
+use crate::transport::{Bearer, Connect, GrpcTransport, tcp};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -25,6 +25,8 @@ pub struct Builder {
     connect_timeout: Duration,
     runtime: Runtime,
     transport: Option<Arc<dyn Transport>>,
+    /// Never shown: `Debug` leaves it out.
+    token: Option<String>,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -39,6 +41,7 @@ impl Builder {
             connect_timeout: Duration::from_secs(10),
             runtime: Runtime::system(),
             transport: None,
+            token: None,
             #[cfg(feature = "tls")]
             tls: None,
         }
@@ -93,6 +96,17 @@ impl Builder {
         self
     }
 
+    /// Shows this token with every request: the caller is then the token's owner, whatever certificate it has.
+    /// Default: none.
+    ///
+    /// White space around it does not count, so the content of a file will do. Whoever reads it can do what
+    /// its owner can: use TLS, except on loopback. It is checked when the client, the reader or the admin is
+    /// made; one that cannot be sent is an [`Error::InvalidConfig`] of that call.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
     /// Replaces time, tasks and randomness of the real machine: for Holdfast's own simulations.
     #[doc(hidden)]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
@@ -115,9 +129,13 @@ impl Builder {
     pub fn reader(&self) -> Result<Reader> {
         let transport = match &self.transport {
             Some(transport) => Arc::clone(transport),
-            None => Arc::new(GrpcTransport::new(self.dial()?)),
+            None => Arc::new(GrpcTransport::new(self.dial()?, self.bearer()?)),
         };
         Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
+    }
+
+    fn bearer(&self) -> Result<Bearer> {
+        self.token.as_ref().map_or(Ok(Bearer::default()), |token| Bearer::new(token))
     }
 
     /// How servers are dialled.
@@ -142,7 +160,8 @@ impl Builder {
     ///
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
-        Ok(Admin { servers: self.servers(limit)?, connect: self.dial()? })
+        let (connect, bearer) = (self.dial()?, self.bearer()?);
+        Ok(Admin { servers: self.servers(limit)?, connect, bearer })
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then

@@ -59,6 +59,7 @@ mod items;
 mod lease;
 mod queue_place;
 mod reader;
+mod rules;
 mod scopes;
 mod session;
 mod session_info;
@@ -82,6 +83,7 @@ pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
 pub use items::LockItem;
 pub use queue_place::QueuePlace;
 pub use reader::Reader;
+pub use rules::{AuthStatus, Right, Role, Rules, TokenInfo};
 pub use scopes::{ScopeStatus, Scopes};
 pub use session_info::{RequestState, SessionInfo, SessionRequest};
 #[cfg(feature = "tls")]

@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
+use super::bearer::{Bearer, Line};
 use super::verdict::Verdict;
 
 /// Most messages between the session task and the connection.
@@ -39,28 +40,30 @@ pub(crate) type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 #[derive(Clone)]
 pub struct GrpcTransport {
     connect: Arc<Connect>,
+    bearer: Bearer,
 }
 
 impl GrpcTransport {
-    pub(crate) fn new(connect: Arc<Connect>) -> Self {
-        Self { connect }
+    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer) -> Self {
+        Self { connect, bearer }
     }
 
     /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
     pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
-        Self { connect: Arc::new(connect) }
+        Self { connect: Arc::new(connect), bearer: Bearer::default() }
     }
 
-    async fn client(self, endpoint: String) -> Result<LockServiceClient<Channel>, TransportError> {
+    async fn client(self, endpoint: String) -> Result<LockServiceClient<Line>, TransportError> {
         let channel = channel(&*self.connect, &endpoint).await?;
-        Ok(LockServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        let line = self.bearer.over(channel);
+        Ok(LockServiceClient::new(line).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
     /// Makes one call on a connection of its own.
     fn ask<T: Send + 'static, F>(
         &self,
         endpoint: &str,
-        call: impl FnOnce(LockServiceClient<Channel>) -> F + Send + 'static,
+        call: impl FnOnce(LockServiceClient<Line>) -> F + Send + 'static,
     ) -> BoxFuture<'static, Result<T, TransportError>>
     where
         F: Future<Output = Result<Response<T>, Status>> + Send,

@@ -1,20 +1,22 @@
 //! gRPC: the operators' calls, each on a connection of its own.
 
+use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
+use super::bearer::{Bearer, Line};
 use super::grpc::{Connect, broken_by, channel};
 use super::verdict::Verdict;
 use crate::endpoints::NoAnswer;
 
 /// The services of one server, over one connection.
 pub(crate) struct Services {
-    pub(crate) cluster: ClusterServiceClient<Channel>,
-    pub(crate) scopes: ScopeServiceClient<Channel>,
-    pub(crate) locks: LockServiceClient<Channel>,
+    pub(crate) cluster: ClusterServiceClient<Line>,
+    pub(crate) scopes: ScopeServiceClient<Line>,
+    pub(crate) auth: AuthServiceClient<Line>,
+    pub(crate) locks: LockServiceClient<Line>,
 }
 
 /// A service's answer.
@@ -22,18 +24,19 @@ pub(crate) type Said<T> = Result<Response<T>, Status>;
 
 /// Makes one call at one server.
 pub(crate) async fn ask<T, F>(
-    connect: &Connect,
+    (connect, bearer): (&Connect, Bearer),
     endpoint: String,
     call: impl FnOnce(Services) -> F,
 ) -> Result<T, NoAnswer>
 where
     F: Future<Output = Said<T>>,
 {
-    let channel = channel(connect, &endpoint).await?;
+    let line = bearer.over(channel(connect, &endpoint).await?);
     let services = Services {
-        cluster: ClusterServiceClient::new(channel.clone()),
-        scopes: ScopeServiceClient::new(channel.clone()),
-        locks: LockServiceClient::new(channel),
+        cluster: ClusterServiceClient::new(line.clone()),
+        scopes: ScopeServiceClient::new(line.clone()),
+        auth: AuthServiceClient::new(line.clone()),
+        locks: LockServiceClient::new(line),
     };
     let answer = call(services).await;
     answer.map(Response::into_inner).map_err(|status| no_answer(&endpoint, &status))

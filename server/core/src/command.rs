@@ -248,6 +248,19 @@ pub enum Deed {
 }
 
 impl Deed {
+    /// The command for a caller. That of nobody in particular has the form that every version knows, if
+    /// there is one.
+    pub fn by(self, caller: &Caller) -> Command {
+        let by = |caller: &Caller, deed| Command::By { caller: caller.clone(), deed };
+        if *caller != Caller::default() {
+            return by(caller, self);
+        }
+        match self.clone().of_nobody() {
+            Some(command) => command,
+            None => by(caller, self),
+        }
+    }
+
     /// The same as a command of nobody in particular, in the form that older versions know; `None`
     /// if they do not know it at all.
     pub fn of_nobody(self) -> Option<Command> {

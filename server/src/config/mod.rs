@@ -12,6 +12,7 @@
 //! listener open to the world by mistake.
 
 mod address;
+mod admins;
 mod check;
 #[cfg(test)]
 mod fuzz;
@@ -27,6 +28,7 @@ use holdfast_tls::ClusterName;
 use serde::{Deserialize, Serialize};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};
+pub use self::admins::Admins;
 pub use self::source::{Origin, Overrides, Settings};
 
 /// Makes, from one list of documented keys:
@@ -334,6 +336,14 @@ settings! {
     ///
     /// Default: holdfast. Bounds: 1 to 63 of a to z, 0 to 9 and -.
     cluster_name: ClusterName = ClusterName::default(), "HOLDFAST_CLUSTER_NAME";
+
+    /// Identities with every right, whatever the rules say, as `cn:ops` or `uri:spiffe://example.com/ops`: who can
+    /// restart a node gets in again. The same on all nodes.
+    ///
+    /// In a file: `admins = ["cn:ops"]`; as a flag or variable separated by commas.
+    ///
+    /// Default: none. `anonymous` cannot be one.
+    admins: Admins = Admins::default(), "HOLDFAST_ADMINS";
 
     /// Lease of a session that asks for none, milliseconds.
     ///

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `/healthz` | 200 while the process lives |
 //! | `/readyz` | 200 if the node leads with a quorum, or follows a leader that it hears; else 503 with the reason |
-//! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]) |
+//! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]); with rules on for those with the verb `metrics`, else 403 |
 
 use std::io;
 use std::sync::Arc;
@@ -15,19 +15,22 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::incoming::{Admission, Arrivals, Port};
+use crate::incoming::{Admission, Arrivals, Peer, Port};
 use crate::listen::{Claim, ListenError};
 
 /// How long the thread may take to end after a request to stop.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
+const PLAIN: &str = "text/plain";
 /// The media type of `OpenMetrics` text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -44,6 +47,10 @@ pub struct Readiness {
 pub trait Inspected: Send + Sync + 'static {
     /// Whether the node can serve right now. Quick; called from the admin thread.
     fn readiness(&self) -> Readiness;
+
+    /// Whether whoever is at the other end may see the metrics, by the header `authorization` or the
+    /// certificate. Quick; called from the admin thread.
+    fn may_see_metrics(&self, authorization: Option<&[u8]>, peer: &Peer) -> bool;
 
     /// Calls `look` with the metrics, brought up to date. Quick; called from the admin thread.
     fn metrics(&self, look: &mut dyn FnMut(&Registry));
@@ -71,7 +78,16 @@ async fn readyz(State(inspected): State<Shared>) -> impl IntoResponse {
     (status, format!("{why}\n"))
 }
 
-async fn metrics(State(inspected): State<Shared>) -> impl IntoResponse {
+async fn metrics(
+    State(inspected): State<Shared>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+) -> impl IntoResponse {
+    let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if !inspected.may_see_metrics(authorization, &peer) {
+        let why = "not allowed: metrics\n".to_owned();
+        return (StatusCode::FORBIDDEN, [(header::CONTENT_TYPE, PLAIN)], why);
+    }
     let mut text = String::new();
     let mut encoded = Ok(());
     inspected.metrics(&mut |registry| encoded = encode(&mut text, registry));
@@ -80,9 +96,15 @@ async fn metrics(State(inspected): State<Shared>) -> impl IntoResponse {
         // Writing into a string cannot fail; a metric that cannot be written is a bug that has to show.
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
-            [(header::CONTENT_TYPE, "text/plain")],
+            [(header::CONTENT_TYPE, PLAIN)],
             format!("{error}\n"),
         ),
+    }
+}
+
+impl Connected<IncomingStream<'_, Arrivals>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Arrivals>) -> Self {
+        tonic::transport::server::Connected::connect_info(stream.io())
     }
 }
 
@@ -128,7 +150,7 @@ impl AdminPort {
 async fn serve(incoming: Arrivals, router: Router, stop: CancellationToken) -> io::Result<()> {
     holdfast_runtime::select! {
         () = stop.cancelled() => Ok(()),
-        served = axum::serve(incoming, router).into_future() => served,
+        served = axum::serve(incoming, router.into_make_service_with_connect_info::<Peer>()).into_future() => served,
     }
 }
 
@@ -158,6 +180,10 @@ mod tests {
             Readiness { ready: self.ready, why: "forming: waiting for node 2".to_owned() }
         }
 
+        fn may_see_metrics(&self, authorization: Option<&[u8]>, _peer: &Peer) -> bool {
+            authorization.is_none()
+        }
+
         fn metrics(&self, look: &mut dyn FnMut(&Registry)) {
             let mut registry = Registry::default();
             registry.register("grants", "Locks granted", Counter::<u64>::default());
@@ -166,7 +192,11 @@ mod tests {
     }
 
     async fn get(ready: bool, path: &str) -> Response<Body> {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let request = Request::get(path).extension(ConnectInfo(Peer::default()));
+        answer(ready, request.body(Body::empty()).unwrap()).await
+    }
+
+    async fn answer(ready: bool, request: Request<Body>) -> Response<Body> {
         router(Arc::new(Node { ready })).call(request).await.unwrap()
     }
 
@@ -194,6 +224,15 @@ mod tests {
         assert_eq!(metrics.headers()[header::CONTENT_TYPE], OPEN_METRICS);
         let text = text(metrics).await;
         assert!(text.contains("grants_total 0") && text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn metrics_are_for_those_who_may_see_them() {
+        let request = Request::get("/metrics").extension(ConnectInfo(Peer::default()));
+        let request = request.header(header::AUTHORIZATION, "Bearer wrong");
+        let refused = answer(true, request.body(Body::empty()).unwrap()).await;
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+        assert_eq!(text(refused).await, "not allowed: metrics\n");
     }
 
     #[tokio::test]

@@ -47,7 +47,7 @@ use crate::incoming::{self, Admission, ConnectionMetrics, Peer};
 use crate::listen::{Claim, Claims, ListenError};
 use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
-use crate::rpc::{BadDescriptors, ClientPort, RpcSettings, client_port};
+use crate::rpc::{BadDescriptors, ClientPort, Door, client_port};
 use crate::session::Hub;
 use crate::storage::{self, Store, StoreOptions};
 use crate::tls::{Dials, NodeTls, TlsError};
@@ -248,8 +248,11 @@ impl Node {
             runtime.clone(),
         ));
         hub.keep_scopes(settings::fallback(config, &runtime));
+        let rpc = settings::rpc(config);
+        let door = Door::new(hub.clone(), &rpc.admins);
+        let connections = &admission.metrics;
         let running =
-            Running::new(config, condition.clone(), hub.clone(), counters, &admission.metrics);
+            Running::new(config, condition.clone(), door, hub.clone(), counters, connections);
         view.set(Phase::Running(Arc::new(running)));
         let announcer = runtime.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
@@ -258,7 +261,7 @@ impl Node {
             ports.push(Port::open(incoming::Port::Members, claim, members, admission)?);
         }
         let ClientPort { router, health } =
-            client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
+            client_port(hub.clone(), condition, replica.clone(), &rpc)?;
         ports.push(Port::open(incoming::Port::Clients, clients, router, admission)?);
         let mut tellers = vec![announcer, health];
         if let Some(tls) = admission.tls.clone() {

@@ -9,6 +9,7 @@ use holdfast_runtime::Runtime;
 use crate::authority::{self, FallbackSettings};
 use crate::config::{Config, FallbackConfig, Member};
 use crate::raft::{self, ReplicaConfig};
+use crate::rpc::RpcSettings;
 use crate::session::SessionSettings;
 
 /// For the replica.
@@ -57,6 +58,11 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }
+}
+
+/// For the port for clients.
+pub(super) fn rpc(config: &Config) -> RpcSettings {
+    RpcSettings { admins: config.cluster.admins.0.clone(), ..RpcSettings::default() }
 }
 
 /// For the authorities of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
@@ -120,6 +126,7 @@ mod tests {
         let cluster = ClusterLayer {
             members: Some(Members(vec![own.clone()])),
             cluster_name: Some("own".parse().unwrap()),
+            admins: Some("cn:own".parse().unwrap()),
             ttl_default_ms: Some(10_013),
             ttl_max_ms: Some(900_014),
             max_sessions: Some(100_015),

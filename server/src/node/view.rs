@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use holdfast_core::Counts;
+use holdfast_core::{Counts, Verb};
 use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
@@ -12,10 +12,10 @@ use crate::authority::ScopeAuthorities;
 use crate::config::Config;
 use crate::consensus::{Consensus, Role};
 use crate::http::{Inspected, Readiness};
-use crate::incoming::ConnectionMetrics;
+use crate::incoming::{ConnectionMetrics, Peer};
 use crate::metrics::{self, Sample, ScopeSample, Sources};
 use crate::raft::{self, Forming, Replica, ReplicaStatus};
-use crate::rpc::NodeInfo;
+use crate::rpc::{Door, NodeInfo};
 use crate::session::{ClusterId, Hub};
 use crate::storage::{Counters, free_space};
 
@@ -40,6 +40,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Running {
     condition: Arc<Condition>,
+    door: Door,
     registry: Registry,
 }
 
@@ -67,6 +68,16 @@ impl Inspected for View {
         }
     }
 
+    fn may_see_metrics(&self, authorization: Option<&[u8]>, peer: &Peer) -> bool {
+        match self.phase() {
+            Phase::Running(running) => {
+                running.door.admit_now(authorization, Some(peer), Verb::Metrics).is_ok()
+            }
+            // There is nothing to see.
+            Phase::Opening | Phase::Stopping => true,
+        }
+    }
+
     fn metrics(&self, look: &mut dyn FnMut(&Registry)) {
         match self.phase() {
             Phase::Running(running) => look(&running.registry),
@@ -79,6 +90,7 @@ impl Running {
     pub(super) fn new(
         config: &Config,
         condition: Arc<Condition>,
+        door: Door,
         hub: Arc<Hub>,
         counters: Arc<Counters>,
         connections: &ConnectionMetrics,
@@ -95,6 +107,7 @@ impl Running {
         let sample = Box::new(move || sampler.sample());
         Self {
             condition,
+            door,
             registry: metrics::registry(Sources {
                 sessions,
                 replication,

@@ -1,5 +1,6 @@
 //! The calls of clients without a port, for simulated runs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::stream::BoxStream;
@@ -8,6 +9,7 @@ use holdfast_proto::v1::{ServerFrames, WatchResponse};
 use tonic::Status;
 
 use super::NodeInfo;
+use super::access::Door;
 use super::lock_service::LockApi;
 use crate::session::Hub;
 
@@ -22,5 +24,6 @@ pub type LockCalls = Arc<
 /// The service alone, without a port: for simulations, which call it as a port would. Its session
 /// streams need a port's messages; [`Hub::serve`] takes their place.
 pub fn lock_calls(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> LockCalls {
-    Arc::new(LockApi::new(hub, info))
+    let door = Door::new(hub.clone(), &BTreeSet::new());
+    Arc::new(LockApi::new(hub, info, door))
 }

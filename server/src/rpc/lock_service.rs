@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
+use holdfast_core::Verb;
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::access::Door;
 use super::{NodeInfo, reads, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
@@ -31,11 +33,12 @@ const WATCH_MESSAGES_IN_FLIGHT: usize = 1;
 pub(super) struct LockApi {
     hub: Arc<Hub>,
     info: Arc<dyn NodeInfo>,
+    door: Door,
 }
 
 impl LockApi {
-    pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>) -> Self {
-        Self { hub, info }
+    pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>, door: Door) -> Self {
+        Self { hub, info, door }
     }
 
     /// Serves a stream in a task of its own, until the client is gone or the hub ends it: what it sends,
@@ -65,13 +68,14 @@ impl LockService for LockApi {
         &self,
         request: Request<Streaming<ClientFrames>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
+        let caller = self.door.caller(&request).await?;
         let (outgoing, frames) = mpsc::channel(MESSAGES_IN_FLIGHT);
         let incoming = request
             .into_inner()
             .map(|message| message.map_err(|status| of_status(&status)))
             .boxed();
         let hub = self.hub.clone();
-        let serve = async move { hub.serve(Pipe { outgoing, incoming }).await };
+        let serve = async move { hub.serve(Pipe { outgoing, incoming }, &caller).await };
         Ok(self.stream("session-stream", frames, serve))
     }
 
@@ -79,17 +83,20 @@ impl LockService for LockApi {
         &self,
         request: Request<InspectRequest>,
     ) -> Result<Response<InspectResponse>, Status> {
-        reads::inspect(&self.hub, &request.into_inner()).await.map(Response::new)
+        let caller = self.door.caller(&request).await?;
+        reads::inspect(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
-        reads::list(&self.hub, &request.into_inner()).await.map(Response::new)
+        let caller = self.door.caller(&request).await?;
+        reads::list(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
 
     async fn status(
         &self,
-        _request: Request<StatusRequest>,
+        request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
+        self.door.admit(&request, Verb::Status).await?;
         Ok(Response::new(self.info.status()))
     }
 
@@ -97,9 +104,10 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = self.door.caller(&request).await?;
         let prefix = &request.get_ref().prefix;
         reads::check_prefix(prefix)?;
-        let watcher = self.hub.watch(prefix).await;
+        let watcher = self.hub.watch(prefix, &caller).await;
         let watcher = watcher.map_err(|error| status::of_stream_error(&error))?;
         let (outgoing, messages) = mpsc::channel(WATCH_MESSAGES_IN_FLIGHT);
         let hub = self.hub.clone();
@@ -111,20 +119,23 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::CheckTokenRequest>,
     ) -> Result<Response<v1::CheckTokenResponse>, Status> {
-        reads::check_token(&self.hub, &request.into_inner()).await.map(Response::new)
+        let caller = self.door.caller(&request).await?;
+        reads::check_token(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
 
     async fn open_session(
         &self,
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionResponse>, Status> {
-        answer(self.hub.open_session(&request.into_inner()).await)
+        let caller = self.door.caller(&request).await?;
+        answer(self.hub.open_session(&request.into_inner(), &caller).await)
     }
 
     async fn keep_alive(
         &self,
         request: Request<v1::KeepAliveRequest>,
     ) -> Result<Response<v1::KeepAliveResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.keep_alive(&request.into_inner()).await)
     }
 
@@ -132,6 +143,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::AcquireRequest>,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.acquire(request.into_inner()).await)
     }
 
@@ -139,6 +151,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::CancelRequest>,
     ) -> Result<Response<v1::CancelResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.cancel(request.into_inner()).await)
     }
 
@@ -146,6 +159,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::ReleaseRequest>,
     ) -> Result<Response<v1::ReleaseResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.release(request.into_inner()).await)
     }
 
@@ -153,6 +167,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::SetValueRequest>,
     ) -> Result<Response<v1::SetValueResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.set_value(request.into_inner()).await)
     }
 
@@ -160,6 +175,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::CloseSessionRequest>,
     ) -> Result<Response<v1::CloseSessionResponse>, Status> {
+        self.door.owner(&request, request.get_ref().session.as_ref()).await?;
         answer(self.hub.close_session(&request.into_inner()).await)
     }
 
@@ -167,14 +183,16 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::ImportRequest>,
     ) -> Result<Response<v1::ImportResponse>, Status> {
-        answer(self.hub.import(&request.into_inner()).await)
+        let caller = self.door.caller(&request).await?;
+        answer(self.hub.import(&request.into_inner(), &caller).await)
     }
 
     async fn inspect_session(
         &self,
         request: Request<v1::InspectSessionRequest>,
     ) -> Result<Response<v1::InspectSessionResponse>, Status> {
-        reads::inspect_session(&self.hub, &request.into_inner()).await.map(Response::new)
+        let caller = self.door.caller(&request).await?;
+        reads::inspect_session(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -9,7 +9,9 @@
 //! headers; [`SessionSettings`](crate::session::SessionSettings) caps streams of a node and frames of a
 //! stream. Compression is off.
 
+mod access;
 mod arriving;
+mod auth_service;
 #[cfg(any(test, feature = "simulation"))]
 mod calls;
 mod cluster_service;
@@ -20,13 +22,18 @@ pub mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use access::Door;
 use arriving::Measured;
+use auth_service::AuthApi;
 use cluster_service::ClusterApi;
+use holdfast_core::{Identity, Verb};
 use holdfast_proto::v1::StatusResponse;
+use holdfast_proto::v1::auth_service_server::AuthServiceServer;
 use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
 use holdfast_proto::v1::lock_service_server::LockServiceServer;
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
@@ -34,8 +41,10 @@ use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
 use scope_service::ScopeApi;
 use tonic::server::NamedService;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tonic::{Request, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -89,6 +98,8 @@ pub struct RpcSettings {
     ///
     /// Default: 5 000. Minimum: 100.
     pub keepalive_timeout_ms: u64,
+    /// Identities with every right. Default: none. The same on all nodes: a leader goes by its own.
+    pub admins: BTreeSet<Identity>,
 }
 
 impl Default for RpcSettings {
@@ -102,6 +113,7 @@ impl Default for RpcSettings {
             max_header_bytes: 16_384,
             keepalive_interval_ms: 5_000,
             keepalive_timeout_ms: 5_000,
+            admins: BTreeSet::new(),
         }
     }
 }
@@ -121,7 +133,8 @@ pub trait NodeInfo: Debug + Send + Sync + 'static {
 /// which ends the session streams: otherwise tonic would wait for them without end.
 #[derive(Debug)]
 pub struct ClientPort {
-    /// `LockService`, `ClusterService`, `ScopeService`, health and reflection.
+    /// `LockService`, `ClusterService`, `ScopeService`, `AuthService`, health and reflection. All but health
+    /// ask the rules.
     pub router: Router,
     /// The task that keeps the health service up to date: SERVING while the node is ready.
     pub health: Task,
@@ -146,24 +159,39 @@ pub fn client_port(
     let runtime = hub.runtime().clone();
     let arriving = BytesBudget::new(settings.arriving_bytes_total, hub.metrics().arriving_bytes);
     let (reporter, health) = tonic_health::server::health_reporter();
-    let lock_service = LockServiceServer::new(LockApi::new(hub.clone(), info.clone()))
-        .max_decoding_message_size(settings.max_message_bytes);
+    let door = Door::new(hub.clone(), &settings.admins);
+    let lock_service =
+        LockServiceServer::new(LockApi::new(hub.clone(), info.clone(), door.clone()))
+            .max_decoding_message_size(settings.max_message_bytes);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let cluster_service = ClusterServiceServer::new(ClusterApi::new(members))
+    let reflection = InterceptedService::new(reflection, reflects(door.clone()));
+    let cluster_service = ClusterServiceServer::new(ClusterApi::new(members, door.clone()))
         .max_decoding_message_size(settings.max_message_bytes);
-    let scope_service = ScopeServiceServer::new(ScopeApi::new(hub))
+    let scope_service = ScopeServiceServer::new(ScopeApi::new(hub.clone(), door.clone()))
+        .max_decoding_message_size(settings.max_message_bytes);
+    let auth_service = AuthServiceServer::new(AuthApi::new(hub, door))
         .max_decoding_message_size(settings.max_message_bytes);
     let router = server(settings)
         .add_service(Measured::new(lock_service, arriving.clone()))
         .add_service(Measured::new(cluster_service, arriving.clone()))
-        .add_service(Measured::new(scope_service, arriving))
+        .add_service(Measured::new(scope_service, arriving.clone()))
+        .add_service(Measured::new(auth_service, arriving))
         .add_service(health)
         .add_service(reflection);
     let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
     Ok(ClientPort { router, health })
+}
+
+/// Lets those reflect who may.
+fn reflects(door: Door) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone {
+    move |request| {
+        let authorization = request.metadata().get("authorization").map(|value| value.as_bytes());
+        door.admit_now(authorization, request.extensions().get(), Verb::Reflect)?;
+        Ok(request)
+    }
 }
 
 fn server(settings: &RpcSettings) -> Server {

@@ -1,8 +1,8 @@
 //! Linearizable reads of the lock table (I18). One that fails changes nothing either.
 
 use holdfast_core::{
-    FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView, SessionId,
-    SessionView, WaiterView,
+    Caller, FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView,
+    SessionId, SessionView, WaiterView,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{
@@ -12,6 +12,7 @@ use holdfast_proto::v1::{
 };
 use tonic::Status;
 
+use super::access::may_read;
 use super::status;
 use crate::session::Hub;
 use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, scope_of, value_of};
@@ -34,11 +35,12 @@ const TOKEN_VERSION: &str = "1";
 /// One lock as of a linearizable read.
 pub(super) async fn inspect(
     hub: &Hub,
+    caller: &Caller,
     request: &InspectRequest,
 ) -> Result<InspectResponse, Status> {
     let name = LockName::parse(&request.name)
         .map_err(|error| status::of_text_error("lock name", &error))?;
-    linearizable(hub, |table, index, now_ms| {
+    linearizable(hub, (caller, name.as_str()), |table, index, now_ms| {
         let lock = table.lock(&name).map(|lock| {
             let queue = waiters(table, &lock, now_ms);
             let value = lock.value.map(value_of);
@@ -50,12 +52,16 @@ pub(super) async fn inspect(
 }
 
 /// One page of locks as of a linearizable read.
-pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListResponse, Status> {
+pub(super) async fn list(
+    hub: &Hub,
+    caller: &Caller,
+    request: &ListRequest,
+) -> Result<ListResponse, Status> {
     let prefix = &request.prefix;
     check_prefix(prefix)?;
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
-    linearizable(hub, |table, index, now_ms| {
+    linearizable(hub, (caller, prefix), |table, index, now_ms| {
         // One lock more than a page shows whether there is a next page.
         let mut locks: Vec<LockInfo> = table
             .locks_after(prefix, after.as_ref(), size + 1)
@@ -70,13 +76,14 @@ pub(super) async fn list(hub: &Hub, request: &ListRequest) -> Result<ListRespons
     .await
 }
 
-/// One session as of a linearizable read.
+/// One session as of a linearizable read. It may name any lock: only who may read all of them sees it.
 pub(super) async fn inspect_session(
     hub: &Hub,
+    caller: &Caller,
     request: &InspectSessionRequest,
 ) -> Result<InspectSessionResponse, Status> {
     let id = SessionId::new(request.session_id);
-    linearizable(hub, |table, index, now_ms| {
+    linearizable(hub, (caller, ""), |table, index, now_ms| {
         let session = table.session(id).map(|found| session_info(table, &found, now_ms));
         InspectSessionResponse { index: index.get(), session }
     })
@@ -128,12 +135,13 @@ fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest>
 /// Whether exactly this grant holds a lock, as of a linearizable read.
 pub(super) async fn check_token(
     hub: &Hub,
+    caller: &Caller,
     request: &CheckTokenRequest,
 ) -> Result<CheckTokenResponse, Status> {
     let name = LockName::parse(&request.name)
         .map_err(|error| status::of_text_error("lock name", &error))?;
     let token = FencingToken::from_raw(request.token);
-    linearizable(hub, |table, index, _| {
+    linearizable(hub, (caller, name.as_str()), |table, index, _| {
         let current = table.grant_is_current(&name, token);
         CheckTokenResponse { index: index.get(), current }
     })
@@ -142,8 +150,14 @@ pub(super) async fn check_token(
 
 /// Reads a state that holds everything that was committed when this was called; the last argument of
 /// `look` is the time for people, Unix milliseconds.
+///
+/// # Errors
+///
+/// `PERMISSION_DENIED` if the caller may not read that name, or all that begin with that prefix; the status
+/// of a read that was not answered.
 async fn linearizable<T>(
     hub: &Hub,
+    (caller, name): (&Caller, &str),
     look: impl FnOnce(&LockTable, LogIndex, u64) -> T,
 ) -> Result<T, Status> {
     let (consensus, clock) = (hub.consensus(), &hub.runtime().clock);
@@ -154,10 +168,11 @@ async fn linearizable<T>(
     let mut seen = None;
     consensus.read(&mut |table, index| {
         if let Some(look) = look.take() {
-            seen = Some(look(table, index, now_ms(table, &**clock)));
+            let allowed = may_read(table, caller, name);
+            seen = Some(allowed.map(|()| look(table, index, now_ms(table, &**clock))));
         }
     });
-    seen.ok_or_else(|| Status::internal("the table was not read"))
+    seen.unwrap_or_else(|| Err(Status::internal("the table was not read")))
 }
 
 /// Checks that a prefix is empty or a valid name.

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Command, ScopePrefix, ScopeState};
+use holdfast_core::{Answer, Caller, Deed, ScopePrefix, ScopeState, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::RefusalReason;
 use holdfast_proto::v1::scope_service_server::ScopeService;
 use tonic::{Request, Response, Status};
 
+use super::access::Door;
 use super::status;
 use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
 use crate::consensus::propose_when_known;
@@ -18,11 +19,12 @@ use crate::session::{Hub, refusals};
 #[derive(Debug)]
 pub(super) struct ScopeApi {
     hub: Arc<Hub>,
+    door: Door,
 }
 
 impl ScopeApi {
-    pub(super) fn new(hub: Arc<Hub>) -> Self {
-        Self { hub }
+    pub(super) fn new(hub: Arc<Hub>, door: Door) -> Self {
+        Self { hub, door }
     }
 
     /// Only a leader with a quorum answers questions about scopes.
@@ -37,7 +39,10 @@ impl ScopeApi {
         authorities.ok_or_else(|| refused(&NotRetired::NoFallback))
     }
 
-    async fn change(&self, command: Command) -> Result<Option<ScopeState>, Status> {
+    /// Each change is logged with its caller, whatever comes of it.
+    async fn change(&self, caller: &Caller, deed: Deed) -> Result<Option<ScopeState>, Status> {
+        tracing::info!(by = %caller.identity, ?deed, "a change of the scopes is asked for");
+        let command = deed.by(caller);
         let consensus = &**self.hub.consensus();
         let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
         let committed = committed.map_err(|error| status::of_propose_error(&error))?;
@@ -66,10 +71,12 @@ impl ScopeService for ScopeApi {
         &self,
         request: Request<v1::SetScopeRequest>,
     ) -> Result<Response<v1::SetScopeResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
         let scope = prefix(&request.get_ref().scope)?;
         self.lead().await?;
+        self.door.allow_on(&caller, Verb::Scope, scope.as_str())?;
         self.authorities()?;
-        let now = self.change(Command::SetScope { scope }).await?;
+        let now = self.change(&caller, Deed::SetScope { scope }).await?;
         let epoch = now.map_or(0, |now| now.epoch).into();
         Ok(Response::new(v1::SetScopeResponse { epoch }))
     }
@@ -80,23 +87,28 @@ impl ScopeService for ScopeApi {
         &self,
         request: Request<v1::RemoveScopeRequest>,
     ) -> Result<Response<v1::RemoveScopeResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
         let scope = prefix(&request.get_ref().scope)?;
         self.lead().await?;
+        // Before the row is retired, which no command does.
+        self.door.allow_on(&caller, Verb::Scope, scope.as_str())?;
         let mut known = false;
         self.hub.consensus().read(&mut |table, _| known = table.scope(&scope).is_some());
         if known {
             let retired = self.authorities()?.retire(&scope).await;
             retired.map_err(|error| refused(&error))?;
-            self.change(Command::RemoveScope { scope }).await?;
+            self.change(&caller, Deed::RemoveScope { scope }).await?;
         }
         Ok(Response::new(v1::RemoveScopeResponse {}))
     }
 
     async fn list_scopes(
         &self,
-        _request: Request<v1::ListScopesRequest>,
+        request: Request<v1::ListScopesRequest>,
     ) -> Result<Response<v1::ListScopesResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
         self.lead().await?;
+        self.door.allow(&caller, Verb::Status)?;
         let has_fallback = self.hub.authorities().is_some_and(ScopeAuthorities::has_fallback);
         Ok(Response::new(v1::ListScopesResponse { scopes: self.scopes(), has_fallback }))
     }

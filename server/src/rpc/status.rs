@@ -5,7 +5,7 @@
 //! where this node knows that another leads.
 
 use futures_util::{Stream, StreamExt, stream};
-use holdfast_core::TextError;
+use holdfast_core::{Rejection, TextError};
 use holdfast_proto::v1::{ClusterRefusal, ClusterRefusalReason, Refusal, RefusalReason};
 use prost::Message;
 use prost_types::Any;
@@ -60,6 +60,9 @@ pub fn of_stream_error(error: &StreamError) -> Status {
     match error {
         StreamError::Protocol(_) => Status::invalid_argument(message),
         StreamError::AttachedElsewhere { .. } => Status::aborted(message),
+        StreamError::Forbidden(missing) => {
+            of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing.clone())))
+        }
         StreamError::Limit { .. } => Status::resource_exhausted(message),
         StreamError::Unavailable { leader, .. } => {
             with_leader(Status::unavailable(message), leader.as_deref())

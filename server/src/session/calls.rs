@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use holdfast_core::{Acquired, Answer, Command, FencingToken, Rejection, RequestId, Tenure, Was};
+use holdfast_core::{
+    Acquired, Answer, Caller, Command, FencingToken, Rejection, RequestId, Tenure, Was,
+};
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{
@@ -36,13 +38,15 @@ impl Hub {
     pub(crate) async fn open_session(
         &self,
         asked: &OpenSessionRequest,
+        caller: &Caller,
     ) -> Result<OpenSessionResponse, CallError> {
         let label = read_label(&asked.label)?;
         let tenure = self.serving()?;
-        let made = self.make_session(asked.ttl_ms, label).await.map_err(|error| match error {
-            NotMade::NotProposed(error) => self.not_applied(&error),
-            NotMade::Refused(refusal) => refusal.into(),
-        });
+        let made =
+            self.make_session(asked.ttl_ms, label, caller).await.map_err(|error| match error {
+                NotMade::NotProposed(error) => self.not_applied(&error),
+                NotMade::Refused(refusal) => refusal.into(),
+            });
         let Fresh { session, secret, ttl_ms, .. } = made?;
         self.still_serving(tenure)?;
         let key = SessionKey { session_id: session.get(), secret: secret.to_vec().into() };

@@ -1,5 +1,6 @@
 //! Why a session stream ended, or a unary call failed.
 
+use holdfast_core::Missing;
 use holdfast_proto::v1::{Refusal, RefusalReason};
 
 use super::frames::Unfit;
@@ -37,6 +38,9 @@ pub enum StreamError {
         /// Where clients reach the leader, if this node knows another.
         leader: Option<String>,
     },
+    /// The caller has no right to it.
+    #[error("not allowed: {0}")]
+    Forbidden(Missing),
     /// This node stops. Its last frame was `GoingAway`.
     #[error("this node stops")]
     ShuttingDown {

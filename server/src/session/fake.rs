@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use holdfast_core::{
-    Applied, Batch, Command, EndCause, Event, LockTable, LogIndex, SessionId, Tenure,
+    Applied, Batch, Command, EndCause, Event, LockTable, LogIndex, Missing, SessionId, Tenure,
 };
 use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use tokio::sync::watch;
@@ -59,6 +59,10 @@ impl Fake {
     /// Leads in a tenure from now on, with an entry of its own applied.
     pub(crate) fn lead(&self, tenure: u64) {
         self.role.send_replace(Role::Leading { tenure: Tenure::new(tenure) });
+    }
+
+    fn forbids(&self, command: &Command) -> Option<Missing> {
+        self.table.lock().unwrap().0.permits(command).err()
     }
 
     /// Follows from now on.
@@ -199,6 +203,11 @@ impl Consensus for Handle {
         let role = self.0.role.borrow().clone();
         match role {
             Role::Following { leader } => done(Err(ProposeError::NotLeader { leader })),
+            // As the proposer of a replica does (I26).
+            Role::Leading { .. } if self.0.forbids(&command).is_some() => {
+                let missing = self.0.forbids(&command).unwrap();
+                done(Err(ProposeError::Forbidden(missing)));
+            }
             Role::Leading { tenure } if self.0.switches.borrow().commits_held => {
                 self.0.held_back.lock().unwrap().push((command, tenure, done));
             }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use holdfast_core::{
-    Answer, Command, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow, LockName,
-    VALUE_BYTES_MAX,
+    Answer, Caller, Command, Deed, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow,
+    LockName, VALUE_BYTES_MAX,
 };
 use holdfast_proto::v1::import_fate::Fate as WireFate;
 use holdfast_proto::v1::import_row::Has as WireHas;
@@ -39,8 +39,12 @@ impl Hub {
     ///
     /// [`CallError`]: refused, nothing was imported; or unavailable, some groups may be in. No group is
     /// in after one that is not: each is proposed after those before it, in the same tenure.
-    pub(crate) async fn import(&self, asked: &ImportRequest) -> Result<ImportResponse, CallError> {
-        let commands = read_groups(&asked.groups)?;
+    pub(crate) async fn import(
+        &self,
+        asked: &ImportRequest,
+        caller: &Caller,
+    ) -> Result<ImportResponse, CallError> {
+        let commands = read_groups(&asked.groups, caller)?;
         let tenure = self.serving()?;
         let mut groups = Vec::with_capacity(commands.len());
         let mut pending = VecDeque::new();
@@ -103,16 +107,16 @@ impl Hub {
 }
 
 /// The commands, each with its number of rows.
-fn read_groups(groups: &[ImportGroup]) -> Result<Vec<(Command, usize)>, Refusal> {
+fn read_groups(groups: &[ImportGroup], caller: &Caller) -> Result<Vec<(Command, usize)>, Refusal> {
     if groups.len() > GROUPS_MAX {
         let found = groups.len();
         let message = format!("{found} groups are more than the {GROUPS_MAX} allowed in one call");
         return Err(refusals::limit("groups_per_import", message));
     }
-    groups.iter().map(read_group).collect()
+    groups.iter().map(|group| read_group(group, caller)).collect()
 }
 
-fn read_group(group: &ImportGroup) -> Result<(Command, usize), Refusal> {
+fn read_group(group: &ImportGroup, caller: &Caller) -> Result<(Command, usize), Refusal> {
     let owner = read_owner(&group.owner)?;
     let about = |refusal: Refusal| named(&group.owner, refusal);
     let ttl_ms = group.remaining_ms;
@@ -132,7 +136,7 @@ fn read_group(group: &ImportGroup) -> Result<(Command, usize), Refusal> {
             format!("the names and values of a group take {bytes} bytes, over {GROUP_BYTES_MAX}");
         return Err(about(refusals::limit("group_bytes", message)));
     }
-    Ok((Command::Import { owner, ttl_ms, rows: read }, rows))
+    Ok((Deed::Import { owner, ttl_ms, rows: read }.by(caller), rows))
 }
 
 /// Adds to the refusal which group it is about.

@@ -1,6 +1,6 @@
 //! The first frame of a stream: it opens a session, or resumes one.
 
-use holdfast_core::{Answer, Command, Label, LockTable, LogIndex, SessionId, Tenure};
+use holdfast_core::{Answer, Caller, Deed, Label, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority};
@@ -55,11 +55,7 @@ impl Key {
 
     /// One answer for a session that never was, has ended, or belongs to another client.
     pub(super) fn unknown_session(&self) -> Refusal {
-        let message = format!(
-            "session {} is not open, or this is not its secret; open a new session",
-            self.session
-        );
-        refusals::refusal(RefusalReason::SessionUnknown, message)
+        refusals::unknown_session(self.session)
     }
 }
 
@@ -153,6 +149,7 @@ impl Hub {
         &self,
         registration: &Registration,
         first: Received,
+        caller: &Caller,
     ) -> Result<Start<'_>, StreamError> {
         let at = first.at;
         let opening = match read_open(first.frame.body) {
@@ -170,7 +167,11 @@ impl Hub {
         let Some(tenure) = self.registry.tenure() else { return Ok(self.redirect()) };
         match opening {
             Opening::Fresh { ttl_ms, label } => {
-                self.open_fresh(registration, tenure, ttl_ms, label).await
+                let opens = (ttl_ms, label, caller);
+                self.open_fresh(registration, tenure, opens).await
+            }
+            Opening::Resume { key, .. } if self.is_anothers(key.session, caller) => {
+                Ok(Start::refused(key.unknown_session()))
             }
             Opening::Resume { key, in_pages, .. } => {
                 self.resume(Resume { registration, tenure, at, key: &key, in_pages }).await
@@ -184,12 +185,11 @@ impl Hub {
         &self,
         registration: &Registration,
         tenure: Tenure,
-        ttl_ms: Option<u64>,
-        label: Label,
+        (ttl_ms, label, caller): (Option<u64>, Label, &Caller),
     ) -> Result<Start<'_>, StreamError> {
         // Checked before the session is made: otherwise no client would ever learn its secret.
         self.registry.lock().room_to_attach(&self.registry.settings)?;
-        let fresh = match self.make_session(ttl_ms, label).await {
+        let fresh = match self.make_session(ttl_ms, label, caller).await {
             Ok(fresh) => fresh,
             Err(NotMade::NotProposed(error)) => return self.not_proposed(error),
             Err(NotMade::Refused(refusal)) => return Ok(Start::refused(refusal)),
@@ -217,11 +217,13 @@ impl Hub {
         &self,
         ttl_ms: Option<u64>,
         label: Label,
+        caller: &Caller,
     ) -> Result<Fresh, NotMade> {
         let mut secret = [0; SECRET_BYTES];
         self.registry.runtime.rng.fill(&mut secret);
         let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);
-        let command = Command::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
+        let deed = Deed::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
+        let command = deed.by(caller);
         let committed = propose(&*self.consensus, command).await.map_err(NotMade::NotProposed)?;
         let index = committed.index;
         match committed.outcome {
@@ -229,6 +231,18 @@ impl Hub {
             Ok(_) => Err(NotMade::Refused(refusals::odd_answer())),
             Err(rejection) => Err(NotMade::Refused(refusals::of_rejection(&rejection))),
         }
+    }
+
+    /// Whether somebody else opened a session, while that counts (DESIGN §14). Nobody else becomes its owner
+    /// later, so this may be asked of any state.
+    pub(crate) fn is_anothers(&self, session: SessionId, caller: &Caller) -> bool {
+        let mut anothers = false;
+        self.consensus.read(&mut |table, _| {
+            let opened_by = table.session(session).map(|view| &view.caller.identity);
+            anothers = table.rules().are_on()
+                && opened_by.is_some_and(|identity| *identity != caller.identity);
+        });
+        anothers
     }
 
     /// Resumes a session: after a quorum round begun after Open came in, if the secret is its own.

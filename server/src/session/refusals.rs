@@ -72,6 +72,13 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     }
 }
 
+/// One answer for a session that never was, has ended, or belongs to another client.
+pub(crate) fn unknown_session(session: SessionId) -> Refusal {
+    let message =
+        format!("session {session} is not open, or this is not its secret; open a new session");
+    refusal(RefusalReason::SessionUnknown, message)
+}
+
 /// The State is too large for a client that does not know pages. The lease was not renewed.
 pub(super) fn state_too_large(session: SessionId) -> Refusal {
     let message = format!(

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdfast_core::{Acquired, Answer, Command, FencingToken, RequestId, SessionId};
+use holdfast_core::{Acquired, Answer, Caller, Command, FencingToken, RequestId, SessionId};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
@@ -37,7 +37,7 @@ struct AttachedStream<'a> {
 }
 
 impl Hub {
-    /// Serves one stream to its end, which says nothing about the session.
+    /// Serves one stream of `caller` to its end, which says nothing about the session.
     ///
     /// Dropping the future ends the stream without a last frame.
     ///
@@ -45,14 +45,18 @@ impl Hub {
     ///
     /// [`StreamError`]: what the client receives when the stream ends. `Ok`: its last frame said it, or
     /// the client went away.
-    pub async fn serve(&self, pipe: Pipe<ServerFrames, ClientFrames>) -> Result<(), StreamError> {
+    pub async fn serve(
+        &self,
+        pipe: Pipe<ServerFrames, ClientFrames>,
+        caller: &Caller,
+    ) -> Result<(), StreamError> {
         let registration = self.registry.enter()?;
         let outbox = registration.handle.outbox.clone();
         let runtime = &self.registry.runtime;
         let inbox =
             Inbox::new(pipe.incoming, runtime.clone(), self.registry.settings.frames_per_second);
         let reading = async {
-            let end = self.read(&registration, inbox).await;
+            let end = self.read(&registration, inbox, caller).await;
             outbox.finish(None, end);
             std::future::pending::<()>().await;
         };
@@ -63,11 +67,11 @@ impl Hub {
         }
     }
 
-    async fn read(&self, registration: &Registration, mut inbox: Inbox) -> End {
+    async fn read(&self, registration: &Registration, mut inbox: Inbox, caller: &Caller) -> End {
         let Some(first) = self.first_frame(&mut inbox).await? else { return Ok(()) };
         let done_below = RequestId::new(first.frame.done_below);
         let start = {
-            let mut opening = std::pin::pin!(self.open(registration, first));
+            let mut opening = std::pin::pin!(self.open(registration, first, caller));
             loop {
                 holdfast_runtime::select! {
                     start = &mut opening => break start?,

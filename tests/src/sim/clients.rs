@@ -326,7 +326,8 @@ async fn serve_session(
     let hub = port.hub.clone();
     let serve = async move {
         // A failure here means that the client is gone.
-        let _ = tell.send(hub.serve(Pipe { outgoing, incoming }).await);
+        let _ = tell
+            .send(hub.serve(Pipe { outgoing, incoming }, &holdfast_core::Caller::default()).await);
     };
     port.runtime.spawn("session-stream", serve).detach();
     pump(ReceiverStream::new(said).map(Ok).boxed(), &answers).await;

@@ -1,8 +1,8 @@
 //! `holdfast cert`: the certificates of a cluster, without openssl.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -23,7 +23,7 @@ const LONGEST_NAME: usize = 64;
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
-    /// Make a CA: ca.pem, which every node and client gets, and ca.key, which signs their certificates
+    /// Make a CA, and its folder if it is missing: ca.pem, which every node and client gets, and ca.key, which signs their certificates
     /// and stays where they are made.
     Ca(CaArgs),
     /// Make a node's certificate, for its peers and its clients.
@@ -92,6 +92,9 @@ pub(crate) fn run(global: &Global, command: &CertCommand) -> Result<u8, Failure>
     match command {
         CertCommand::Ca(args) => {
             let made = make::ca(&args.name, term(args.days)).map_err(failed)?;
+            let dir = &args.files.dir;
+            let new = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            new.map_err(|error| Failure::own(&format!("{} cannot be made", dir.display()), error))?;
             write(global, &args.files.dir, "ca", &made, args.days)
         }
         CertCommand::Node(args) => {

@@ -1,6 +1,7 @@
 //! The command line of Holdfast; `holdfast --help` describes it.
 
 mod args;
+mod auth;
 mod bench;
 #[cfg(feature = "cassandra")]
 mod cassandra;
@@ -38,6 +39,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),
         Command::Scope(command) => cluster_admin::scope(&cli.global, &command),
+        Command::Auth { command, limit } => auth::run(&cli.global, &command, limit.timeout),
         Command::Cert(command) => cert::run(&cli.global, &command),
         #[cfg(feature = "cassandra")]
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),

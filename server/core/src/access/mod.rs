@@ -132,7 +132,7 @@ pub enum Missing {
         name: String,
     },
     /// Of a verb without names, or for the empty prefix.
-    #[error("{verb}")]
+    #[error("{verb}{}", if verb.has_names() { " on all names" } else { "" })]
     Whole {
         /// The verb.
         verb: Verb,
@@ -143,13 +143,20 @@ pub enum Missing {
 }
 
 /// A token as the table keeps it.
-#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub struct Token {
     /// SHA-256 of the token; the token itself is nowhere.
     pub hash: [u8; 32],
     /// Unix milliseconds from which no node takes it. The table compares it with nothing: no clock is
     /// part of a decision of the log.
     pub ends_ms: Option<u64>,
+}
+
+/// Without the hash, which is nobody's to see.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("ends_ms", &self.ends_ms).finish_non_exhaustive()
+    }
 }
 
 /// Roles, identities and tokens.

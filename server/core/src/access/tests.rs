@@ -46,9 +46,9 @@ fn what_no_role_grants_is_refused_and_the_refusal_says_which_verb_on_which_name(
     assert_eq!(allows("cn:app", Verb::Acquire, &["jobs/1", "pay/2"]), refused("acquire on pay/2"));
     // A prefix has to lie inside a granted one: the shorter one covers names that are not.
     assert_eq!(allows("cn:app", Verb::Read, &["jobs/"]), refused("read on jobs/"));
-    assert_eq!(allows("cn:app", Verb::Read, &[""]), refused("read"));
+    assert_eq!(allows("cn:app", Verb::Read, &[""]), refused("read on all names"));
     // A right for names is none for the verb without names.
-    assert_eq!(allows("cn:app", Verb::Acquire, &[]), refused("acquire"));
+    assert_eq!(allows("cn:app", Verb::Acquire, &[]), refused("acquire on all names"));
     assert_eq!(allows("cn:app", Verb::Metrics, &[]), refused("metrics"));
     // Another kind of identity is another identity.
     for who in ["dns:app", "uri:app", "token:app", "cn:ap", "cn:app2", "anonymous", "cn:poor"] {

@@ -67,7 +67,7 @@ impl World {
         let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone()));
         fake.lead(1);
         let info = Arc::new(Info { ready: AtomicBool::new(true) });
-        let api = LockApi::new(hub.clone(), info);
+        let api = LockApi::new(hub.clone(), info, Door::new(hub.clone(), &BTreeSet::new()));
         let world = Self { runtime, hub, api, streams: [None, None], told: Vec::new() };
         world.settle().await;
         world
@@ -104,7 +104,7 @@ impl World {
             let (ours, theirs) = simulated::pipe(64);
             let hub = self.hub.clone();
             let serve = async move {
-                let _ = hub.serve(theirs).await;
+                let _ = hub.serve(theirs, &holdfast_core::Caller::default()).await;
             };
             self.runtime.spawn("stream", serve).detach();
             self.streams[stream] = Some(ours);

@@ -4,6 +4,7 @@ mod arriving;
 mod calls;
 mod cluster;
 mod fuzz;
+mod rights;
 mod scopes;
 mod watching;
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use holdfast_core::{Command, FencingToken, RequestId, SessionId, Tenure};
+use holdfast_core::{Caller, Command, FencingToken, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, Cancel, CancelRequest, CloseSessionRequest, KeepAliveRequest,
     KeepAliveResponse, OpenSessionRequest, Refusal, RefusalReason, ReleaseRequest, Released,
@@ -20,7 +20,7 @@ impl World {
     pub(super) async fn key(&self) -> SessionKey {
         let ttl_ms = Some(u64::try_from(TTL.as_millis()).unwrap());
         let open = OpenSessionRequest { ttl_ms, label: "a-call".to_owned() };
-        let opened = self.hub.open_session(&open).await.unwrap();
+        let opened = self.hub.open_session(&open, &Caller::default()).await.unwrap();
         assert_eq!((opened.ttl_ms, opened.cluster_id), (10_000, CLUSTER));
         opened.session.unwrap()
     }
@@ -487,7 +487,7 @@ async fn a_call_that_lacks_something_is_refused_by_its_name() {
     let value = SetValueRequest { session: Some(key), ..SetValueRequest::default() };
     assert!(refusal(world.hub.set_value(value).await).message.contains("`set_value`"));
     let open = OpenSessionRequest { ttl_ms: Some(1), ..OpenSessionRequest::default() };
-    let refused = refusal(world.hub.open_session(&open).await);
+    let refused = refusal(world.hub.open_session(&open, &Caller::default()).await);
     assert_eq!(refused.reason(), RefusalReason::TtlOutOfRange);
 }
 

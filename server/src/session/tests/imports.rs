@@ -1,5 +1,6 @@
 //! What operators import, how it runs out, and how it is claimed.
 
+use holdfast_core::Caller;
 use holdfast_proto::v1::import_fate::Fate;
 use holdfast_proto::v1::import_row::Has;
 use holdfast_proto::v1::{
@@ -40,7 +41,7 @@ fn claim(request_id: u64, name: &str, owner: &str) -> Ask {
 
 impl World {
     async fn import(&self, groups: Vec<ImportGroup>) -> Result<Vec<Vec<Fate>>, CallError> {
-        let response = self.hub.import(&ImportRequest { groups }).await?;
+        let response = self.hub.import(&ImportRequest { groups }, &Caller::default()).await?;
         let fates = |group: v1::ImportedGroup| group.rows.into_iter().map(|row| row.fate.unwrap());
         Ok(response.groups.into_iter().map(|group| fates(group).collect()).collect())
     }
@@ -195,7 +196,7 @@ async fn an_import_ends_with_the_tenure_it_began_in() {
     let hub = world.hub.clone();
     let (tell, told) = oneshot::channel();
     let import = async move {
-        let _ = tell.send(hub.import(&ImportRequest { groups }).await);
+        let _ = tell.send(hub.import(&ImportRequest { groups }, &Caller::default()).await);
     };
     world.runtime.spawn("import", import).detach();
     world.settle().await;

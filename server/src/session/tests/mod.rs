@@ -16,6 +16,7 @@ mod watch_histories;
 mod watchers;
 mod watching;
 
+use holdfast_core::Caller;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +100,7 @@ impl World {
         let (tell, end) = oneshot::channel();
         let hub = self.hub.clone();
         let serve = async move {
-            let _ = tell.send(hub.serve(theirs).await);
+            let _ = tell.send(hub.serve(theirs, &Caller::default()).await);
         };
         self.runtime.spawn("stream", serve).detach();
         Client { runtime: self.runtime.clone(), pipe: ours, read: VecDeque::new(), end }

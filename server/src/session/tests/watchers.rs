@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::{LockTable, LogIndex, Mode};
+use holdfast_core::{Caller, LockTable, LogIndex, Mode};
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body as Told;
 use holdfast_proto::v1::{self, LockChange, LockInfo, WatchResponse};
@@ -32,7 +32,7 @@ impl World {
         prefix: &str,
         messages: usize,
     ) -> Result<Watching, StreamError> {
-        let watcher = self.hub.watch(prefix).await?;
+        let watcher = self.hub.watch(prefix, &Caller::default()).await?;
         let (outgoing, messages) = mpsc::channel(messages);
         let (tell, end) = oneshot::channel();
         let hub = self.hub.clone();

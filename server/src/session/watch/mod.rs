@@ -22,6 +22,11 @@
 //! there are watchers, a round every [`ROUND_EVERY`] makes sure that a leader cut off from its cluster
 //! does not leave them with a past that looks like the present.
 //!
+//! # Rights
+//!
+//! Whoever watches has to have the right to read when the watch begins. A change of the rules ends every
+//! watch (DESIGN §14): clients begin anew, and are asked again.
+//!
 //! # Bounds
 //!
 //! A watcher may be `watch_backlog` changes behind the news, besides what the transport has taken over
@@ -209,6 +214,13 @@ impl Watches {
         let mut state = self.lock();
         let mut touched = Vec::new();
         for event in events {
+            if matches!(event, Event::RulesChanged) && table.rules().are_on() {
+                // Who may still watch begins anew, and is asked again: nothing later is sent before that.
+                let message = "the rules of who may read changed; watch again";
+                state.end_groups(&StreamError::unavailable(message, None));
+                touched.clear();
+                continue;
+            }
             news::each_change(event, index, table, &mut |name, make| {
                 state.note(name, make, &self.budget, &mut touched);
             });

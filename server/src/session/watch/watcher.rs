@@ -2,7 +2,7 @@
 
 use std::iter::Peekable;
 
-use holdfast_core::{LockName, LockTable, LockView, LogIndex};
+use holdfast_core::{Caller, LockName, LockTable, LockView, LogIndex, Verb};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
@@ -38,11 +38,22 @@ impl Hub {
     /// # Errors
     ///
     /// [`StreamError::Unavailable`] if this node is not confirmed as leader by a quorum round, or
-    /// stops; [`StreamError::Limit`] if too many watch.
-    pub(crate) async fn watch(&self, prefix: &str) -> Result<Watcher, StreamError> {
+    /// stops; [`StreamError::Limit`] if too many watch; [`StreamError::Forbidden`] if `caller` may not read
+    /// those locks.
+    pub(crate) async fn watch(
+        &self,
+        prefix: &str,
+        caller: &Caller,
+    ) -> Result<Watcher, StreamError> {
         let confirmed = self.consensus().confirm().await;
         let confirmed = confirmed.map_err(|error| lead::unavailable(&error))?;
         let membership = self.watches().enter(prefix, confirmed.tenure)?;
+        // After it has entered: a change of the rules from now on ends it.
+        let mut allowed = Ok(());
+        self.consensus().read(&mut |table, _| {
+            allowed = table.rules().allows(caller, Verb::Read, [prefix]);
+        });
+        allowed.map_err(StreamError::Forbidden)?;
         Ok(Watcher { membership, shown: Shown::default(), read: None })
     }
 

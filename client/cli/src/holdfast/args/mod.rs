@@ -176,6 +176,16 @@ pub(crate) enum Command {
     /// The leader answers, whichever server is called. Exit codes as of cluster.
     #[command(subcommand)]
     Scope(ScopeCommand),
+    /// Who may do what: roles, the identities that have them, tokens. Needs the verb `rules`.
+    ///
+    /// The leader answers, whichever server is called. Repeating a change is harmless. Exit codes as of
+    /// cluster; of test also 1.
+    Auth {
+        #[command(subcommand)]
+        command: crate::auth::AuthCommand,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Certificates for TLS: make a CA, and with it those of nodes and clients.
     ///
     /// Overwrites nothing. Keys can be read by their owner only. Exit codes: 0 made; 125 not made.

@@ -1,0 +1,264 @@
+//! `holdfast auth`: who may do what.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use holdfast::{Admin, AuthStatus, Right, Rules};
+use holdfast_cli::block_on;
+use holdfast_runtime::Runtime;
+use serde_json::json;
+
+use crate::args::{Global, duration};
+use crate::failure::Failure;
+use crate::show;
+
+/// The exit code of `auth test` for an identity that may not.
+const MAY_NOT: u8 = 1;
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuthCommand {
+    /// Whether the rules are on, and who the servers take you for.
+    Status,
+    /// Turn the rules on: from then on only what a role grants is allowed.
+    ///
+    /// Give yourself a role with the verb `rules` before, or be named among the `admins` of the settings.
+    Enable,
+    /// Turn the rules off: everybody who can connect may do everything.
+    Disable,
+    /// Roles: what each allows.
+    #[command(subcommand)]
+    Role(RoleCommand),
+    /// Give an identity these roles, and take all others from it.
+    Assign {
+        /// token:NAME, uri:NAME, dns:NAME, cn:NAME, uid:NUMBER, or anonymous.
+        identity: String,
+        /// The roles; none: it has no right any more. What it holds or waits for stays.
+        roles: Vec<String>,
+    },
+    /// Bearer tokens, each with an identity of its own: token:NAME.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Whether an identity may do something. Exit codes: 0 it may; 1 it may not.
+    Test {
+        /// The identity.
+        identity: String,
+        /// The verb.
+        verb: String,
+        /// A lock's name, or a prefix, of a verb that has names.
+        name: Option<String>,
+    },
+}
+
+/// Of `auth role`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RoleCommand {
+    /// Make a role, or give one other rights.
+    Set {
+        /// Its name.
+        role: String,
+        /// All that it allows, each as VERB:PREFIX, or as VERB for all names: acquire, read, import, scope;
+        /// without a prefix status, metrics, reflect, members, rules.
+        #[arg(required = true, value_parser = right)]
+        rights: Vec<Right>,
+    },
+    /// Remove a role that no identity has.
+    Remove {
+        /// Its name.
+        role: String,
+    },
+    /// Every role, and who has it.
+    List,
+}
+
+/// Of `auth token`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token and print it, this once: the servers keep its SHA-256 only.
+    ///
+    /// Keep it in a file that its owner alone can read, and name that with --token-file.
+    Create(CreateArgs),
+    /// Every token, without its secret.
+    List,
+    /// Remove a token and the roles of its owner.
+    ///
+    /// Requests with it are refused from then on. A stream that is open goes on, with the locks it holds,
+    /// until its client closes it or is gone; new locks it gets none.
+    Revoke {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Of `auth token create`.
+#[derive(Debug, Args)]
+pub(crate) struct CreateArgs {
+    /// Its name.
+    name: String,
+    /// A role of its owner; may be repeated.
+    #[arg(long = "role", required = true)]
+    roles: Vec<String>,
+    /// It is not taken any more after this long, e.g. 720h [default: it has no end].
+    #[arg(long, value_parser = duration)]
+    lasts: Option<Duration>,
+}
+
+fn right(text: &str) -> Result<Right, String> {
+    let (verb, prefix) = text.split_once(':').unwrap_or((text, ""));
+    if verb.is_empty() {
+        return Err("write VERB or VERB:PREFIX, as acquire:jobs/".to_owned());
+    }
+    Ok(Right { verb: verb.to_owned(), prefix: prefix.to_owned() })
+}
+
+/// `holdfast auth`.
+pub(crate) fn run(global: &Global, command: &AuthCommand, limit: Duration) -> Result<u8, Failure> {
+    let admin = global.builder()?.admin(limit)?;
+    let done = block_on(answer(&admin, command, global.json))?;
+    let (code, text) = done.map_err(|error: holdfast::Error| Failure::from(error))?;
+    show::line(text);
+    Ok(code)
+}
+
+async fn answer(
+    admin: &Admin,
+    command: &AuthCommand,
+    as_json: bool,
+) -> Result<(u8, String), holdfast::Error> {
+    let said =
+        |json: serde_json::Value, text: String| if as_json { json.to_string() } else { text };
+    let text = match command {
+        AuthCommand::Status => status(&admin.auth_status().await?, as_json),
+        AuthCommand::Enable | AuthCommand::Disable => {
+            let on = matches!(command, AuthCommand::Enable);
+            admin.turn_rules(on).await?;
+            let text =
+                if on { "only what a role grants is allowed" } else { "everything is allowed" };
+            said(
+                json!({ "on": on }),
+                format!("the rules are {}: {text}", if on { "on" } else { "off" }),
+            )
+        }
+        AuthCommand::Role(RoleCommand::Set { role, rights }) => {
+            admin.set_role(role, rights).await?;
+            let all = rights.iter().map(right_text).collect::<Vec<_>>();
+            said(
+                json!({ "role": role, "rights": all }),
+                format!("the role {} allows {}", show::escaped(role), all.join(" ")),
+            )
+        }
+        AuthCommand::Role(RoleCommand::Remove { role }) => {
+            admin.remove_role(role).await?;
+            said(
+                json!({ "role": role, "is": "removed" }),
+                format!("there is no role {} any more", show::escaped(role)),
+            )
+        }
+        AuthCommand::Role(RoleCommand::List) => roles(&admin.rules().await?, as_json),
+        AuthCommand::Assign { identity, roles } => {
+            admin.set_roles(identity, roles).await?;
+            let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(" ") };
+            said(
+                json!({ "identity": identity, "roles": roles }),
+                format!("{} has {}", show::escaped(identity), show::escaped(&has)),
+            )
+        }
+        AuthCommand::Token(TokenCommand::Create(CreateArgs { name, roles, lasts })) => {
+            let token = admin.create_token(name, roles, *lasts).await?;
+            said(json!({ "token": token, "identity": format!("token:{name}") }), token.clone())
+        }
+        AuthCommand::Token(TokenCommand::List) => tokens(&admin.rules().await?, as_json),
+        AuthCommand::Token(TokenCommand::Revoke { name }) => {
+            admin.revoke_token(name).await?;
+            said(
+                json!({ "token": name, "is": "revoked" }),
+                format!("the token {} is revoked", show::escaped(name)),
+            )
+        }
+        AuthCommand::Test { identity, verb, name } => {
+            let missing = admin.test_right(identity, verb, name.as_deref()).await?;
+            let code = if missing.is_some() { MAY_NOT } else { 0 };
+            let text = match &missing {
+                None => "allowed".to_owned(),
+                Some(missing) => format!("not allowed: {}", show::escaped(missing)),
+            };
+            return Ok((code, said(json!({ "allowed": code == 0, "missing": missing }), text)));
+        }
+    };
+    Ok((0, text))
+}
+
+fn right_text(right: &Right) -> String {
+    if right.prefix.is_empty() {
+        right.verb.clone()
+    } else {
+        format!("{}:{}", right.verb, show::escaped(&right.prefix))
+    }
+}
+
+fn status(status: &AuthStatus, as_json: bool) -> String {
+    let AuthStatus { on, identity, is_admin, admins, .. } = status;
+    if as_json {
+        return json!({ "on": on, "identity": identity, "is_admin": is_admin, "admins": admins })
+            .to_string();
+    }
+    let admin = if *is_admin { ", an administrator of the leader's settings" } else { "" };
+    let state = if *on { "on" } else { "off: everybody who can connect may do everything" };
+    let mut text = format!("you are {}{admin}\nthe rules are {state}", show::escaped(identity));
+    if !admins.is_empty() {
+        text.push_str(&format!("\nadministrators: {}", show::escaped(&admins.join(", "))));
+    }
+    text
+}
+
+fn roles(rules: &Rules, as_json: bool) -> String {
+    let owners = |role: &str| -> Vec<&str> {
+        let has = rules.identities.iter().filter(|(_, roles)| roles.iter().any(|has| has == role));
+        has.map(|(identity, _)| identity.as_str()).collect()
+    };
+    if as_json {
+        let role = |role: &holdfast::Role| {
+            let rights: Vec<_> = role.rights.iter().map(right_text).collect();
+            json!({ "role": role.name, "rights": rights, "identities": owners(&role.name) })
+        };
+        return json!(rules.roles.iter().map(role).collect::<Vec<_>>()).to_string();
+    }
+    let row = |role: &holdfast::Role| {
+        let rights: Vec<_> = role.rights.iter().map(right_text).collect();
+        vec![
+            show::escaped(&role.name).to_string(),
+            rights.join(" "),
+            show::escaped(&owners(&role.name).join(" ")).to_string(),
+        ]
+    };
+    show::table(&["ROLE", "ALLOWS", "WHO HAS IT"], rules.roles.iter().map(row)).to_string()
+}
+
+/// How far the end of a token is, by this machine's clock.
+fn ends(ends_ms: u64) -> String {
+    let left_ms = ends_ms.saturating_sub(Runtime::system().clock.wall_ms());
+    match left_ms {
+        0 => "has ended".to_owned(),
+        left_ms => format!("in {}", show::length(Duration::from_millis(left_ms))),
+    }
+}
+
+fn tokens(rules: &Rules, as_json: bool) -> String {
+    let roles = |name: &str| -> String {
+        let owner = format!("token:{name}");
+        let found = rules.identities.iter().find(|(identity, _)| *identity == owner);
+        found.map(|(_, roles)| roles.join(" ")).unwrap_or_default()
+    };
+    if as_json {
+        let token = |token: &holdfast::TokenInfo| json!({ "token": token.name, "ends_ms": token.ends_ms, "roles": roles(&token.name) });
+        return json!(rules.tokens.iter().map(token).collect::<Vec<_>>()).to_string();
+    }
+    let row = |token: &holdfast::TokenInfo| {
+        vec![
+            show::escaped(&token.name).to_string(),
+            show::escaped(&roles(&token.name)).to_string(),
+            token.ends_ms.map_or_else(|| "-".to_owned(), ends),
+        ]
+    };
+    show::table(&["TOKEN", "ROLES", "ENDS"], rules.tokens.iter().map(row)).to_string()
+}

@@ -1,0 +1,226 @@
+//! Who calls, and whether they may (DESIGN §14).
+//!
+//! # Invariants
+//!
+//! - A token that is shown decides: a wrong one is refused, never passed over for the certificate.
+//! - What cannot be read lets nobody in: a header, a certificate's names.
+//! - What reaches the log is decided where it is proposed (I26); here are decided reads, and what changes
+//!   no table.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_core::{Caller, Identity, LockTable, Missing, Rejection, SessionId, Verb};
+use holdfast_proto::v1::{RefusalReason, SessionKey};
+use sha2::{Digest, Sha256};
+use tonic::{Request, Status};
+
+use super::status;
+use crate::incoming::Peer;
+use crate::session::{Hub, refusals};
+
+/// The scheme of a bearer token in the metadata `authorization`.
+const BEARER: &str = "Bearer ";
+/// What each token begins with, so that one that is found somewhere is known for what it is.
+const TOKEN_PREFIX: &str = "hft_";
+/// Random bytes of a token.
+pub(super) const TOKEN_BYTES: usize = 32;
+
+/// The door of a port.
+#[derive(Clone, Debug)]
+pub struct Door {
+    hub: Arc<Hub>,
+    admins: Arc<BTreeSet<Identity>>,
+}
+
+impl Door {
+    /// The door to a hub; `admins` have every right.
+    pub(crate) fn new(hub: Arc<Hub>, admins: &BTreeSet<Identity>) -> Self {
+        Self { hub, admins: Arc::new(admins.clone()) }
+    }
+
+    /// The configured administrators of this node.
+    pub(super) fn admins(&self) -> &BTreeSet<Identity> {
+        &self.admins
+    }
+
+    /// Who sends a request.
+    ///
+    /// # Errors
+    ///
+    /// `UNAUTHENTICATED`: the token or the certificate cannot be used. `UNAVAILABLE`: a node that does not
+    /// lead does not know the token, which may be newer than its table.
+    pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let identity = match request.metadata().get("authorization") {
+            Some(header) => {
+                let hash = header.to_str().ok().and_then(bearer).and_then(hash_of);
+                self.owner_of(&hash.ok_or_else(wrong_token)?).await?
+            }
+            None => certified(request.extensions().get())?,
+        };
+        let is_admin = self.admins.contains(&identity);
+        Ok(Caller { identity, is_admin })
+    }
+
+    /// Whose token it is. Before a leader calls one unknown, a quorum round makes sure that its table is
+    /// not an old one.
+    async fn owner_of(&self, hash: &[u8; 32]) -> Result<Identity, Status> {
+        if let Some(identity) = self.known_token(hash) {
+            return Ok(identity);
+        }
+        let confirmed = self.hub.consensus().confirm().await;
+        confirmed.map_err(|error| status::of_propose_error(&error))?;
+        self.known_token(hash).ok_or_else(wrong_token)
+    }
+
+    fn known_token(&self, hash: &[u8; 32]) -> Option<Identity> {
+        let now_ms = self.hub.runtime().clock.wall_ms();
+        let mut owner = None;
+        self.hub.consensus().read(&mut |table, _| {
+            let found = table.rules().token_of(hash);
+            let valid = found.filter(|(_, token)| token.ends_ms.is_none_or(|ends| now_ms < ends));
+            owner = valid.map(|(name, _)| Identity::of_token(name));
+        });
+        owner
+    }
+
+    /// Whether the caller may do `verb`, by this node's table as it is: for what is about no lock.
+    ///
+    /// # Errors
+    ///
+    /// `PERMISSION_DENIED`.
+    pub(super) fn allow(&self, caller: &Caller, verb: Verb) -> Result<(), Status> {
+        self.ask(&|table| table.rules().allows(caller, verb, []))
+    }
+
+    /// The same for the names that begin with a prefix.
+    ///
+    /// # Errors
+    ///
+    /// `PERMISSION_DENIED`.
+    pub(super) fn allow_on(&self, caller: &Caller, verb: Verb, name: &str) -> Result<(), Status> {
+        self.ask(&|table| table.rules().allows(caller, verb, [name]))
+    }
+
+    fn ask(&self, rules: &dyn Fn(&LockTable) -> Result<(), Missing>) -> Result<(), Status> {
+        // Without a table nothing is allowed.
+        let mut answer = Err(Missing::Any);
+        self.hub.consensus().read(&mut |table, _| answer = rules(table));
+        answer.map_err(forbidden)
+    }
+
+    /// Whether the caller has any right at all.
+    ///
+    /// # Errors
+    ///
+    /// `PERMISSION_DENIED`.
+    pub(super) fn allow_any(&self, caller: &Caller) -> Result<(), Status> {
+        self.ask(&|table| table.rules().allows_any(caller))
+    }
+
+    /// Who sends a request, if they may do `verb`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Door::caller`] and [`Door::allow`].
+    pub(super) async fn admit<T>(
+        &self,
+        request: &Request<T>,
+        verb: Verb,
+    ) -> Result<Caller, Status> {
+        let caller = self.caller(request).await?;
+        self.allow(&caller, verb)?;
+        Ok(caller)
+    }
+
+    /// As [`Door::admit`], where nothing can be waited for: a token is unknown that this node's table does
+    /// not have yet.
+    ///
+    /// # Errors
+    ///
+    /// `UNAUTHENTICATED`, `PERMISSION_DENIED`.
+    pub(crate) fn admit_now(
+        &self,
+        authorization: Option<&[u8]>,
+        peer: Option<&Peer>,
+        verb: Verb,
+    ) -> Result<(), Status> {
+        let identity = match authorization {
+            Some(header) => {
+                let hash = str::from_utf8(header).ok().and_then(bearer).and_then(hash_of);
+                hash.and_then(|hash| self.known_token(&hash)).ok_or_else(wrong_token)?
+            }
+            None => certified(peer)?,
+        };
+        let is_admin = self.admins.contains(&identity);
+        self.allow(&Caller { identity, is_admin }, verb)
+    }
+
+    /// Who sends a request that shows a session's key, if the session is theirs.
+    ///
+    /// # Errors
+    ///
+    /// `NOT_FOUND`, as for a session that never was.
+    pub(super) async fn owner<T>(
+        &self,
+        request: &Request<T>,
+        key: Option<&SessionKey>,
+    ) -> Result<(), Status> {
+        let caller = self.caller(request).await?;
+        let session = key.map(|key| SessionId::new(key.session_id));
+        match session.filter(|session| self.hub.is_anothers(*session, &caller)) {
+            Some(session) => Err(status::of_refusal(&refusals::unknown_session(session))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the table lets `caller` read `name`, a lock's or a prefix.
+///
+/// # Errors
+///
+/// `PERMISSION_DENIED`.
+pub(super) fn may_read(table: &LockTable, caller: &Caller, name: &str) -> Result<(), Status> {
+    table.rules().allows(caller, Verb::Read, [name]).map_err(forbidden)
+}
+
+fn forbidden(missing: Missing) -> Status {
+    status::of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing)))
+}
+
+/// Who the other end of the connection has proved to be.
+fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
+    let certificate = peer.and_then(|peer| peer.certificate.as_ref());
+    let Some(text) = certificate.and_then(|certificate| certificate.identity()) else {
+        return Ok(Identity::default());
+    };
+    Identity::parse(&text).map_err(|error| {
+        Status::unauthenticated(format!("the certificate names nobody: {text:?}: {error}"))
+    })
+}
+
+fn wrong_token() -> Status {
+    Status::unauthenticated("the bearer token is not valid: it is unknown, revoked, or has ended")
+}
+
+fn bearer(header: &str) -> Option<&str> {
+    header.strip_prefix(BEARER)
+}
+
+/// A token as text.
+pub(super) fn token_text(bytes: &[u8; TOKEN_BYTES]) -> String {
+    format!("{TOKEN_PREFIX}{}", hex::encode(bytes))
+}
+
+/// The hash of a token; `None` if the text is none.
+pub(super) fn hash_of(token: &str) -> Option<[u8; 32]> {
+    let bytes = hex::decode(token.strip_prefix(TOKEN_PREFIX)?).ok()?;
+    let bytes = <[u8; TOKEN_BYTES]>::try_from(bytes).ok()?;
+    Some(Sha256::digest(bytes).into())
+}
+
+/// A refusal of a field of a request.
+pub(super) fn unusable(field: &str, error: &dyn std::fmt::Display) -> Status {
+    let message = format!("the {field} is not usable: {error}");
+    status::of_refusal(&refusals::refusal(RefusalReason::Invalid, message))
+}

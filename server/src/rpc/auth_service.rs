@@ -1,0 +1,208 @@
+//! `holdfast.v1.AuthService`: who may do what, for operators.
+
+use std::sync::Arc;
+
+use holdfast_core::{
+    AccessName, Answer, Caller, Command, Deed, Identity, NamePrefix, Right, RuleChange, Rules,
+    Token, Verb,
+};
+use holdfast_proto::v1;
+use holdfast_proto::v1::auth_service_server::AuthService;
+use holdfast_proto::v1::change_rules_request::Change;
+use tonic::{Request, Response, Status};
+
+use super::access::{Door, TOKEN_BYTES, hash_of, token_text, unusable};
+use super::status;
+use crate::consensus::propose_when_known;
+use crate::session::{Hub, refusals};
+
+/// The service.
+#[derive(Debug)]
+pub(super) struct AuthApi {
+    hub: Arc<Hub>,
+    door: Door,
+}
+
+impl AuthApi {
+    pub(super) fn new(hub: Arc<Hub>, door: Door) -> Self {
+        Self { hub, door }
+    }
+
+    /// Only a leader with a quorum answers questions about rules.
+    async fn lead(&self) -> Result<(), Status> {
+        let confirmed = self.hub.consensus().confirm().await;
+        confirmed.map(drop).map_err(|error| status::of_propose_error(&error))
+    }
+
+    fn read<T>(&self, look: impl Fn(&Rules) -> T) -> Result<T, Status> {
+        let mut seen = None;
+        self.hub.consensus().read(&mut |table, _| seen = Some(look(table.rules())));
+        seen.ok_or_else(|| Status::internal("the table was not read"))
+    }
+
+    /// Each change of the rules is logged with its caller, whatever comes of it; it holds no secret.
+    async fn change(&self, caller: Caller, change: RuleChange) -> Result<(), Status> {
+        tracing::info!(by = %caller.identity, ?change, "a change of the rules is asked for");
+        let command = Command::By { caller, deed: Deed::Rule { change } };
+        let consensus = &**self.hub.consensus();
+        let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
+        let committed = committed.map_err(|error| status::of_propose_error(&error))?;
+        match committed.outcome {
+            Ok(Answer::RulesChanged) => Ok(()),
+            Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
+            Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl AuthService for AuthApi {
+    async fn auth_status(
+        &self,
+        request: Request<v1::AuthStatusRequest>,
+    ) -> Result<Response<v1::AuthStatusResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        self.lead().await?;
+        self.door.allow_any(&caller)?;
+        let sees_all = self.door.allow(&caller, Verb::Rules).is_ok();
+        let admins = self.door.admins().iter().filter(|_| sees_all);
+        Ok(Response::new(v1::AuthStatusResponse {
+            on: self.read(Rules::are_on)?,
+            identity: caller.identity.to_string(),
+            is_admin: caller.is_admin,
+            admins: admins.map(ToString::to_string).collect(),
+        }))
+    }
+
+    async fn list_rules(
+        &self,
+        request: Request<v1::ListRulesRequest>,
+    ) -> Result<Response<v1::ListRulesResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        self.lead().await?;
+        self.door.allow(&caller, Verb::Rules)?;
+        self.read(listed).map(Response::new)
+    }
+
+    async fn change_rules(
+        &self,
+        request: Request<v1::ChangeRulesRequest>,
+    ) -> Result<Response<v1::ChangeRulesResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let change = read_change(request.into_inner())?;
+        self.change(caller, change).await?;
+        Ok(Response::new(v1::ChangeRulesResponse {}))
+    }
+
+    async fn create_token(
+        &self,
+        request: Request<v1::CreateTokenRequest>,
+    ) -> Result<Response<v1::CreateTokenResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let v1::CreateTokenRequest { name, roles, lasts_ms } = request.into_inner();
+        let (name, roles) = (read_name("name", &name)?, read_roles(&roles)?);
+        let mut secret = [0; TOKEN_BYTES];
+        self.hub.runtime().rng.fill(&mut secret);
+        let text = token_text(&secret);
+        let hash = hash_of(&text).ok_or_else(|| Status::internal("a token has no hash"))?;
+        let now_ms = self.hub.runtime().clock.wall_ms();
+        let ends_ms = lasts_ms.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
+        let token = Token { hash, ends_ms };
+        self.change(caller, RuleChange::CreateToken { name, token, roles: roles.collect() })
+            .await?;
+        Ok(Response::new(v1::CreateTokenResponse { token: text }))
+    }
+
+    async fn test_right(
+        &self,
+        request: Request<v1::TestRightRequest>,
+    ) -> Result<Response<v1::TestRightResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        self.lead().await?;
+        self.door.allow(&caller, Verb::Rules)?;
+        let v1::TestRightRequest { identity, verb, name } = request.into_inner();
+        let verb = read_verb(&verb)?;
+        let identity = Identity::parse(&identity).map_err(|error| unusable("identity", &error))?;
+        let is_admin = self.door.admins().contains(&identity);
+        let tested = Caller { identity, is_admin };
+        let tested = self.read(|rules| rules.allows(&tested, verb, name.as_deref()))?;
+        Ok(Response::new(match tested {
+            Ok(()) => v1::TestRightResponse { allowed: true, missing: String::new() },
+            Err(missing) => v1::TestRightResponse { allowed: false, missing: missing.to_string() },
+        }))
+    }
+}
+
+fn listed(rules: &Rules) -> v1::ListRulesResponse {
+    let right = |right: &Right| v1::Right {
+        verb: right.verb.name().to_owned(),
+        prefix: right.prefix.to_string(),
+    };
+    let roles = rules.roles().map(|(name, rights)| v1::Role {
+        name: name.to_string(),
+        rights: rights.iter().map(right).collect(),
+    });
+    let identities = rules.identities().map(|(identity, roles)| v1::IdentityRoles {
+        identity: identity.to_string(),
+        roles: roles.iter().map(ToString::to_string).collect(),
+    });
+    let tokens = rules
+        .tokens()
+        .map(|(name, token)| v1::TokenInfo { name: name.to_string(), ends_ms: token.ends_ms });
+    v1::ListRulesResponse {
+        roles: roles.collect(),
+        identities: identities.collect(),
+        tokens: tokens.collect(),
+    }
+}
+
+fn read_change(request: v1::ChangeRulesRequest) -> Result<RuleChange, Status> {
+    Ok(match request.change {
+        Some(Change::On(on)) => RuleChange::Turn { on },
+        Some(Change::SetRole(v1::Role { name, rights })) => {
+            let rights = rights.iter().map(read_right);
+            RuleChange::SetRole {
+                role: read_name("role", &name)?,
+                rights: rights.collect::<Result<_, _>>()?,
+            }
+        }
+        Some(Change::RemoveRole(role)) => {
+            RuleChange::RemoveRole { role: read_name("role", &role)? }
+        }
+        Some(Change::SetRoles(v1::IdentityRoles { identity, roles })) => {
+            let identity =
+                Identity::parse(&identity).map_err(|error| unusable("identity", &error))?;
+            RuleChange::SetRoles { identity, roles: read_roles(&roles)?.collect() }
+        }
+        Some(Change::RevokeToken(name)) => {
+            RuleChange::RevokeToken { name: read_name("name", &name)? }
+        }
+        None => {
+            return Err(status::invalid(
+                "the change says nothing that this server knows".to_owned(),
+            ));
+        }
+    })
+}
+
+fn read_right(right: &v1::Right) -> Result<Right, Status> {
+    let prefix = NamePrefix::parse(&right.prefix);
+    let prefix = prefix.map_err(|error| status::of_text_error("prefix", &error))?;
+    Ok(Right { verb: read_verb(&right.verb)?, prefix })
+}
+
+fn read_verb(text: &str) -> Result<Verb, Status> {
+    Verb::parse(text).ok_or_else(|| {
+        let known: Vec<_> = Verb::ALL.iter().map(|verb| verb.name()).collect();
+        status::invalid(format!("{text:?} is no verb; they are {}", known.join(", ")))
+    })
+}
+
+fn read_name(field: &str, text: &str) -> Result<AccessName, Status> {
+    AccessName::parse(text).map_err(|error| unusable(field, &error))
+}
+
+fn read_roles(roles: &[String]) -> Result<impl Iterator<Item = AccessName>, Status> {
+    let roles = roles.iter().map(|role| read_name("role", role));
+    Ok(roles.collect::<Result<Vec<_>, _>>()?.into_iter())
+}

@@ -1,0 +1,407 @@
+//! Which call needs which right (I26, I36): every call of every service, with each kind of caller.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::BoxFuture;
+use holdfast_core::{
+    AccessName, Caller, Deed, Identity, NamePrefix, Right, RuleChange, Token, Verb,
+};
+use holdfast_proto::v1::auth_service_client::AuthServiceClient;
+use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
+use holdfast_proto::v1::import_row::Has;
+use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
+use holdfast_proto::v1::{self, change_rules_request};
+use prost::Message as _;
+use tonic::Request;
+
+use super::super::access::{TOKEN_BYTES, hash_of, token_text};
+use super::*;
+
+/// The name, or prefix, that the calls of the matrix are about.
+const NAME: &str = "jobs/1";
+
+/// What a call needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Needs {
+    /// The verb on [`NAME`].
+    On(Verb),
+    /// The verb on all names.
+    OnAll(Verb),
+    /// A verb without names.
+    Whole(Verb),
+    /// Any right.
+    Any,
+}
+
+/// A call, with a message that is in order.
+struct Call {
+    path: &'static str,
+    needs: Needs,
+    send: fn(Channel, Option<&'static str>) -> BoxFuture<'static, Result<(), Status>>,
+}
+
+fn with<T>(message: T, authorization: Option<&'static str>) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(header) = authorization {
+        request.metadata_mut().insert("authorization", header.parse().unwrap());
+    }
+    request
+}
+
+macro_rules! call {
+    ($path:literal, $needs:expr, $client:ident, $method:ident, $message:expr) => {
+        Call {
+            path: $path,
+            needs: $needs,
+            send: |channel, authorization| {
+                Box::pin(async move {
+                    let request = with($message, authorization);
+                    $client::new(channel).$method(request).await.map(drop)
+                })
+            },
+        }
+    };
+}
+
+/// The calls that a session's key opens, which [`a_key_opens_for_its_owner_alone`] makes, and the stream.
+const WITH_A_KEY: [&str; 7] = [
+    "LockService/Session",
+    "LockService/KeepAlive",
+    "LockService/Acquire",
+    "LockService/Cancel",
+    "LockService/Release",
+    "LockService/SetValue",
+    "LockService/CloseSession",
+];
+
+#[rustfmt::skip]
+fn calls() -> Vec<Call> {
+    use Needs::{Any, On, OnAll, Whole};
+    vec![
+        call!("LockService/Inspect", On(Verb::Read), LockServiceClient, inspect, InspectRequest { name: NAME.to_owned() }),
+        call!("LockService/List", On(Verb::Read), LockServiceClient, list, ListRequest { prefix: NAME.to_owned(), ..ListRequest::default() }),
+        call!("LockService/Status", Whole(Verb::Status), LockServiceClient, status, StatusRequest {}),
+        call!("LockService/Watch", On(Verb::Read), LockServiceClient, watch, v1::WatchRequest { prefix: NAME.to_owned() }),
+        call!("LockService/CheckToken", On(Verb::Read), LockServiceClient, check_token, v1::CheckTokenRequest { name: NAME.to_owned(), token: 1 }),
+        call!("LockService/OpenSession", Any, LockServiceClient, open_session, v1::OpenSessionRequest::default()),
+        call!("LockService/Import", On(Verb::Import), LockServiceClient, import, import()),
+        call!("LockService/InspectSession", OnAll(Verb::Read), LockServiceClient, inspect_session, v1::InspectSessionRequest { session_id: 1 }),
+        call!("ClusterService/ClusterStatus", Whole(Verb::Status), ClusterServiceClient, cluster_status, v1::ClusterStatusRequest {}),
+        call!("ClusterService/AddLearner", Whole(Verb::Members), ClusterServiceClient, add_learner, v1::AddLearnerRequest { node_id: 9, advertise: "a:1".to_owned(), peer_advertise: "a:2".to_owned() }),
+        call!("ClusterService/Promote", Whole(Verb::Members), ClusterServiceClient, promote, v1::PromoteRequest { node_id: 9 }),
+        call!("ClusterService/Remove", Whole(Verb::Members), ClusterServiceClient, remove, v1::RemoveRequest { node_id: 9 }),
+        call!("ClusterService/TransferLeader", Whole(Verb::Members), ClusterServiceClient, transfer_leader, v1::TransferLeadershipRequest { to: None }),
+        call!("ScopeService/SetScope", On(Verb::Scope), ScopeServiceClient, set_scope, v1::SetScopeRequest { scope: NAME.to_owned() }),
+        call!("ScopeService/RemoveScope", On(Verb::Scope), ScopeServiceClient, remove_scope, v1::RemoveScopeRequest { scope: NAME.to_owned() }),
+        call!("ScopeService/ListScopes", Whole(Verb::Status), ScopeServiceClient, list_scopes, v1::ListScopesRequest {}),
+        call!("AuthService/AuthStatus", Any, AuthServiceClient, auth_status, v1::AuthStatusRequest {}),
+        call!("AuthService/ListRules", Whole(Verb::Rules), AuthServiceClient, list_rules, v1::ListRulesRequest {}),
+        call!("AuthService/ChangeRules", Whole(Verb::Rules), AuthServiceClient, change_rules, v1::ChangeRulesRequest { change: Some(change_rules_request::Change::On(true)) }),
+        call!("AuthService/CreateToken", Whole(Verb::Rules), AuthServiceClient, create_token, v1::CreateTokenRequest { name: "new".to_owned(), ..v1::CreateTokenRequest::default() }),
+        call!("AuthService/TestRight", Whole(Verb::Rules), AuthServiceClient, test_right, v1::TestRightRequest { identity: "cn:x".to_owned(), verb: "status".to_owned(), name: None }),
+    ]
+}
+
+fn import() -> v1::ImportRequest {
+    let has = Some(Has::Hold(v1::ImportHold::default()));
+    let row = v1::ImportRow { name: NAME.as_bytes().to_vec().into(), has };
+    let group = v1::ImportGroup { owner: "old".to_owned(), remaining_ms: 60_000, rows: vec![row] };
+    v1::ImportRequest { groups: vec![group] }
+}
+
+/// A call that is in neither list is one whose right nobody has thought of.
+#[test]
+fn every_call_of_a_client_is_in_the_matrix() {
+    let set = prost_types::FileDescriptorSet::decode(holdfast_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let services = set.file.iter().flat_map(|file| &file.service);
+    let of_clients = services.filter(|service| service.name() != "PeerService");
+    let all: BTreeSet<String> = of_clients
+        .flat_map(|service| {
+            service.method.iter().map(|method| format!("{}/{}", service.name(), method.name()))
+        })
+        .collect();
+    let known = calls().into_iter().map(|call| call.path).chain(WITH_A_KEY);
+    assert_eq!(all, known.map(str::to_owned).collect());
+}
+
+/// The header that shows the token with these bytes.
+fn header(byte: u8) -> &'static str {
+    format!("Bearer {}", token_text(&[byte; TOKEN_BYTES])).leak()
+}
+
+impl Node {
+    fn rule(&self, change: RuleChange) {
+        let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
+        let command = Command::By { caller, deed: Deed::Rule { change } };
+        self.fake.commit(command, Tenure::new(1));
+    }
+
+    /// Makes the token with these bytes, whose owner has these rights.
+    fn token(&self, byte: u8, rights: &[(Verb, &str)], ends_ms: Option<u64>) -> &'static str {
+        let name = AccessName::parse(&format!("t{byte}")).unwrap();
+        let right = |&(verb, prefix): &(Verb, &str)| Right {
+            verb,
+            prefix: NamePrefix::parse(prefix).unwrap(),
+        };
+        let rights = rights.iter().map(right).collect();
+        self.rule(RuleChange::SetRole { role: name.clone(), rights });
+        let hash = hash_of(&token_text(&[byte; TOKEN_BYTES])).unwrap();
+        let (token, roles) = (Token { hash, ends_ms }, [name.clone()].into());
+        self.rule(RuleChange::CreateToken { name, token, roles });
+        header(byte)
+    }
+}
+
+/// Every verb but one, on all names.
+fn all_but(verb: Verb) -> Vec<(Verb, &'static str)> {
+    Verb::ALL.into_iter().filter(|other| *other != verb).map(|other| (other, "")).collect()
+}
+
+#[tokio::test]
+async fn each_call_is_for_those_alone_who_have_its_right() {
+    let node = node().await;
+    let channel = node.channel().await;
+    let all: Vec<(Verb, &str)> = Verb::ALL.into_iter().map(|verb| (verb, "")).collect();
+    let everything = node.token(1, &all, None);
+    let ended = node.token(2, &all, Some(1));
+    let revoked = node.token(3, &all, None);
+    node.rule(RuleChange::RevokeToken { name: AccessName::parse("t3").unwrap() });
+    let nothing = node.token(4, &[], None);
+    node.rule(RuleChange::Turn { on: true });
+
+    let mut byte = 10;
+    for Call { path, needs, send } in calls() {
+        let ask = |authorization| send(channel.clone(), authorization);
+        let code =
+            |answer: Result<(), Status>| answer.err().map_or(Code::Ok, |status| status.code());
+        let not_in = [Code::PermissionDenied, Code::Unauthenticated];
+        let mut token = |rights: &[(Verb, &str)]| {
+            byte += 1;
+            node.token(byte, rights, None)
+        };
+        for nobody in [None, Some(nothing)] {
+            assert_eq!(code(ask(nobody).await), Code::PermissionDenied, "{path}: {nobody:?}");
+        }
+        for wrong in [header(99), ended, revoked, "Bearer", "Bearer hft_", "Basic b3BzOm9wcw==", ""]
+        {
+            assert_eq!(code(ask(Some(wrong)).await), Code::Unauthenticated, "{path}: {wrong}");
+        }
+        let answer = code(ask(Some(everything)).await);
+        assert!(!not_in.contains(&answer), "{path} with everything: {answer:?}");
+        let (without, with): (Vec<Vec<_>>, Vec<_>) = match needs {
+            Needs::Any => (vec![], vec![(Verb::Reflect, "")]),
+            Needs::Whole(verb) => (vec![all_but(verb)], vec![(verb, "")]),
+            // Outside, beside, and too narrow.
+            Needs::On(verb) => (
+                vec![all_but(verb), vec![(verb, "pay/")], vec![(verb, "jobs/1/2")]],
+                vec![(verb, "jobs/")],
+            ),
+            Needs::OnAll(verb) => (vec![all_but(verb), vec![(verb, "jobs/")]], vec![(verb, "")]),
+        };
+        for rights in without {
+            let answer = code(ask(Some(token(&rights))).await);
+            assert_eq!(answer, Code::PermissionDenied, "{path} with {rights:?}");
+        }
+        let answer = code(ask(Some(token(&with))).await);
+        assert!(!not_in.contains(&answer), "{path} with {with:?}: {answer:?}");
+    }
+}
+
+/// A refusal tells the right that is missing, and nothing of the lock.
+#[tokio::test]
+async fn a_refusal_is_the_same_whether_the_lock_is_held_or_not() {
+    let node = node().await;
+    node.hold(&["pay/held"]);
+    let token = node.token(1, &[(Verb::Read, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut client = node.client().await;
+    for name in ["pay/held", "pay/free"] {
+        let request = with(InspectRequest { name: name.to_owned() }, Some(token));
+        let refused = client.inspect(request).await.unwrap_err();
+        assert_eq!(refused.message(), format!("not allowed: read on {name}"));
+    }
+}
+
+/// With rules on, a session answers to the identity that opened it, whatever key is shown.
+#[tokio::test]
+async fn a_key_opens_for_its_owner_alone() {
+    let node = node().await;
+    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
+    let other = node.token(2, &[(Verb::Acquire, "")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut client = node.client().await;
+    let opened = client.open_session(with(v1::OpenSessionRequest::default(), Some(owner))).await;
+    let session = opened.unwrap().into_inner().session;
+    let acquire = |request_id, name: &str| v1::AcquireRequest {
+        session: session.clone(),
+        acquire: Some(wants(request_id, name)),
+        ..v1::AcquireRequest::default()
+    };
+    let granted = client.acquire(with(acquire(1, "jobs/1"), Some(owner))).await.unwrap();
+    let token = granted.into_inner().granted.unwrap().token;
+    let session = || session.clone();
+    let release = || v1::ReleaseRequest {
+        session: session(),
+        release: Some(v1::Release { token, ..v1::Release::default() }),
+        ..v1::ReleaseRequest::default()
+    };
+    let cancel = || v1::CancelRequest {
+        session: session(),
+        cancel: Some(v1::Cancel { request_id: 1 }),
+        ..v1::CancelRequest::default()
+    };
+    let set = || v1::SetValueRequest {
+        session: session(),
+        set_value: Some(v1::SetValue {
+            request_id: 2,
+            token,
+            name: b"jobs/1".to_vec().into(),
+            change: Some(v1::set_value::Change::Value(b"x".to_vec().into())),
+        }),
+        ..v1::SetValueRequest::default()
+    };
+    let alive = || v1::KeepAliveRequest { session: session() };
+    let close = || v1::CloseSessionRequest { session: session() };
+
+    for stranger in [None, Some(other)] {
+        let answers = [
+            client.acquire(with(acquire(3, "jobs/2"), stranger)).await.map(drop),
+            client.release(with(release(), stranger)).await.map(drop),
+            client.cancel(with(cancel(), stranger)).await.map(drop),
+            client.set_value(with(set(), stranger)).await.map(drop),
+            client.keep_alive(with(alive(), stranger)).await.map(drop),
+            client.close_session(with(close(), stranger)).await.map(drop),
+        ];
+        for answer in answers {
+            assert_eq!(answer.unwrap_err().code(), Code::NotFound, "{stranger:?}");
+        }
+    }
+
+    let forbidden = client.acquire(with(acquire(3, "pay/1"), Some(owner))).await.unwrap_err();
+    assert_eq!(
+        (forbidden.code(), forbidden.message()),
+        (Code::PermissionDenied, "not allowed: acquire on pay/1")
+    );
+    client.set_value(with(set(), Some(owner))).await.unwrap();
+    // Its rights are gone: what gains nothing still goes.
+    let (identity, roles) = (Identity::parse("token:t1").unwrap(), BTreeSet::new());
+    node.rule(RuleChange::SetRoles { identity, roles });
+    let forbidden = client.acquire(with(acquire(4, "jobs/3"), Some(owner))).await.unwrap_err();
+    assert_eq!(forbidden.code(), Code::PermissionDenied);
+    client.keep_alive(with(alive(), Some(owner))).await.unwrap();
+    client.release(with(release(), Some(owner))).await.unwrap();
+    client.cancel(with(cancel(), Some(owner))).await.unwrap();
+    client.close_session(with(close(), Some(owner))).await.unwrap();
+}
+
+fn wants(request_id: u64, name: &str) -> Acquire {
+    let item = Item { name: name.as_bytes().to_vec().into(), ..Item::default() };
+    Acquire { request_id, items: vec![item], wait: true, ..Acquire::default() }
+}
+
+/// The frames of a stream that shows this token.
+async fn stream_of(
+    node: &Node,
+    token: Option<&'static str>,
+    first: Ask,
+) -> (mpsc::Sender<ClientFrames>, Streaming<ServerFrames>) {
+    let (outgoing, frames) = mpsc::channel(16);
+    outgoing.send(message(first)).await.unwrap();
+    let frames = with(ReceiverStream::new(frames), token);
+    (outgoing, node.client().await.session(frames).await.unwrap().into_inner())
+}
+
+async fn next(incoming: &mut Streaming<ServerFrames>) -> Body {
+    incoming.message().await.unwrap().unwrap().frames.remove(0).body.unwrap()
+}
+
+fn refusal_of(body: Body) -> v1::Refusal {
+    match body {
+        Body::Refused(refused) => refused.refusal.unwrap(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_stream_is_asked_at_its_open_and_at_each_request() {
+    let node = node().await;
+    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
+    let other = node.token(2, &[(Verb::Acquire, "")], None);
+    node.rule(RuleChange::Turn { on: true });
+
+    let (_open, mut incoming) = stream_of(&node, None, Ask::Open(Open::default())).await;
+    let refused = refusal_of(next(&mut incoming).await);
+    assert_eq!(refused.reason(), v1::RefusalReason::Forbidden);
+
+    let (outgoing, mut incoming) = stream_of(&node, Some(owner), Ask::Open(Open::default())).await;
+    let Body::Opened(opened) = next(&mut incoming).await else { panic!("not opened") };
+    outgoing.send(message(Ask::Acquire(wants(1, "pay/1")))).await.unwrap();
+    let refused = refusal_of(next(&mut incoming).await);
+    assert_eq!(refused.message, "not allowed: acquire on pay/1");
+    outgoing.send(message(Ask::Acquire(wants(1, "jobs/1")))).await.unwrap();
+    assert!(matches!(next(&mut incoming).await, Body::Granted(_)));
+
+    // Its key, shown by another.
+    let resume = v1::Resume {
+        session_id: opened.session_id,
+        secret: opened.secret,
+        cluster_id: CLUSTER,
+        ..v1::Resume::default()
+    };
+    let resume = || Ask::Open(Open { resume: Some(resume.clone()), ..Open::default() });
+    for stranger in [None, Some(other)] {
+        let (_resume, mut incoming) = stream_of(&node, stranger, resume()).await;
+        let refused = refusal_of(next(&mut incoming).await);
+        assert_eq!(refused.reason(), v1::RefusalReason::SessionUnknown, "{stranger:?}");
+    }
+    let (_resume, mut incoming) = stream_of(&node, Some(owner), resume()).await;
+    assert!(matches!(next(&mut incoming).await, Body::Opened(_)));
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_the_rules_change_and_is_asked_anew() {
+    let node = node().await;
+    let reader = node.token(1, &[(Verb::Read, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut client = node.client().await;
+    let watch = || with(v1::WatchRequest { prefix: "jobs/".to_owned() }, Some(reader));
+    let mut watching = client.watch(watch()).await.unwrap().into_inner();
+    assert!(watching.message().await.unwrap().is_some());
+
+    let (identity, roles) = (Identity::parse("token:t1").unwrap(), BTreeSet::new());
+    node.rule(RuleChange::SetRoles { identity, roles });
+    let ended = loop {
+        match watching.message().await {
+            Ok(Some(_)) => {}
+            other => break other,
+        }
+    };
+
+    assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(client.watch(watch()).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn the_protocol_is_described_to_those_who_may_see_it_and_health_to_everybody() {
+    let node = node().await;
+    let may = node.token(1, &[(Verb::Reflect, "")], None);
+    let may_not = node.token(2, &all_but(Verb::Reflect), None);
+    node.rule(RuleChange::Turn { on: true });
+    for (authorization, code) in [
+        (None, Some(Code::PermissionDenied)),
+        (Some(may_not), Some(Code::PermissionDenied)),
+        (Some(header(99)), Some(Code::Unauthenticated)),
+        (Some(may), None),
+    ] {
+        let list = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let request = with(tokio_stream::once(list), authorization);
+        let mut client = ServerReflectionClient::new(node.channel().await);
+        let answer = client.server_reflection_info(request).await;
+        assert_eq!(answer.err().map(|status| status.code()), code, "{authorization:?}");
+    }
+    let mut health = HealthClient::new(node.channel().await);
+    health.check(HealthCheckRequest::default()).await.unwrap();
+}
