@@ -5,12 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use holdfast_core::{Command, Limits, LockTable, LogIndex};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{BoxFuture, Runtime, Task};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, Instant as _, SnapshotPolicy};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Member;
@@ -391,7 +392,8 @@ impl Replica {
         self.proposer.close();
         self.confirmer.close();
         // An engine that does not stop in time ends with the process.
-        let _ = self.runtime.timeout(STOP_WITHIN, self.raft.shutdown()).await;
+        let ended = join_engine(self.raft.clone(), &self.runtime);
+        let _ = self.runtime.timeout(STOP_WITHIN, ended).await;
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
@@ -605,7 +607,12 @@ impl Ground {
             spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
             spawn.spawn(
                 "raft-watch",
-                watch_engine(raft.clone(), self.faults.clone(), handler.stopping.clone()),
+                watch_engine(
+                    raft.clone(),
+                    self.faults.clone(),
+                    handler.stopping.clone(),
+                    spawn.clone(),
+                ),
             ),
         ];
         Replica {
@@ -673,9 +680,34 @@ async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machi
     loaded.map_err(|error| StartError::Snapshot(error.to_string()))?.map_err(StartError::Snapshot)
 }
 
+/// Stops openraft, and tells when it has ended.
+///
+/// The wait begins at once, and goes on in a task that nobody drops: openraft's next caller panics if the
+/// first one to wait for its end is gone.
+fn join_engine(raft: Raft, runtime: &Runtime) -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    let mut join = async move {
+        // An engine that ended with an error has reported it.
+        let _ = raft.shutdown().await;
+        let _ = tell.send(());
+    }
+    .boxed();
+    if (&mut join).now_or_never().is_none() {
+        runtime.spawn("engine-end", join).detach();
+    }
+    told
+}
+
 /// Reports that openraft stopped although this node is not stopping.
-async fn watch_engine(raft: Raft, faults: FaultSlot, stopping: CancellationToken) {
+async fn watch_engine(
+    raft: Raft,
+    faults: FaultSlot,
+    stopping: CancellationToken,
+    runtime: Runtime,
+) {
     let message = engine_stopped(&raft).await;
+    // Before any of the calls under way, which their callers may drop: those are told of the end after this.
+    drop(join_engine(raft, &runtime));
     if !stopping.is_cancelled() {
         // A more exact fault of this node was reported before.
         faults.report(Fault::Stopped { message });

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use holdfast_core::{
     AccessName, Acquired, Answer, Batch, Caller, Command, Deed, Event, FencingToken, Identity,
     Item, Label, Limits, LockName, LockTable, LogIndex, Missing, NAMES_MAX, NamePrefix, Need,
@@ -12,13 +13,14 @@ use holdfast_core::{
 
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::raft::VoteRequest;
 
 use super::cluster::{
     Cluster, acquire, commit, fault_of, has_session, open, open_session, outcome, submit,
 };
 use crate::consensus::{Consensus, Listener};
 use crate::error::ProposeError;
-use crate::raft::types::{CommittedLeaderId, EncodedBatch};
+use crate::raft::types::{CommittedLeaderId, EncodedBatch, Vote};
 use crate::raft::{Fault, Forming, Replica, ReplicaConfig, ReplicaStore};
 use crate::storage::{GROUP_BYTES, RecordKind};
 
@@ -421,6 +423,21 @@ async fn below_the_disk_reserve_only_what_frees_or_ends_is_proposed() {
     assert_eq!(outcome(closed), Ok(Answer::SessionEnded));
     open(node).await;
     cluster.shutdown().await;
+}
+
+/// I28: openraft's next caller panics if the first one to wait for its end is gone.
+#[tokio::test(start_paused = true)]
+async fn a_stop_that_is_given_up_brings_no_later_caller_down() {
+    let cluster = Cluster::started(1, AS_IT_IS).await;
+    let (_, tenure) = cluster.leader().await;
+    let node = cluster.replica(1);
+
+    assert!(node.shutdown().now_or_never().is_none(), "it stops at once: nothing was given up");
+    cluster.runtime.sleep(Duration::from_secs(1)).await;
+
+    let request = VoteRequest::new(Vote::new(tenure.get() + 1, 2), None);
+    assert!(node.raft().vote(request).await.is_err());
+    node.shutdown().await;
 }
 
 /// I26: the leader asks the rules first, and nothing of it reaches the log. I34: a command that overtakes
