@@ -70,7 +70,8 @@ impl Admin {
         let mut asked = Asked::default();
         let call = |endpoint: &str| {
             let with = (&*self.connect, self.bearer.clone());
-            operator::ask(with, endpoint.to_owned(), &call)
+            // Four clients with their connection are large, and a caller's future holds this one.
+            Box::pin(operator::ask(with, endpoint.to_owned(), &call))
         };
         match self.servers.ask(ATTEMPT_LIMIT, &mut asked, call).await {
             Err(Error::Unreachable { waited, .. }) if changes && asked.may_be_done => {

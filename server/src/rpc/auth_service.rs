@@ -138,7 +138,7 @@ fn listed(rules: &Rules) -> v1::ListRulesResponse {
         verb: right.verb.name().to_owned(),
         prefix: right.prefix.to_string(),
     };
-    let roles = rules.roles().map(|(name, rights)| v1::Role {
+    let all_roles = rules.roles().map(|(name, rights)| v1::Role {
         name: name.to_string(),
         rights: rights.iter().map(right).collect(),
     });
@@ -150,7 +150,7 @@ fn listed(rules: &Rules) -> v1::ListRulesResponse {
         .tokens()
         .map(|(name, token)| v1::TokenInfo { name: name.to_string(), ends_ms: token.ends_ms });
     v1::ListRulesResponse {
-        roles: roles.collect(),
+        roles: all_roles.collect(),
         identities: identities.collect(),
         tokens: tokens.collect(),
     }

@@ -40,6 +40,7 @@ use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
 use scope_service::ScopeApi;
+use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -188,7 +189,7 @@ pub fn client_port(
 /// Lets those reflect who may.
 fn reflects(door: Door) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone {
     move |request| {
-        let authorization = request.metadata().get("authorization").map(|value| value.as_bytes());
+        let authorization = request.metadata().get("authorization").map(MetadataValue::as_bytes);
         door.admit_now(authorization, request.extensions().get(), Verb::Reflect)?;
         Ok(request)
     }

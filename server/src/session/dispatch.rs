@@ -100,8 +100,7 @@ impl Registry {
                 self.tell(state, index, *session, || answers::contended(*request, *token, lock));
             }
             // The answer to the change reports it, and the grant to the next holder.
-            Event::ValueChanged { .. } => {}
-            Event::RulesChanged => {}
+            Event::ValueChanged { .. } | Event::RulesChanged => {}
             // Streams learn of it with the answers to their keepalives.
             Event::ScopeChanged { scope, now } => self.board.applied(scope, *now),
         }

@@ -384,9 +384,10 @@ impl<'a> Stage<'a> {
         }
         let disk = self.world.disk(full);
         lock(&self.starved).insert(full);
-        disk.set_free_space(Some(RESERVE_BYTES * 3 / 4));
         let another_leads = async {
             while self.world.leader().is_none_or(|leader| leader == full) {
+                // What the node itself frees, an old snapshot or a purged log, others take.
+                disk.set_free_space(Some(RESERVE_BYTES * 3 / 4));
                 self.runtime.sleep(LOOK_EVERY).await;
             }
         };

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use holdfast::{Admin, AuthStatus, Right, Rules};
 use holdfast_cli::block_on;
 use holdfast_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{Global, duration};
 use crate::failure::Failure;
@@ -120,72 +120,80 @@ pub(crate) fn run(global: &Global, command: &AuthCommand, limit: Duration) -> Re
     Ok(code)
 }
 
-async fn answer(
-    admin: &Admin,
-    command: &AuthCommand,
-    as_json: bool,
-) -> Result<(u8, String), holdfast::Error> {
-    let said =
-        |json: serde_json::Value, text: String| if as_json { json.to_string() } else { text };
-    let text = match command {
-        AuthCommand::Status => status(&admin.auth_status().await?, as_json),
-        AuthCommand::Enable | AuthCommand::Disable => {
-            let on = matches!(command, AuthCommand::Enable);
-            admin.turn_rules(on).await?;
-            let text =
-                if on { "only what a role grants is allowed" } else { "everything is allowed" };
-            said(
-                json!({ "on": on }),
-                format!("the rules are {}: {text}", if on { "on" } else { "off" }),
-            )
-        }
-        AuthCommand::Role(RoleCommand::Set { role, rights }) => {
-            admin.set_role(role, rights).await?;
-            let all = rights.iter().map(right_text).collect::<Vec<_>>();
-            said(
-                json!({ "role": role, "rights": all }),
-                format!("the role {} allows {}", show::escaped(role), all.join(" ")),
-            )
-        }
-        AuthCommand::Role(RoleCommand::Remove { role }) => {
-            admin.remove_role(role).await?;
-            said(
-                json!({ "role": role, "is": "removed" }),
-                format!("there is no role {} any more", show::escaped(role)),
-            )
-        }
-        AuthCommand::Role(RoleCommand::List) => roles(&admin.rules().await?, as_json),
+type Answered = Result<(u8, String), holdfast::Error>;
+
+/// For programs, or for people.
+fn said(as_json: bool, json: &Value, text: String) -> (u8, String) {
+    (0, if as_json { json.to_string() } else { text })
+}
+
+async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered {
+    match command {
+        AuthCommand::Status => Ok((0, status(&admin.auth_status().await?, as_json))),
+        AuthCommand::Enable => turn(admin, true, as_json).await,
+        AuthCommand::Disable => turn(admin, false, as_json).await,
+        AuthCommand::Role(command) => role(admin, command, as_json).await,
+        AuthCommand::Token(command) => token(admin, command, as_json).await,
         AuthCommand::Assign { identity, roles } => {
             admin.set_roles(identity, roles).await?;
             let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(" ") };
-            said(
-                json!({ "identity": identity, "roles": roles }),
-                format!("{} has {}", show::escaped(identity), show::escaped(&has)),
-            )
-        }
-        AuthCommand::Token(TokenCommand::Create(CreateArgs { name, roles, lasts })) => {
-            let token = admin.create_token(name, roles, *lasts).await?;
-            said(json!({ "token": token, "identity": format!("token:{name}") }), token.clone())
-        }
-        AuthCommand::Token(TokenCommand::List) => tokens(&admin.rules().await?, as_json),
-        AuthCommand::Token(TokenCommand::Revoke { name }) => {
-            admin.revoke_token(name).await?;
-            said(
-                json!({ "token": name, "is": "revoked" }),
-                format!("the token {} is revoked", show::escaped(name)),
-            )
+            let text = format!("{} has {}", show::escaped(identity), show::escaped(&has));
+            Ok(said(as_json, &json!({ "identity": identity, "roles": roles }), text))
         }
         AuthCommand::Test { identity, verb, name } => {
             let missing = admin.test_right(identity, verb, name.as_deref()).await?;
-            let code = if missing.is_some() { MAY_NOT } else { 0 };
-            let text = match &missing {
-                None => "allowed".to_owned(),
-                Some(missing) => format!("not allowed: {}", show::escaped(missing)),
+            let (code, text) = match &missing {
+                None => (0, "allowed".to_owned()),
+                Some(missing) => (MAY_NOT, format!("not allowed: {}", show::escaped(missing))),
             };
-            return Ok((code, said(json!({ "allowed": code == 0, "missing": missing }), text)));
+            let (_, text) =
+                said(as_json, &json!({ "allowed": code == 0, "missing": missing }), text);
+            Ok((code, text))
         }
+    }
+}
+
+async fn turn(admin: &Admin, on: bool, as_json: bool) -> Answered {
+    admin.turn_rules(on).await?;
+    let text = if on {
+        "the rules are on: only what a role grants is allowed"
+    } else {
+        "the rules are off: everything is allowed"
     };
-    Ok((0, text))
+    Ok(said(as_json, &json!({ "on": on }), text.to_owned()))
+}
+
+async fn role(admin: &Admin, command: &RoleCommand, as_json: bool) -> Answered {
+    match command {
+        RoleCommand::Set { role, rights } => {
+            admin.set_role(role, rights).await?;
+            let all = rights.iter().map(right_text).collect::<Vec<_>>();
+            let text = format!("the role {} allows {}", show::escaped(role), all.join(" "));
+            Ok(said(as_json, &json!({ "role": role, "rights": all }), text))
+        }
+        RoleCommand::Remove { role } => {
+            admin.remove_role(role).await?;
+            let text = format!("there is no role {} any more", show::escaped(role));
+            Ok(said(as_json, &json!({ "role": role, "is": "removed" }), text))
+        }
+        RoleCommand::List => Ok((0, list_roles(&admin.rules().await?, as_json))),
+    }
+}
+
+async fn token(admin: &Admin, command: &TokenCommand, as_json: bool) -> Answered {
+    match command {
+        TokenCommand::Create(CreateArgs { name, roles, lasts }) => {
+            let secret = admin.create_token(name, roles, *lasts).await?;
+            let json = json!({ "token": secret, "identity": format!("token:{name}") });
+            Ok(said(as_json, &json, secret))
+        }
+        TokenCommand::Revoke { name } => {
+            admin.revoke_token(name).await?;
+            let text = format!("the token {} is revoked", show::escaped(name));
+            Ok(said(as_json, &json!({ "token": name, "is": "revoked" }), text))
+        }
+        TokenCommand::List => Ok((0, list_tokens(&admin.rules().await?, as_json))),
+    }
 }
 
 fn right_text(right: &Right) -> String {
@@ -206,12 +214,13 @@ fn status(status: &AuthStatus, as_json: bool) -> String {
     let state = if *on { "on" } else { "off: everybody who can connect may do everything" };
     let mut text = format!("you are {}{admin}\nthe rules are {state}", show::escaped(identity));
     if !admins.is_empty() {
-        text.push_str(&format!("\nadministrators: {}", show::escaped(&admins.join(", "))));
+        text += "\nadministrators: ";
+        text += &show::escaped(&admins.join(", "));
     }
     text
 }
 
-fn roles(rules: &Rules, as_json: bool) -> String {
+fn list_roles(rules: &Rules, as_json: bool) -> String {
     let owners = |role: &str| -> Vec<&str> {
         let has = rules.identities.iter().filter(|(_, roles)| roles.iter().any(|has| has == role));
         has.map(|(identity, _)| identity.as_str()).collect()
@@ -226,9 +235,9 @@ fn roles(rules: &Rules, as_json: bool) -> String {
     let row = |role: &holdfast::Role| {
         let rights: Vec<_> = role.rights.iter().map(right_text).collect();
         vec![
-            show::escaped(&role.name).to_string(),
+            show::escaped(&role.name),
             rights.join(" "),
-            show::escaped(&owners(&role.name).join(" ")).to_string(),
+            show::escaped(&owners(&role.name).join(" ")),
         ]
     };
     show::table(&["ROLE", "ALLOWS", "WHO HAS IT"], rules.roles.iter().map(row)).to_string()
@@ -243,20 +252,20 @@ fn ends(ends_ms: u64) -> String {
     }
 }
 
-fn tokens(rules: &Rules, as_json: bool) -> String {
-    let roles = |name: &str| -> String {
+fn list_tokens(rules: &Rules, as_json: bool) -> String {
+    let roles_of = |name: &str| -> String {
         let owner = format!("token:{name}");
         let found = rules.identities.iter().find(|(identity, _)| *identity == owner);
         found.map(|(_, roles)| roles.join(" ")).unwrap_or_default()
     };
     if as_json {
-        let token = |token: &holdfast::TokenInfo| json!({ "token": token.name, "ends_ms": token.ends_ms, "roles": roles(&token.name) });
+        let token = |token: &holdfast::TokenInfo| json!({ "token": token.name, "ends_ms": token.ends_ms, "roles": roles_of(&token.name) });
         return json!(rules.tokens.iter().map(token).collect::<Vec<_>>()).to_string();
     }
     let row = |token: &holdfast::TokenInfo| {
         vec![
-            show::escaped(&token.name).to_string(),
-            show::escaped(&roles(&token.name)).to_string(),
+            show::escaped(&token.name),
+            show::escaped(&roles_of(&token.name)),
             token.ends_ms.map_or_else(|| "-".to_owned(), ends),
         ]
     };

@@ -210,12 +210,12 @@ impl Rules {
         token: &Token,
         roles: &BTreeSet<AccessName>,
     ) -> Result<(), RulesError> {
-        let taken = |name: &AccessName| RulesError::TokenTaken { name: name.clone() };
+        let clash = |name: &AccessName| RulesError::TokenTaken { name: name.clone() };
         match (self.tokens.get(name), self.owners.get(&token.hash)) {
             // A copy: its owner's roles may have changed since.
             (Some(there), _) if there == token => return Ok(()),
-            (Some(_), _) => return Err(taken(name)),
-            (None, Some(other)) => return Err(taken(other)),
+            (Some(_), _) => return Err(clash(name)),
+            (None, Some(other)) => return Err(clash(other)),
             (None, None) => {}
         }
         self.tokens.insert(name.clone(), token.clone());

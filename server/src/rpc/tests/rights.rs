@@ -37,8 +37,11 @@ enum Needs {
 struct Call {
     path: &'static str,
     needs: Needs,
-    send: fn(Channel, Option<&'static str>) -> BoxFuture<'static, Result<(), Status>>,
+    send: Send,
 }
+
+/// Makes a call with that header.
+type Send = fn(Channel, Option<&'static str>) -> BoxFuture<'static, Result<(), Status>>;
 
 fn with<T>(message: T, authorization: Option<&'static str>) -> Request<T> {
     let mut request = Request::new(message);
@@ -222,6 +225,61 @@ async fn a_refusal_is_the_same_whether_the_lock_is_held_or_not() {
     }
 }
 
+/// A session that `owner` opened, and the calls that show its key.
+struct Owned {
+    client: LockServiceClient<Channel>,
+    session: Option<v1::SessionKey>,
+}
+
+impl Owned {
+    async fn open(node: &Node, owner: &'static str) -> Self {
+        let mut client = node.client().await;
+        let opened = client.open_session(with(v1::OpenSessionRequest::default(), Some(owner)));
+        let session = opened.await.unwrap().into_inner().session;
+        Self { client, session }
+    }
+
+    async fn acquire(
+        &mut self,
+        who: Option<&'static str>,
+        request_id: u64,
+        name: &str,
+    ) -> Result<u64, Status> {
+        let (session, acquire) = (self.session.clone(), Some(wants(request_id, name)));
+        let request = v1::AcquireRequest { session, acquire, ..v1::AcquireRequest::default() };
+        let answer = self.client.acquire(with(request, who)).await?;
+        Ok(answer.into_inner().granted.unwrap().token)
+    }
+
+    async fn set_value(&mut self, who: Option<&'static str>, token: u64) -> Result<(), Status> {
+        let change = Some(v1::set_value::Change::Value(b"x".to_vec().into()));
+        let name = b"jobs/1".to_vec().into();
+        let (session, request_id) = (self.session.clone(), 2);
+        let set_value = Some(v1::SetValue { request_id, token, name, change });
+        let request = v1::SetValueRequest { session, set_value, ..v1::SetValueRequest::default() };
+        self.client.set_value(with(request, who)).await.map(drop)
+    }
+
+    /// What gains nothing, in an order in which each can succeed.
+    async fn endings(&mut self, who: Option<&'static str>, token: u64) -> Vec<Result<(), Status>> {
+        let session = || self.session.clone();
+        let release = Some(v1::Release { token, ..v1::Release::default() });
+        let cancel = Some(v1::Cancel { request_id: 1 });
+        let alive = v1::KeepAliveRequest { session: session() };
+        let release =
+            v1::ReleaseRequest { session: session(), release, ..v1::ReleaseRequest::default() };
+        let cancel =
+            v1::CancelRequest { session: session(), cancel, ..v1::CancelRequest::default() };
+        let close = v1::CloseSessionRequest { session: session() };
+        vec![
+            self.client.keep_alive(with(alive, who)).await.map(drop),
+            self.client.release(with(release, who)).await.map(drop),
+            self.client.cancel(with(cancel, who)).await.map(drop),
+            self.client.close_session(with(close, who)).await.map(drop),
+        ]
+    }
+}
+
 /// With rules on, a session answers to the identity that opened it, whatever key is shown.
 #[tokio::test]
 async fn a_key_opens_for_its_owner_alone() {
@@ -229,69 +287,40 @@ async fn a_key_opens_for_its_owner_alone() {
     let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
     let other = node.token(2, &[(Verb::Acquire, "")], None);
     node.rule(RuleChange::Turn { on: true });
-    let mut client = node.client().await;
-    let opened = client.open_session(with(v1::OpenSessionRequest::default(), Some(owner))).await;
-    let session = opened.unwrap().into_inner().session;
-    let acquire = |request_id, name: &str| v1::AcquireRequest {
-        session: session.clone(),
-        acquire: Some(wants(request_id, name)),
-        ..v1::AcquireRequest::default()
-    };
-    let granted = client.acquire(with(acquire(1, "jobs/1"), Some(owner))).await.unwrap();
-    let token = granted.into_inner().granted.unwrap().token;
-    let session = || session.clone();
-    let release = || v1::ReleaseRequest {
-        session: session(),
-        release: Some(v1::Release { token, ..v1::Release::default() }),
-        ..v1::ReleaseRequest::default()
-    };
-    let cancel = || v1::CancelRequest {
-        session: session(),
-        cancel: Some(v1::Cancel { request_id: 1 }),
-        ..v1::CancelRequest::default()
-    };
-    let set = || v1::SetValueRequest {
-        session: session(),
-        set_value: Some(v1::SetValue {
-            request_id: 2,
-            token,
-            name: b"jobs/1".to_vec().into(),
-            change: Some(v1::set_value::Change::Value(b"x".to_vec().into())),
-        }),
-        ..v1::SetValueRequest::default()
-    };
-    let alive = || v1::KeepAliveRequest { session: session() };
-    let close = || v1::CloseSessionRequest { session: session() };
+    let mut session = Owned::open(&node, owner).await;
+    let token = session.acquire(Some(owner), 1, "jobs/1").await.unwrap();
 
     for stranger in [None, Some(other)] {
-        let answers = [
-            client.acquire(with(acquire(3, "jobs/2"), stranger)).await.map(drop),
-            client.release(with(release(), stranger)).await.map(drop),
-            client.cancel(with(cancel(), stranger)).await.map(drop),
-            client.set_value(with(set(), stranger)).await.map(drop),
-            client.keep_alive(with(alive(), stranger)).await.map(drop),
-            client.close_session(with(close(), stranger)).await.map(drop),
-        ];
+        let mut answers = session.endings(stranger, token).await;
+        answers.push(session.acquire(stranger, 3, "jobs/2").await.map(drop));
+        answers.push(session.set_value(stranger, token).await);
         for answer in answers {
             assert_eq!(answer.unwrap_err().code(), Code::NotFound, "{stranger:?}");
         }
     }
 
-    let forbidden = client.acquire(with(acquire(3, "pay/1"), Some(owner))).await.unwrap_err();
-    assert_eq!(
-        (forbidden.code(), forbidden.message()),
-        (Code::PermissionDenied, "not allowed: acquire on pay/1")
-    );
-    client.set_value(with(set(), Some(owner))).await.unwrap();
-    // Its rights are gone: what gains nothing still goes.
+    let forbidden = session.acquire(Some(owner), 3, "pay/1").await.unwrap_err();
+    assert_eq!(forbidden.code(), Code::PermissionDenied);
+    assert_eq!(forbidden.message(), "not allowed: acquire on pay/1");
+    session.set_value(Some(owner), token).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_gains_nothing_needs_no_right() {
+    let node = node().await;
+    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut session = Owned::open(&node, owner).await;
+    let token = session.acquire(Some(owner), 1, "jobs/1").await.unwrap();
     let (identity, roles) = (Identity::parse("token:t1").unwrap(), BTreeSet::new());
     node.rule(RuleChange::SetRoles { identity, roles });
-    let forbidden = client.acquire(with(acquire(4, "jobs/3"), Some(owner))).await.unwrap_err();
+
+    let forbidden = session.acquire(Some(owner), 4, "jobs/3").await.unwrap_err();
     assert_eq!(forbidden.code(), Code::PermissionDenied);
-    client.keep_alive(with(alive(), Some(owner))).await.unwrap();
-    client.release(with(release(), Some(owner))).await.unwrap();
-    client.cancel(with(cancel(), Some(owner))).await.unwrap();
-    client.close_session(with(close(), Some(owner))).await.unwrap();
+    assert_eq!(session.acquire(Some(owner), 1, "jobs/1").await.unwrap(), token, "a copy");
+    for ending in session.endings(Some(owner), token).await {
+        ending.unwrap();
+    }
 }
 
 fn wants(request_id: u64, name: &str) -> Acquire {

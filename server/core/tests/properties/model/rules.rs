@@ -214,20 +214,20 @@ impl Model {
     }
 
     fn give(&mut self, identity: Identity, roles: BTreeSet<AccessName>) -> Result<(), RulesError> {
-        let rules = &mut self.rules;
-        if let Some(role) = roles.iter().find(|role| !rules.has_role(role)) {
+        let own = &mut self.rules;
+        if let Some(role) = roles.iter().find(|role| !own.has_role(role)) {
             return Err(RulesError::UnknownRole { role: role.clone() });
         }
         if roles.len() > 16 {
             return Err(RulesError::TooMany { what: "roles of one identity".to_owned(), max: 16 });
         }
         let token = identity.as_str().strip_prefix("token:");
-        if let Some(token) = token.filter(|token| !rules.has_token(token)) {
+        if let Some(token) = token.filter(|token| !own.has_token(token)) {
             return Err(RulesError::UnknownToken { name: AccessName::parse(token).unwrap() });
         }
-        rules.identities.retain(|(known, _)| *known != identity);
+        own.identities.retain(|(known, _)| *known != identity);
         if !roles.is_empty() {
-            rules.identities.push((identity, roles));
+            own.identities.push((identity, roles));
         }
         Ok(())
     }

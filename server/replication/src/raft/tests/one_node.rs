@@ -452,12 +452,12 @@ async fn what_is_forbidden_is_never_appended() {
         submit(node, Command::By { caller, deed })
     };
     let rule = |change| by("cn:ops", true, Deed::Rule { change });
-    let role = AccessName::parse("worker").unwrap();
+    let worker = AccessName::parse("worker").unwrap();
     let right = |prefix| Right { verb: Verb::Acquire, prefix: NamePrefix::parse(prefix).unwrap() };
     let identity = Identity::parse("cn:app").unwrap();
     for change in [
-        RuleChange::SetRole { role: role.clone(), rights: [right("jobs/")].into() },
-        RuleChange::SetRoles { identity, roles: [role.clone()].into() },
+        RuleChange::SetRole { role: worker.clone(), rights: [right("jobs/")].into() },
+        RuleChange::SetRoles { identity, roles: [worker.clone()].into() },
         RuleChange::Turn { on: true },
     ] {
         assert_eq!(outcome(rule(change).await.unwrap()), Ok(Answer::RulesChanged));
@@ -481,7 +481,7 @@ async fn what_is_forbidden_is_never_appended() {
     assert_eq!(forbidden, Err(ProposeError::Forbidden(missing)));
     assert_eq!(stranger, Err(ProposeError::Forbidden(Missing::Any)));
 
-    let taken_away = rule(RuleChange::SetRole { role, rights: [right("pay/")].into() });
+    let taken_away = rule(RuleChange::SetRole { role: worker, rights: [right("pay/")].into() });
     let overtaken = submit(node, acquire(session, 2, "jobs/1"));
     assert!(outcome(taken_away.await.unwrap()).is_ok());
     let missing = Missing::On { verb: Verb::Acquire, name: "jobs/1".to_owned() };
