@@ -1,4 +1,4 @@
-//! TLS on every port of real nodes, made with `holdfast cert` (DESIGN §14; I1, I24).
+//! TLS on every port of real nodes, made with `holdfast cert`, and rules (DESIGN §14; I1, I24, I36).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 use std::fs;
@@ -217,6 +217,86 @@ async fn a_cluster_goes_over_to_tls_node_by_node_and_no_lock_is_lost() {
     new.signal(Signal::SIGTERM);
     let ended = new.end(LIMIT).await;
     assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+}
+
+/// As docs/security.md tells operators, on a cluster whose clients hold locks meanwhile; the rules are the
+/// same at every node that comes to lead.
+#[tokio::test]
+async fn rules_go_on_while_a_lock_is_held_and_count_under_every_leader() {
+    let certs = Certs::new().await;
+    for name in ["ops", "app"] {
+        certs.make(&["client", name]).await;
+    }
+    let mut cluster = Cluster::prepare(&Setup::nodes(3));
+    let admins = ("HOLDFAST_ADMINS".to_owned(), "cn:ops".to_owned());
+    for index in 0..3 {
+        let id = cluster.nodes()[index].id;
+        certs.node(id).await;
+        cluster.set_variables(index, [certs.of_node(id), vec![admins.clone()]].concat());
+        cluster.start_node(index);
+    }
+    let (ops, app, nobody) = (certs.client("ops"), certs.client("app"), certs.trusted());
+    serves(&cluster, &ops).await;
+    let held = begin(&cluster, &app, &["lock", "jobs", "--", "sleep", "1000"]);
+    let anonymous = begin(&cluster, &nobody, &["lock", "pay/old", "--", "sleep", "1000"]);
+    until_held(&cluster, &ops, 1).await;
+
+    let done = async |arguments: &[&str]| {
+        let ended = holdfast(&cluster, &ops, arguments).await;
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+        ended.out
+    };
+    done(&["auth", "role", "set", "worker", "acquire:jobs", "read:jobs"]).await;
+    done(&["auth", "assign", "cn:app", "worker"]).await;
+    let token = done(&["auth", "token", "create", "ci", "--role", "worker"]).await;
+    let file = certs.path("ci.token");
+    fs::write(&file, token).unwrap();
+    let by_token = ("HOLDFAST_TOKEN_FILE".to_owned(), file.to_str().unwrap().to_owned());
+    // A token decides, whatever certificate is shown.
+    let ci = [certs.client("ops"), vec![by_token]].concat();
+    done(&["auth", "enable"]).await;
+
+    for index in 0..3 {
+        let leader = cluster.nodes()[index].id.to_string();
+        done_in_time(&cluster, &ops, &["cluster", "transfer-leader", &leader]).await;
+        for (variables, lock, says) in [
+            (&app, "jobs/1", None),
+            (&ci, "jobs/1", None),
+            (&ops, "pay/1", None),
+            (&app, "pay/1", Some("acquire on pay/1")),
+            (&ci, "pay/1", Some("acquire on pay/1")),
+            (&nobody, "jobs/1", Some("any verb")),
+        ] {
+            let ended = holdfast(&cluster, variables, &["try", lock, "--", "true"]).await;
+            let code = if says.is_some() { 122 } else { 0 };
+            assert_eq!(ended.code, Some(code), "node {leader}, {lock}: {ended:?}");
+            assert!(ended.err.contains(says.unwrap_or_default()), "{ended:?}");
+        }
+    }
+    done(&["auth", "token", "revoke", "ci"]).await;
+    let revoked = holdfast(&cluster, &ci, &["try", "jobs/1", "--", "true"]).await;
+    assert_eq!(revoked.code, Some(122), "{revoked:?}");
+
+    // What was held before the rules were on is held still, by whoever it was.
+    for holder in [held, anonymous] {
+        holder.signal(Signal::SIGTERM);
+        let ended = holder.end(LIMIT).await;
+        assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+    }
+}
+
+/// Runs it until it ends well: a change of leader may be refused while another is under way.
+async fn done_in_time(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) {
+    let mut last = None;
+    for _ in 0..LOOKS {
+        let ended = holdfast(cluster, variables, arguments).await;
+        if ended.code == Some(0) {
+            return;
+        }
+        last = Some(ended);
+        pause().await;
+    }
+    panic!("{arguments:?} never succeeded: {last:?}");
 }
 
 /// Waits until the lock `jobs` has so many requests, the holder's among them.
