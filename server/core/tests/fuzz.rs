@@ -2,8 +2,8 @@
 //! (I28), and never memory for what the bytes only claim.
 
 use holdfast_core::{
-    Applied, Batch, Command, Label, LockName, LockTable, LogIndex, NAME_BYTES_MAX, Need,
-    SNAPSHOT_VERSION, SessionId,
+    ACCESS_NAME_BYTES_MAX, AccessName, Applied, Batch, Command, Identity, Label, LockName,
+    LockTable, LogIndex, NAME_BYTES_MAX, NamePrefix, Need, SNAPSHOT_VERSION, SessionId,
 };
 use holdfast_fuzz::{Outcome, Target};
 
@@ -118,10 +118,16 @@ fn no_forged_snapshot_brings_a_table_down() {
     });
 }
 
+/// The rule for the name of a role or a token, said once more.
+fn is_access_name(text: &str) -> bool {
+    (1..=ACCESS_NAME_BYTES_MAX).contains(&text.len()) && Label::parse(text).is_ok()
+}
+
 /// A parsed name has exactly the given bytes, or parsing fails (DESIGN §6).
 #[test]
 fn no_name_is_taken_that_breaks_a_rule() {
-    let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb"].map(Into::into);
+    let seeds = ["orders/42", "a", "ключ/🔑", "jobs\u{202e}", "a\nb", "cn:ops", "uri:spiffe://a/b"]
+        .map(Into::into);
     Target::new("names", seeds).memory(PER_BYTE, 4 << 10).run(|bytes| {
         let name = LockName::parse_bytes(bytes);
         if let Ok(name) = &name {
@@ -131,6 +137,13 @@ fn no_name_is_taken_that_breaks_a_rule() {
         }
         if let Ok(text) = std::str::from_utf8(bytes) {
             let _ = Label::parse(text);
+            if let Ok(identity) = Identity::parse(text) {
+                assert_eq!(identity.as_str(), text);
+            }
+            if let Ok(prefix) = NamePrefix::parse(text) {
+                assert!(prefix.as_str() == text && prefix.covers(text));
+            }
+            assert_eq!(AccessName::parse(text).is_ok(), is_access_name(text));
         }
         Outcome::of(&name)
     });

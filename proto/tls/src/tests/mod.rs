@@ -7,6 +7,7 @@
 )]
 
 mod files;
+mod fuzz;
 mod handshakes;
 mod names;
 
