@@ -28,8 +28,9 @@ const LEFT: usize = 2;
 /// How long a commit may make no progress before the pool gets its threads back. Far above any
 /// healthy sync of a disk; far below the length of a lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Attempts for each thread: one fails when the pool finishes before the waker is registered.
-const ATTEMPTS: usize = 100;
+/// Attempts for all threads: one fails when the pool finishes before the waker is registered, on a busy
+/// machine hundreds of them in a row. An attempt writes nothing.
+const ATTEMPTS: usize = 20_000;
 
 /// The threads that are kept away from the pool of this process.
 pub(super) struct Idlers {
