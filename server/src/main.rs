@@ -104,7 +104,8 @@ fn certificates(config: &Config) -> Result<String, Exit> {
     let credentials = credentials.map_err(|error| exit::say(Exit::Settings, &error))?;
     let ends = credentials.iter().flat_map(|used| tls::days_left(used, &*clock));
     let lines = ends.map(|(file, days)| format!("# {} ends in {days} days\n", file.display()));
-    Ok(lines.collect::<Vec<_>>().concat())
+    let warning = tls::key_is_open(config).map(|warning| format!("# {warning}\n"));
+    Ok(lines.chain(warning).collect::<Vec<_>>().concat())
 }
 
 fn print(text: impl Display) {

@@ -1,6 +1,8 @@
 //! TLS of a node: one certificate for all its ports, and for its own calls to other members (DESIGN §14).
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -90,6 +92,9 @@ impl NodeTls {
         let Some(credentials) = credentials(config, &*runtime.clock)?.map(Arc::new) else {
             return Ok(None);
         };
+        if let Some(warning) = key_is_open(config) {
+            tracing::warn!("{warning}");
+        }
         let cluster = &config.cluster.cluster_name;
         let plain_too = config.node.insecure;
         let security = |admits, protocol| -> Result<Security, Unusable> {
@@ -178,6 +183,16 @@ pub fn credentials(config: &Config, clock: &dyn Clock) -> Result<Option<Credenti
     let own = OwnFiles { cert: node.tls_cert.clone(), key: node.tls_key.clone() };
     let ca = (!node.tls_ca.as_os_str().is_empty()).then(|| node.tls_ca.clone());
     Credentials::load(CredentialFiles { own: Some(own), ca }, wall(clock)).map(Some)
+}
+
+/// What to tell an operator whose key everybody on the machine can read.
+pub fn key_is_open(config: &Config) -> Option<String> {
+    let key = &config.node.tls_key;
+    let mode = fs::metadata(key).ok()?.permissions().mode() & 0o777;
+    let open = mode & 0o004 != 0;
+    open.then(|| {
+        format!("{} can be read by everybody on this machine ({mode:o}): chmod 600", key.display())
+    })
 }
 
 fn wall(clock: &dyn Clock) -> SystemTime {

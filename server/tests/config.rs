@@ -1,6 +1,7 @@
 //! Settings, as an operator uses them: `holdfastd check-config` with files, variables and flags.
 #![expect(clippy::unwrap_used, reason = "a helper that fails ends its test")]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -307,6 +308,7 @@ fn certificates() -> (TempDir, [String; 3]) {
     let written = |file: &str, flag: &str, text: &str| {
         let path = folder.path().join(file);
         std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         format!("--{flag}={}", path.display())
     };
     let flags = [
@@ -326,6 +328,8 @@ fn with_a_certificate_a_node_listens_anywhere_and_check_config_says_when_it_ends
     let said = Question::new().flags(&anywhere).flags(&[cert, key, ca]).accepted();
 
     assert_holds(&said, &["node.pem ends in 9 days", "ca.pem ends in 9 days"]);
+    // As the test's files are made.
+    assert_holds(&said, &["node.key can be read by everybody on this machine (644): chmod 600"]);
     let required = "--client-certs=required";
     Question::new().flags(&anywhere).flags(&[cert, key, ca, required]).accepted();
     Question::new().flags(&[cert, key]).accepted();
