@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{LockName, SessionId};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1 as proto;
 use openraft::async_runtime::watch::WatchReceiver;
 
@@ -151,6 +152,45 @@ async fn a_learner_catches_up_by_snapshot_then_log_and_has_the_same_state() {
     open(held.cluster.replica(leader)).await;
     held.assert_kept().await;
     held.cluster.shutdown().await;
+}
+
+/// I17, I22: the entries that say so are gone from the log; the snapshot says it too.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_takes_a_snapshot_over_knows_who_was_removed() {
+    assert!(a_late_follower_knows_who_was_removed().await);
+}
+
+/// The rule taken away: it keeps the members that it knew before.
+#[tokio::test(start_paused = true)]
+async fn without_the_members_of_the_snapshot_it_does_not() {
+    arm(Some(Mutant::SnapshotKeepsMembers));
+    let knows = a_late_follower_knows_who_was_removed().await;
+    arm(None);
+    assert!(!knows);
+}
+
+/// Node 4 comes and goes while a follower is cut off, and the log is cut off behind that.
+async fn a_late_follower_knows_who_was_removed() -> bool {
+    let mut held = Held::new(little_log).await;
+    let (leader, _) = held.cluster.leader().await;
+    let late = leader % 3 + 1;
+    held.cluster.network.isolate(late);
+    held.cluster.start_joining(4, MemoryStore::new(4)).await;
+    add(&held.cluster, 4).await.unwrap();
+    remove(&held.cluster, 4).await.unwrap();
+    let gone = held.cluster.replica(leader).status().last_log.unwrap();
+    drop(held.cluster.kill(4).await);
+    let log = held.cluster.nodes[&leader].store.log();
+    while log.purged().is_none_or(|purged| purged.index <= gone) {
+        open(held.cluster.replica(leader)).await;
+    }
+    held.cluster.network.heal();
+    held.cluster.level().await;
+
+    let asks = proto::HelloRequest { from_node: 4 };
+    let told = held.cluster.replica(late).peer().hello(asks).await.unwrap();
+    held.cluster.shutdown().await;
+    told.removed
 }
 
 /// To four voters, to five, and down to three again; the first leader and its successor are among
