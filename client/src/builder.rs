@@ -99,8 +99,8 @@ impl Builder {
     /// Shows this token with every request: the caller is then the token's owner, whatever certificate it has.
     /// Default: none.
     ///
-    /// White space around it does not count, so the content of a file will do. Whoever reads it can do what
-    /// its owner can: use TLS, except on loopback. It is checked when the client, the reader or the admin is
+    /// White space around it does not count, so the content of a file will do. A thief of the token can do
+    /// what its owner can: use TLS, except on loopback. It is checked when the client, the reader or the admin is
     /// made; one that cannot be sent is an [`Error::InvalidConfig`] of that call.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -15,6 +15,9 @@ use crate::certificate::Certificate;
 use crate::credentials::{Credentials, Loaded};
 use crate::node_name::{ClusterName, NodeName};
 use crate::{VERSIONS, provider};
+
+/// Bytes that a client may still send after it was refused: more than what is under way when it hears of it.
+const READ_TO_END: u64 = 64 << 10;
 
 /// Whom a port lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,11 +183,12 @@ fn called(shown: Option<&Certificate>) -> String {
     shown.and_then(Certificate::identity).unwrap_or_else(|| "somebody without a name".to_owned())
 }
 
-/// Reads until the other end has closed a connection that is over at this end.
+/// Reads until the other end has closed a connection that is over at this end; not without end, as the other
+/// end may send without end.
 async fn await_end<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     // What fails here has ended.
     if stream.shutdown().await.is_ok() {
-        let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+        let _ = tokio::io::copy(&mut stream.take(READ_TO_END), &mut tokio::io::sink()).await;
     }
 }
 

@@ -200,9 +200,9 @@ pub enum Command {
     /// Does something for a caller who has to have the right to it (DESIGN §14). Commands of a
     /// session need no such form: the session knows its caller.
     By {
-        /// Who wants it.
+        /// The caller that asks for it.
         caller: Caller,
-        /// What.
+        /// What the caller asks for.
         deed: Deed,
     },
 }

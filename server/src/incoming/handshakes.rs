@@ -148,11 +148,12 @@ impl UnderWay {
     }
 }
 
-async fn prove(mut connection: Connection<Socket>, security: &Security) -> Outcome {
-    connection.stream.come_here()?;
-    if security.plain_too && connection.stream.first_byte().await? != Some(TLS_BEGINS) {
-        return Ok(Wire::plain(connection));
+async fn prove(connection: Connection<Socket>, security: &Security) -> Outcome {
+    let Connection { stream: mut socket, place } = connection;
+    socket.come_here()?;
+    if security.plain_too && socket.first_byte().await? != Some(TLS_BEGINS) {
+        return Ok(Wire::plain(Connection { stream: socket, place }));
     }
-    let (stream, shown) = security.side.accept(connection).await?;
-    Ok(Wire::tls(stream, shown))
+    let (stream, shown) = security.side.accept(socket).await?;
+    Ok(Wire::tls(stream, place, shown))
 }

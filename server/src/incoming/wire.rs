@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 
-use super::Connection;
+use super::{Connection, Place};
 
 /// A TCP connection that can go from one event queue to another: it is accepted on one, has its handshake on
 /// another, and is served on the first.
@@ -104,9 +104,10 @@ impl AsyncWrite for Socket {
 pub struct Wire {
     stream: Stream,
     peer: Peer,
+    _place: Place,
 }
 
-type Stream = Either<Box<TlsStream<Connection<Socket>>>, Connection<Socket>>;
+type Stream = Either<Box<TlsStream<Socket>>, Socket>;
 
 /// The other end of a connection, as each call on it is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -121,23 +122,24 @@ pub struct Peer {
 
 impl Wire {
     /// Without TLS.
-    pub(super) fn plain(stream: Connection<Socket>) -> Self {
-        let peer = Peer { address: stream.stream.peer(), ..Peer::default() };
-        Self { stream: Either::Right(stream), peer }
+    pub(super) fn plain(connection: Connection<Socket>) -> Self {
+        let Connection { stream, place } = connection;
+        let peer = Peer { address: stream.peer(), ..Peer::default() };
+        Self { stream: Either::Right(stream), peer, _place: place }
     }
 
     /// With TLS, and what the other end has shown.
-    pub(super) fn tls(stream: TlsStream<Connection<Socket>>, shown: Option<Certificate>) -> Self {
-        let address = stream.get_ref().0.stream.peer();
+    pub(super) fn tls(stream: TlsStream<Socket>, place: Place, shown: Option<Certificate>) -> Self {
+        let address = stream.get_ref().0.peer();
         let peer = Peer { address, has_tls: true, certificate: shown.map(Arc::new) };
-        Self { stream: Either::Left(Box::new(stream)), peer }
+        Self { stream: Either::Left(Box::new(stream)), peer, _place: place }
     }
 
     /// Goes over to the event queue of the caller. After an error the connection is lost.
     pub(super) fn come_here(&mut self) -> io::Result<()> {
         match &mut self.stream {
-            Either::Right(stream) => stream.stream.come_here(),
-            Either::Left(stream) => stream.get_mut().0.stream.come_here(),
+            Either::Right(socket) => socket.come_here(),
+            Either::Left(stream) => stream.get_mut().0.come_here(),
         }
     }
 }

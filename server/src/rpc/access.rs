@@ -44,7 +44,7 @@ impl Door {
         &self.admins
     }
 
-    /// Who sends a request.
+    /// The caller that sends a request.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Door {
         self.ask(&|table| table.rules().allows_any(caller))
     }
 
-    /// Who sends a request, if they may do `verb`.
+    /// The caller that sends a request, if the caller may do `verb`.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ impl Door {
         self.allow(&Caller { identity, is_admin }, verb)
     }
 
-    /// Who sends a request that shows a session's key, if the session is theirs.
+    /// Whether a session whose key a request shows is its caller's own.
     ///
     /// # Errors
     ///

@@ -123,8 +123,8 @@ pub(crate) fn run(global: &Global, command: &AuthCommand, limit: Duration) -> Re
 type Answered = Result<(u8, String), holdfast::Error>;
 
 /// For programs, or for people.
-fn said(as_json: bool, json: &Value, text: String) -> (u8, String) {
-    (0, if as_json { json.to_string() } else { text })
+fn said(as_json: bool, json: &Value, text: String) -> String {
+    if as_json { json.to_string() } else { text }
 }
 
 async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered {
@@ -138,7 +138,7 @@ async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered
             admin.set_roles(identity, roles).await?;
             let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(" ") };
             let text = format!("{} has {}", show::escaped(identity), show::escaped(&has));
-            Ok(said(as_json, &json!({ "identity": identity, "roles": roles }), text))
+            Ok((0, said(as_json, &json!({ "identity": identity, "roles": roles }), text)))
         }
         AuthCommand::Test { identity, verb, name } => {
             let missing = admin.test_right(identity, verb, name.as_deref()).await?;
@@ -146,9 +146,8 @@ async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered
                 None => (0, "allowed".to_owned()),
                 Some(missing) => (MAY_NOT, format!("not allowed: {}", show::escaped(missing))),
             };
-            let (_, text) =
-                said(as_json, &json!({ "allowed": code == 0, "missing": missing }), text);
-            Ok((code, text))
+            let json = json!({ "allowed": code == 0, "missing": missing });
+            Ok((code, said(as_json, &json, text)))
         }
     }
 }
@@ -160,7 +159,7 @@ async fn turn(admin: &Admin, on: bool, as_json: bool) -> Answered {
     } else {
         "the rules are off: everything is allowed"
     };
-    Ok(said(as_json, &json!({ "on": on }), text.to_owned()))
+    Ok((0, said(as_json, &json!({ "on": on }), text.to_owned())))
 }
 
 async fn role(admin: &Admin, command: &RoleCommand, as_json: bool) -> Answered {
@@ -169,12 +168,12 @@ async fn role(admin: &Admin, command: &RoleCommand, as_json: bool) -> Answered {
             admin.set_role(role, rights).await?;
             let all = rights.iter().map(right_text).collect::<Vec<_>>();
             let text = format!("the role {} allows {}", show::escaped(role), all.join(" "));
-            Ok(said(as_json, &json!({ "role": role, "rights": all }), text))
+            Ok((0, said(as_json, &json!({ "role": role, "rights": all }), text)))
         }
         RoleCommand::Remove { role } => {
             admin.remove_role(role).await?;
             let text = format!("there is no role {} any more", show::escaped(role));
-            Ok(said(as_json, &json!({ "role": role, "is": "removed" }), text))
+            Ok((0, said(as_json, &json!({ "role": role, "is": "removed" }), text)))
         }
         RoleCommand::List => Ok((0, list_roles(&admin.rules().await?, as_json))),
     }
@@ -185,12 +184,12 @@ async fn token(admin: &Admin, command: &TokenCommand, as_json: bool) -> Answered
         TokenCommand::Create(CreateArgs { name, roles, lasts }) => {
             let secret = admin.create_token(name, roles, *lasts).await?;
             let json = json!({ "token": secret, "identity": format!("token:{name}") });
-            Ok(said(as_json, &json, secret))
+            Ok((0, said(as_json, &json, secret)))
         }
         TokenCommand::Revoke { name } => {
             admin.revoke_token(name).await?;
             let text = format!("the token {} is revoked", show::escaped(name));
-            Ok(said(as_json, &json!({ "token": name, "is": "revoked" }), text))
+            Ok((0, said(as_json, &json!({ "token": name, "is": "revoked" }), text)))
         }
         TokenCommand::List => Ok((0, list_tokens(&admin.rules().await?, as_json))),
     }
@@ -259,7 +258,10 @@ fn list_tokens(rules: &Rules, as_json: bool) -> String {
         found.map(|(_, roles)| roles.join(" ")).unwrap_or_default()
     };
     if as_json {
-        let token = |token: &holdfast::TokenInfo| json!({ "token": token.name, "ends_ms": token.ends_ms, "roles": roles_of(&token.name) });
+        let token = |token: &holdfast::TokenInfo| {
+            let given = roles_of(&token.name);
+            json!({ "token": token.name, "ends_ms": token.ends_ms, "roles": given })
+        };
         return json!(rules.tokens.iter().map(token).collect::<Vec<_>>()).to_string();
     }
     let row = |token: &holdfast::TokenInfo| {

@@ -23,8 +23,8 @@ const LONGEST_NAME: usize = 64;
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
-    /// Make a CA, and its folder if it is missing: ca.pem, which every node and client gets, and ca.key, which signs their certificates
-    /// and stays where they are made.
+    /// Make a CA, and its folder if it is missing: ca.pem, which every node and client gets, and ca.key, which
+    /// signs their certificates and stays where they are made.
     Ca(CaArgs),
     /// Make a node's certificate, for its peers and its clients.
     ///
@@ -95,7 +95,7 @@ pub(crate) fn run(global: &Global, command: &CertCommand) -> Result<u8, Failure>
             let dir = &args.files.dir;
             let new = DirBuilder::new().recursive(true).mode(0o700).create(dir);
             new.map_err(|error| Failure::own(&format!("{} cannot be made", dir.display()), error))?;
-            write(global, &args.files.dir, "ca", &made, args.days)
+            write(global, dir, "ca", &made, args.days)
         }
         CertCommand::Node(args) => {
             let name = NodeName { cluster: args.cluster.clone(), id: args.id };

@@ -56,7 +56,7 @@ impl Identity {
         Ok(Self(Label::parse(text)?))
     }
 
-    /// Whoever shows the token of that name.
+    /// The identity of a caller that shows the token of that name.
     pub fn of_token(token: &AccessName) -> Self {
         // A name has 64 bytes at most, so the label takes it with its kind.
         Self(Label::parse(&format!("token:{token}")).unwrap_or_default())
