@@ -158,8 +158,13 @@ impl Stage<'_> {
             return;
         }
         if let Err(ended) = self.bring_back(id).await {
-            // Another fault may hit it while it starts.
-            if !matches!(ended, Ended::Killed | Ended::Stopped | Ended::Storage(_)) {
+            // Another fault may hit it while it starts, and brings it back in its turn.
+            let is_hit = match &ended {
+                Ended::Killed | Ended::Stopped | Ended::Storage(_) => true,
+                Ended::Refused(why) => self.lacks_files(id, why),
+                Ended::Fault(_) => false,
+            };
+            if !is_hit {
                 self.wrong(format!("I19: node {id} does not come back: {ended:?}"));
             }
         }

@@ -89,9 +89,15 @@ impl Stage<'_> {
         let was_explained =
             lock(&self.looks).explained_ends.get(&id).is_some_and(|before| before == why);
         let is_storage = matches!(self.world.ended(id), Some(Ended::Storage(_)));
-        // As after a minute of waiting for a descriptor (`server/replication/src/storage/files.rs`).
-        let lacks_files = lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR);
-        was_explained || lacks_files || is_storage && (hangs || lock(&self.starved).contains(&id))
+        was_explained
+            || self.lacks_files(id, why)
+            || is_storage && (hangs || lock(&self.starved).contains(&id))
+    }
+
+    /// Whether the node ended for want of a descriptor, while a fault leaves it none: after a minute of waiting for one
+    /// (`server/replication/src/storage/files.rs`), or because it was just starting.
+    pub(super) fn lacks_files(&self, id: u64, why: &str) -> bool {
+        lock(&self.closed).contains(&id) && why.contains(NO_DESCRIPTOR)
     }
 
     /// The node starts: an end of it from now on needs a fault of its own.
