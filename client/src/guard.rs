@@ -117,6 +117,13 @@ impl Guard {
         self.hold.safety.lost().await
     }
 
+    /// What an operator gave as the reason, if the lock was lost because an operator took it away
+    /// ([`LostReason::Forced`], [`LostReason::SessionRevoked`]). It may contain any characters: escape it
+    /// before it goes to a terminal.
+    pub fn why_taken(&self) -> Option<String> {
+        self.states().why_taken()
+    }
+
     /// A token that is cancelled when the lock is not safe any more, for work that takes a
     /// cancellation token. Cancelling it does nothing to the lock.
     pub fn cancellation_token(&self) -> CancellationToken {

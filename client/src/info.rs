@@ -61,6 +61,8 @@ pub struct Waiter {
     pub names: u32,
     /// As of [`Holder::is_imported`].
     pub is_imported: bool,
+    /// As of [`Holder::identity`].
+    pub identity: String,
 }
 
 /// A lock as of one linearizable read.
@@ -150,6 +152,7 @@ impl Waiter {
             waiting: Duration::from_millis(waiter.waiting_ms),
             names: waiter.names,
             is_imported: waiter.imported,
+            identity: waiter.identity,
         }
     }
 }

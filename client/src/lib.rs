@@ -50,6 +50,7 @@ mod admin;
 mod builder;
 mod client;
 mod cluster;
+mod cut_off;
 mod endpoints;
 mod guard;
 mod hold;
@@ -73,6 +74,7 @@ pub use admin::Admin;
 pub use builder::Builder;
 pub use client::Client;
 pub use cluster::{ClusterMember, ClusterStatus};
+pub use cut_off::{Ending, EndingHold};
 pub use guard::{Guard, GuardedLock};
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,

@@ -10,8 +10,8 @@ use crate::{Admin, Result};
 
 /// A right: a verb, for the names that begin with a prefix.
 ///
-/// The verbs are `acquire`, `read`, `import` and `scope`, and without a prefix `status`, `metrics`, `reflect`,
-/// `members` and `rules`.
+/// The verbs are `acquire`, `read`, `import`, `scope` and `force`, and without a prefix `status`, `metrics`,
+/// `reflect`, `members`, `rules`, `revoke` and `now`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
     /// What is allowed.
@@ -167,8 +167,8 @@ impl Admin {
         Ok(self.ask("making a token", true, create).await?.token)
     }
 
-    /// Removes a token and the roles of its owner. Requests with it are refused from then on; a stream that
-    /// is open goes on.
+    /// Removes a token and the roles of its owner. Requests with it are refused from then on, and streams
+    /// that showed it end. Its sessions live as long as their leases: [`Admin::revoke`] ends them too.
     ///
     /// # Errors
     ///

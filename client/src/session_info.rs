@@ -24,6 +24,11 @@ pub struct SessionInfo {
     /// It was imported from another store: no client can renew it, and it ends when its lease runs
     /// out.
     pub is_imported: bool,
+    /// As of [`Holder::identity`](crate::Holder::identity).
+    pub identity: String,
+    /// What an operator gave as the reason for ending it: it waits for nothing, and its holds pass on when
+    /// its lease has run out.
+    pub revoked: Option<String>,
     /// Its holds and waits, in the order of the requests: at most 1,000.
     pub requests: Vec<SessionRequest>,
     /// How many there are in all.
@@ -42,6 +47,8 @@ pub struct SessionRequest {
     pub since: Duration,
     /// Whether it holds or waits.
     pub state: RequestState,
+    /// As of [`Holder::is_ending`](crate::Holder::is_ending).
+    pub is_ending: bool,
 }
 
 /// The state of a request.
@@ -82,6 +89,8 @@ impl SessionInfo {
             ttl: Duration::from_millis(session.ttl_ms),
             age: Duration::from_millis(session.age_ms),
             is_imported: session.imported,
+            identity: session.identity,
+            revoked: session.revoked,
             requests: session.requests.into_iter().filter_map(request).collect(),
             request_count: session.request_count,
         }
@@ -99,5 +108,6 @@ fn request(request: v1::SessionRequest) -> Option<SessionRequest> {
         name_count: request.name_count,
         since: Duration::from_millis(request.since_ms),
         state,
+        is_ending: request.ending,
     })
 }

@@ -11,6 +11,8 @@ pub(crate) fn lost_reason(reason: v1::LostReason) -> LostReason {
         v1::LostReason::SessionClosed => LostReason::SessionClosed,
         v1::LostReason::SessionExpired => LostReason::SessionExpired,
         v1::LostReason::EpochRaised => LostReason::AuthorityPassed,
+        v1::LostReason::Revoked => LostReason::SessionRevoked,
+        v1::LostReason::Forced => LostReason::Forced,
         v1::LostReason::Unspecified => LostReason::Revoked,
     }
 }
@@ -36,6 +38,8 @@ pub(crate) fn holder(holder: v1::Holder) -> Holder {
     known.held = Duration::from_millis(holder.held_ms);
     known.mode = mode;
     known.is_imported = holder.imported;
+    known.is_ending = holder.ending;
+    known.identity = holder.identity;
     known
 }
 
@@ -85,6 +89,8 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,
         v1::RefusalReason::Rules => RefusalReason::Rules,
+        v1::RefusalReason::SessionRevoked => RefusalReason::SessionRevoked,
+        v1::RefusalReason::NotHeld => RefusalReason::NotHeld,
         v1::RefusalReason::Unspecified | v1::RefusalReason::NothingFree => RefusalReason::Other,
     }
 }

@@ -60,7 +60,7 @@ impl Stream {
     }
 
     async fn open_as(address: SocketAddr, label: &str, ttl_ms: Option<u64>) -> Self {
-        Self::begin(address, Open { label: label.to_owned(), ttl_ms, resume: None }).await
+        Self::begin(address, Open { label: label.to_owned(), ttl_ms, ..Open::default() }).await
     }
 
     async fn resume(address: SocketAddr, resume: Resume) -> Self {

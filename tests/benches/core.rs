@@ -159,7 +159,7 @@ struct Line {
 impl Line {
     /// Ends the first holder, whose token nobody here knows: the next one holds.
     fn before(played: &mut Played, client: &Client) -> Self {
-        let sessions = played.table.sessions().map(|(session, _)| session);
+        let sessions = played.table.sessions().map(|view| view.session);
         let first = sessions.min().unwrap_or(client.session);
         let applied = played.apply(cancel(first, 0));
         let (session, request, token) = granted(&applied);

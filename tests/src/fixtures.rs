@@ -83,10 +83,20 @@ fn client_frames() -> Vec<Line> {
         let frames = vec![wire::ClientFrame { done_below: 4, body: Some(body) }];
         line(name, wire::ClientFrames { frames })
     };
-    let open = wire::Open { ttl_ms: Some(10_000), label: "host:1".into(), resume: None };
+    let open = wire::Open {
+        ttl_ms: Some(10_000),
+        label: "host:1".into(),
+        resume: None,
+        ..wire::Open::default()
+    };
     let (secret, cluster_id) = (SECRET.into(), CLUSTER.into());
     let resume = wire::Resume { session_id: 3, secret, cluster_id, ..wire::Resume::default() };
-    let again = wire::Open { ttl_ms: None, label: String::new(), resume: Some(resume) };
+    let again = wire::Open {
+        ttl_ms: None,
+        label: String::new(),
+        resume: Some(resume),
+        ..wire::Open::default()
+    };
     vec![
         frame("client frame, open", Body::Open(open)),
         frame("client frame, open with resume", Body::Open(again)),
@@ -120,6 +130,7 @@ fn holder() -> wire::Holder {
         held_ms: 1_234,
         mode,
         imported: true,
+        ..wire::Holder::default()
     }
 }
 
@@ -187,7 +198,11 @@ fn server_frames() -> Vec<Line> {
         server_frame("server frame, opened", Body::Opened(opened)),
         server_frame(
             "server frame, kept_alive",
-            Body::KeptAlive(wire::KeptAlive { seq: 12, scopes: scopes() }),
+            Body::KeptAlive(wire::KeptAlive {
+                seq: 12,
+                scopes: scopes(),
+                ..wire::KeptAlive::default()
+            }),
         ),
         server_frame("server frame, queued", Body::Queued(queued())),
         server_frame("server frame, moved", Body::Moved(moved)),
@@ -215,7 +230,7 @@ fn server_frames() -> Vec<Line> {
         ),
         server_frame(
             "server frame, session_ended",
-            Body::SessionEnded(wire::SessionEnded { reason }),
+            Body::SessionEnded(wire::SessionEnded { reason, ..wire::SessionEnded::default() }),
         ),
         server_frame("server frame, value_set", Body::ValueSet(wire::ValueSet { request_id: 7 })),
     ]
@@ -239,11 +254,11 @@ fn calls() -> Vec<Line> {
     let cancelled = wire::Cancelled { request_id: 5, was: wire::cancelled::Was::Waiting.into() };
     let released = wire::Released { token: TOKEN, request_id: 5, names: Vec::new(), partly: false };
     let change = wire::set_value::Change::Value("v".into());
+    let (ttl, label) = (Some(ttl_ms), "host:1".into());
+    let open = wire::OpenSessionRequest { ttl_ms: ttl, label, ..Default::default() };
+    let kept = wire::KeepAliveResponse { ttl_ms, scopes: scopes(), ..Default::default() };
     vec![
-        line(
-            "OpenSession",
-            wire::OpenSessionRequest { ttl_ms: Some(ttl_ms), label: "host:1".into() },
-        ),
+        line("OpenSession", open),
         line(
             "OpenSession, answer",
             wire::OpenSessionResponse {
@@ -254,7 +269,7 @@ fn calls() -> Vec<Line> {
             },
         ),
         line("KeepAlive", wire::KeepAliveRequest { session: key() }),
-        line("KeepAlive, answer", wire::KeepAliveResponse { ttl_ms, scopes: scopes() }),
+        line("KeepAlive, answer", kept),
         line(
             "Acquire",
             wire::AcquireRequest {
@@ -300,6 +315,7 @@ fn waiter() -> wire::WaiterInfo {
         mode: wire::Mode::Exclusive.into(),
         names: 2,
         imported: true,
+        ..wire::WaiterInfo::default()
     }
 }
 
@@ -364,6 +380,7 @@ fn session() -> wire::SessionInfo {
         name_count: 1,
         since_ms: 55,
         state: Some(state),
+        ..wire::SessionRequest::default()
     };
     wire::SessionInfo {
         session_id: 3,
@@ -373,6 +390,7 @@ fn session() -> wire::SessionInfo {
         imported: true,
         requests: vec![request(1, State::Held(TOKEN)), request(2, State::Place(1))],
         request_count: 2,
+        ..wire::SessionInfo::default()
     }
 }
 

@@ -296,7 +296,10 @@ fn what_the_store_says_cannot_drive_the_terminal() {
 
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     let first = shown.lines().next().unwrap();
-    assert_eq!(first, "jobs is held by a\\u{1b}[2Jb for 1 min 1 s under token 9223372036854775807");
+    assert_eq!(
+        first,
+        "jobs is held by a\\u{1b}[2Jb, session 1152921504606846976, for 1 min 1 s under token 9223372036854775807"
+    );
 }
 
 #[test]

@@ -130,6 +130,11 @@ pub struct Holder {
     /// The hold was imported from another store, where its owner has the name in `label`, and no
     /// client has claimed it.
     pub is_imported: bool,
+    /// It was ended by an operator: it passes on once its client has released it, or its lease has run out.
+    pub is_ending: bool,
+    /// Who opened the session, as the store verified it (`token:NAME`, `cn:NAME` and so on); empty if it has
+    /// proved nothing.
+    pub identity: String,
 }
 
 impl Holder {
@@ -142,6 +147,8 @@ impl Holder {
             held: Duration::ZERO,
             mode: Mode::Exclusive,
             is_imported: false,
+            is_ending: false,
+            identity: String::new(),
         }
     }
 }
@@ -186,6 +193,10 @@ pub enum RefusalReason {
     Forbidden,
     /// The change of the rules cannot be; the message names the obstacle.
     Rules,
+    /// An operator ended the session.
+    SessionRevoked,
+    /// Nobody holds the lock, or not under that token.
+    NotHeld,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -211,6 +222,8 @@ impl RefusalReason {
             | Self::Scope
             | Self::Forbidden
             | Self::Rules
+            | Self::SessionRevoked
+            | Self::NotHeld
             | Self::Other => false,
         }
     }

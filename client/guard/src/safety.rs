@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use holdfast_mutants::mutant;
@@ -20,6 +20,8 @@ pub struct Safety {
     cover: Span,
     over: AtomicBool,
     state: watch::Sender<GuardState>,
+    /// What an operator gave as the reason for taking it away; set before the state says that it is over.
+    why: Arc<OnceLock<String>>,
     cancelled: CancellationToken,
 }
 
@@ -32,6 +34,7 @@ impl Safety {
             cover: Span::unbounded(),
             over: AtomicBool::new(false),
             state: watch::Sender::new(GuardState::Held { safe_until }),
+            why: Arc::default(),
             cancelled: CancellationToken::new(),
         })
     }
@@ -76,7 +79,7 @@ impl Safety {
 
     /// The state over time.
     pub fn states(&self) -> GuardStates {
-        GuardStates::of(&self.state)
+        GuardStates::of(&self.state, &self.why)
     }
 
     /// Waits until it is lost. Cancel safe.
@@ -112,6 +115,14 @@ impl Safety {
             changes
         });
         self.cancelled.cancel();
+    }
+
+    /// Makes it unsafe for ever, because an operator wants that, and gave `why` as the reason.
+    pub fn take_away(&self, reason: LostReason, why: &str) {
+        if !why.is_empty() {
+            let _ = self.why.set(why.to_owned());
+        }
+        self.end(GuardState::Lost(reason));
     }
 
     /// Publishes the current deadline.

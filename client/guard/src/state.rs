@@ -1,6 +1,7 @@
 //! The state of a hold, and why it ended.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use holdfast_runtime::Instant;
 use tokio::sync::watch;
@@ -23,6 +24,10 @@ pub enum LostReason {
     /// The authority of the lock's scope moved to another store, or may have: that store may grant
     /// the lock now.
     AuthorityPassed,
+    /// An operator ended the session, or cut off the identity that it belongs to.
+    SessionRevoked,
+    /// An operator took the lock away.
+    Forced,
 }
 
 impl fmt::Display for LostReason {
@@ -34,6 +39,8 @@ impl fmt::Display for LostReason {
             Self::AttachedElsewhere => "the session was taken up elsewhere",
             Self::Revoked => "the store does not know the hold any more",
             Self::AuthorityPassed => "the authority that covered it ended",
+            Self::SessionRevoked => "an operator ended the session",
+            Self::Forced => "an operator took the lock away",
         })
     }
 }
@@ -77,22 +84,31 @@ impl GuardState {
 /// held, and outlives the guard. A thread of its own updates the state, so it changes also while the
 /// executor stalls.
 #[derive(Clone, Debug)]
-pub struct GuardStates(watch::Receiver<GuardState>);
+pub struct GuardStates {
+    state: watch::Receiver<GuardState>,
+    why: Arc<OnceLock<String>>,
+}
 
 impl GuardStates {
-    pub(crate) fn of(state: &watch::Sender<GuardState>) -> Self {
-        Self(state.subscribe())
+    pub(crate) fn of(state: &watch::Sender<GuardState>, why: &Arc<OnceLock<String>>) -> Self {
+        Self { state: state.subscribe(), why: why.clone() }
     }
 
     /// A state that stays as it is: for tests.
     #[doc(hidden)]
     pub fn fixed(state: GuardState) -> Self {
-        Self(watch::Sender::new(state).subscribe())
+        Self { state: watch::Sender::new(state).subscribe(), why: Arc::default() }
+    }
+
+    /// What an operator gave as the reason for taking the hold away. It may contain any characters: escape
+    /// it before it goes to a terminal.
+    pub fn why_taken(&self) -> Option<String> {
+        self.why.get().cloned()
     }
 
     /// The state now.
     pub fn now(&self) -> GuardState {
-        *self.0.borrow()
+        *self.state.borrow()
     }
 
     /// Waits for a change after the last one that this function has returned, and returns the state
@@ -100,14 +116,14 @@ impl GuardStates {
     pub async fn changed(&mut self) -> GuardState {
         if !self.now().is_over() {
             // An error means that the sender is gone, with the hold.
-            let _ = self.0.changed().await;
+            let _ = self.state.changed().await;
         }
-        *self.0.borrow_and_update()
+        *self.state.borrow_and_update()
     }
 
     /// Waits until the hold is over, and returns how it ended. Cancel safe.
     pub async fn over(&mut self) -> GuardState {
-        let over = self.0.wait_for(GuardState::is_over).await.map(|state| *state);
+        let over = self.state.wait_for(GuardState::is_over).await.map(|state| *state);
         // The sender outlives a hold that is not over.
         over.unwrap_or(GuardState::Released)
     }

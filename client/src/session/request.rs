@@ -39,6 +39,9 @@ pub(super) enum Phase {
     Uncovered(Uncovered),
     /// Granted, and the hold was handed out.
     Held(Arc<Hold>),
+    /// Closed by an operator: the hold is over in this client, and is released as soon as its guard is
+    /// gone (I35).
+    Closed(FencingToken),
     /// Granted, and to be released: the hold is over in this client.
     GivingBack(GivingBack),
     /// Its caller is gone: to be cancelled, whatever its state at the server.
@@ -121,7 +124,7 @@ impl Request {
                     self.answer(Err(error));
                 }
             }
-            Phase::Unsent | Phase::Cancelling => {}
+            Phase::Unsent | Phase::Cancelling | Phase::Closed(_) => {}
         }
     }
 }
@@ -274,6 +277,7 @@ impl Requests {
             Phase::Uncovered(uncovered) => drop(self.by_token.remove(&uncovered.token)),
             Phase::Held(hold) => drop(self.by_token.remove(&hold.token)),
             Phase::GivingBack(giving) => drop(self.by_token.remove(&giving.token)),
+            Phase::Closed(token) => drop(self.by_token.remove(token)),
             Phase::Unsent | Phase::Sent | Phase::Queued | Phase::Cancelling => {}
         }
         Some(request)

@@ -8,7 +8,9 @@ mod tls;
 mod verdict;
 
 pub(crate) use bearer::Bearer;
-pub(crate) use grpc::{Connect, Connecting, tcp};
+#[cfg(feature = "tls")]
+pub(crate) use grpc::Connecting;
+pub(crate) use grpc::{Connect, tcp};
 pub use grpc::{GrpcTransport, told};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

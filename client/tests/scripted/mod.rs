@@ -375,7 +375,7 @@ pub fn kept_alive(seq: u64) -> server_frame::Body {
 
 /// An answer with these scopes.
 pub fn kept_alive_in(seq: u64, scopes: Vec<v1::ScopeAuthority>) -> server_frame::Body {
-    server_frame::Body::KeptAlive(v1::KeptAlive { seq, scopes })
+    server_frame::Body::KeptAlive(v1::KeptAlive { seq, scopes, ..v1::KeptAlive::default() })
 }
 
 pub fn granted(request_id: u64, token: u64) -> server_frame::Body {

@@ -10,6 +10,7 @@
 #[path = "../scripted/mod.rs"]
 mod scripted;
 
+mod closed;
 mod overload;
 mod places;
 mod resumes;
@@ -582,7 +583,8 @@ async fn an_expired_session_ends_its_holds_and_waits_and_a_new_one_takes_what_wa
 async fn a_session_that_ends_while_attached_loses_its_holds() {
     let mut net = Net::new();
     let (_client, mut server, guard) = holding(&mut net).await;
-    let ended = v1::SessionEnded { reason: v1::LostReason::SessionExpired.into() };
+    let ended =
+        v1::SessionEnded { reason: v1::LostReason::SessionExpired.into(), why: String::new() };
     server.say(Body::SessionEnded(ended)).await;
 
     assert!(!guard.is_safe());
@@ -614,7 +616,8 @@ async fn closing_ends_everything_at_once_and_waits_for_the_server() {
     let (closed, ()) = tokio::join!(client.close(), async {
         server.close().await;
         assert!(!guard.is_safe());
-        let ended = v1::SessionEnded { reason: v1::LostReason::SessionClosed.into() };
+        let ended =
+            v1::SessionEnded { reason: v1::LostReason::SessionClosed.into(), why: String::new() };
         server.say(Body::SessionEnded(ended)).await;
     });
 

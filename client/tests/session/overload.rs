@@ -143,7 +143,8 @@ async fn a_close_refused_for_load_is_sent_again() {
     server.say(overloaded(None)).await;
 
     server.close().await;
-    let over = v1::SessionEnded { reason: v1::LostReason::SessionClosed.into() };
+    let over =
+        v1::SessionEnded { reason: v1::LostReason::SessionClosed.into(), why: String::new() };
     server.say(Body::SessionEnded(over)).await;
     assert_eq!(closing.await, Ok(()));
 }

@@ -325,7 +325,8 @@ async fn a_part_whose_session_ends_is_lost_with_the_rest() {
     let (_client, mut server, guard) = holding_three(&mut net).await;
     let mut part = Box::pin(guard.release_names(["a"]));
     assert!((&mut part).now_or_never().is_none());
-    let ended = v1::SessionEnded { reason: v1::LostReason::SessionExpired.into() };
+    let ended =
+        v1::SessionEnded { reason: v1::LostReason::SessionExpired.into(), why: String::new() };
     server.say(Body::SessionEnded(ended)).await;
 
     assert_eq!(part.await, Err(Error::Lost { reason: LostReason::SessionExpired }));

@@ -31,7 +31,10 @@ fn shown(value: Option<Value>) -> Option<(Vec<u8>, u64, bool)> {
 }
 
 fn ended() -> Body {
-    Body::SessionEnded(v1::SessionEnded { reason: v1::LostReason::SessionExpired.into() })
+    Body::SessionEnded(v1::SessionEnded {
+        reason: v1::LostReason::SessionExpired.into(),
+        why: String::new(),
+    })
 }
 
 #[tokio::test(start_paused = true)]

@@ -64,6 +64,12 @@ mutants! {
     // The lock table.
     ReleaseIgnoresToken, "release-ignores-token", "I13",
         "a release ends the newest hold of its session, whatever its token says";
+    RevokedSessionActs, "revoked-session-acts", "I35",
+        "a session that was revoked goes on as if it were not";
+    RevokedPassesAtOnce, "revoked-passes-at-once", "I35, I6",
+        "a session that is revoked ends at once, while its client relies on its holds";
+    ClosedPassesAtOnce, "closed-passes-at-once", "I35, I6",
+        "a hold that is closed ends at once, while its client relies on it";
     SetValueIgnoresToken, "set-value-ignores-token", "I13",
         "a value is set by whoever asks for it, holder or not";
     LastInQueueFirst, "last-in-queue-first", "I9",

@@ -85,7 +85,7 @@ impl LockTable {
                 self.leave_queues(&lock_set, ticket);
                 return self.enqueue(who, lock_set, events);
             }
-            return self.answer_again(request, &lock_set, record);
+            return self.answer_again((session, request), &lock_set, record);
         }
         found.may_keep_another(session, limit)?;
         self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
@@ -111,7 +111,7 @@ impl LockTable {
     /// request still holds, with their present values.
     pub(crate) fn answer_again(
         &self,
-        request: RequestId,
+        (session, request): (SessionId, RequestId),
         asked: &LockSet,
         record: &Record,
     ) -> Outcome {
@@ -123,6 +123,9 @@ impl LockTable {
             Record::Spent => return Err(Rejection::RequestEnded { request }),
         };
         let state = match *state {
+            State::Held { token, .. } if !self.open(session)?.relies_on(token) => {
+                return Err(Rejection::RequestEnded { request });
+            }
             State::Held { token, part, .. } => self.acquired(token, lock_set, part),
             State::Waiting { ticket, .. } => self.where_it_waits(lock_set, ticket),
             State::Denied(denial) => return Err(denial.rejection(lock_set)),

@@ -31,7 +31,7 @@ pub enum Answer {
         /// Its id.
         session: SessionId,
     },
-    /// The session is over: closed or expired.
+    /// The session is over.
     SessionEnded,
     /// The request waits or holds.
     ///
@@ -86,6 +86,16 @@ pub enum Answer {
     },
     /// The rules are as the command wanted them.
     RulesChanged,
+    /// Sessions are revoked, or over if that was asked for.
+    Revoked {
+        /// How many; those too that were revoked before.
+        sessions: u64,
+    },
+    /// Holds are closed, or over if that was asked for.
+    HoldsClosed {
+        /// Each of them; those too that were closed before, or whose session is revoked.
+        holds: Vec<Grant>,
+    },
 }
 
 /// The state of a request that waits or holds.

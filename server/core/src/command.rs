@@ -4,7 +4,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
-use crate::access::{Caller, RuleChange};
+use crate::access::{Caller, Identity, RuleChange};
 use crate::ids::{
     FencingToken, Label, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Tenure,
 };
@@ -205,6 +205,16 @@ pub enum Command {
         /// What the caller asks for.
         deed: Deed,
     },
+    /// The leader found that the deadline of a hold has passed that was closed from outside
+    /// ([`Deed::CloseHolds`]).
+    EndClosed {
+        /// The holder.
+        session: SessionId,
+        /// The grant.
+        token: FencingToken,
+        /// As in `ExpireSession`.
+        tenure: Tenure,
+    },
 }
 
 /// What a command does for its caller.
@@ -220,6 +230,9 @@ pub enum Deed {
         label: Label,
         /// As there.
         secret_hash: [u8; 32],
+        /// Whether the session's client gives up a hold that an answer to it names as closed
+        /// ([`Deed::CloseHolds`]).
+        knows_closed: bool,
     },
     /// As [`Command::Import`].
     Import {
@@ -245,6 +258,41 @@ pub enum Deed {
         /// How.
         change: RuleChange,
     },
+    /// Ends a session from outside. Its waits leave at once. Nothing renews it any more, and nothing
+    /// but its ends is taken from it, so that its holds pass on when the leader's deadline for it has
+    /// passed, and not before (I35).
+    EndSession {
+        /// The session.
+        session: SessionId,
+        /// For people: the client is told.
+        reason: Label,
+        /// Ends it in this command, while its client may still rely on its holds: that breaks I6.
+        now: bool,
+    },
+    /// Takes all roles from an identity, its token if it is one of that kind, and ends its sessions as
+    /// `EndSession` does. In one command, so that no session opens in between.
+    CutOff {
+        /// Whom.
+        identity: Identity,
+        /// As in `EndSession`.
+        reason: Label,
+        /// As in `EndSession`.
+        now: bool,
+    },
+    /// Closes holds of a lock from outside, each with all locks of its grant. Such a hold stays until
+    /// its client has released it, or the leader's deadline for it has passed (I35); nobody but its
+    /// session's ends is taken for it meanwhile. The session of a client that does not know closed
+    /// holds is ended instead, as by `EndSession`.
+    CloseHolds {
+        /// The lock.
+        lock: LockName,
+        /// The one grant that is meant; `None`: every holder of the lock.
+        token: Option<FencingToken>,
+        /// As in `EndSession`.
+        reason: Label,
+        /// As in `EndSession`.
+        now: bool,
+    },
 }
 
 impl Deed {
@@ -252,7 +300,8 @@ impl Deed {
     /// there is one.
     pub fn by(self, caller: &Caller) -> Command {
         let by = |caller: &Caller, deed| Command::By { caller: caller.clone(), deed };
-        if *caller != Caller::default() {
+        let says_more = matches!(self, Self::OpenSession { knows_closed: true, .. });
+        if says_more || *caller != Caller::default() {
             return by(caller, self);
         }
         match self.clone().of_nobody() {
@@ -265,13 +314,16 @@ impl Deed {
     /// if they do not know it at all.
     pub fn of_nobody(self) -> Option<Command> {
         Some(match self {
-            Self::OpenSession { ttl_ms, label, secret_hash } => {
+            Self::OpenSession { ttl_ms, label, secret_hash, .. } => {
                 Command::OpenSession { ttl_ms, label, secret_hash }
             }
             Self::Import { owner, ttl_ms, rows } => Command::Import { owner, ttl_ms, rows },
             Self::SetScope { scope } => Command::SetScope { scope },
             Self::RemoveScope { scope } => Command::RemoveScope { scope },
-            Self::Rule { .. } => return None,
+            Self::Rule { .. }
+            | Self::EndSession { .. }
+            | Self::CutOff { .. }
+            | Self::CloseHolds { .. } => return None,
         })
     }
 }
@@ -299,7 +351,7 @@ impl Command {
             | Self::Resume { .. }
             | Self::RaiseEpoch { .. } => 4,
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
-            Self::By { .. } => 6,
+            Self::By { .. } | Self::EndClosed { .. } => 6,
         }
     }
 

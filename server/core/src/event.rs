@@ -3,7 +3,7 @@
 use borsh::BorshSerialize;
 
 use crate::Rejection;
-use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
+use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::lock_set::Items;
 use crate::scope::ScopeState;
 use crate::value::Value;
@@ -132,6 +132,25 @@ pub enum Event {
     },
     /// The rules changed: what was allowed before may not be any more.
     RulesChanged,
+    /// A session was ended from outside: nothing renews it any more. Its waits leave after this, in the
+    /// same command.
+    SessionRevoked {
+        /// The session.
+        session: SessionId,
+        /// For people.
+        reason: Label,
+    },
+    /// A hold was closed from outside: its client has to give it up.
+    HoldClosed {
+        /// The holder.
+        session: SessionId,
+        /// The holder's request.
+        request: RequestId,
+        /// The grant.
+        token: FencingToken,
+        /// For people.
+        reason: Label,
+    },
 }
 
 /// Why a session ended.
@@ -141,6 +160,9 @@ pub enum EndCause {
     Closed,
     /// Its lease ran out.
     Expired,
+    /// It was revoked, and is over now: its client closed it, its lease ran out, or it was to end at
+    /// once.
+    Revoked,
 }
 
 /// Why a hold is over without a release.
@@ -156,6 +178,10 @@ pub enum LossCause {
     /// The epoch of the lock's scope was raised: others may have held the lock in another store
     /// meanwhile. The session goes on.
     EpochRaised,
+    /// The session was revoked.
+    Revoked,
+    /// The hold was closed from outside. The session goes on.
+    Forced,
 }
 
 impl From<EndCause> for LossCause {
@@ -163,6 +189,7 @@ impl From<EndCause> for LossCause {
         match cause {
             EndCause::Closed => Self::Closed,
             EndCause::Expired => Self::Expired,
+            EndCause::Revoked => Self::Revoked,
         }
     }
 }

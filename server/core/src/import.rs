@@ -236,7 +236,7 @@ impl LockTable {
         let mut lock_set = wish_for(lock)?;
         let claimer = self.open(session)?;
         if let Some(record) = claimer.seen(request)? {
-            return self.answer_again(request, &lock_set, record);
+            return self.answer_again(who, &lock_set, record);
         }
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
         self.check_table(size::of_request(std::iter::once(lock)))?;
@@ -257,10 +257,14 @@ impl LockTable {
         }
     }
 
-    /// The imported request, and its state.
+    /// The imported request, and its state; `None` too if it holds what was ended from outside.
     fn imported(&self, lock: &LockName, owner: &Label) -> Option<(SessionId, RequestId, State)> {
         let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
-        match *self.sessions.get(&session)?.records.get(&request)? {
+        let import = self.sessions.get(&session)?;
+        match *import.records.get(&request)? {
+            Record::Asked { state: State::Held { token, .. }, .. } if !import.relies_on(token) => {
+                None
+            }
             Record::Asked { state, .. } => Some((session, request, state)),
             Record::Wrote { .. } | Record::Spent => None,
         }

@@ -4,11 +4,13 @@
 //! them with no other clock. Every operation is O(log n), and a wrong order of calls is harmless:
 //! it can only make an expiry later, never earlier (I6).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_mutants::mutant;
 
-use crate::ids::SessionId;
+use crate::ids::{FencingToken, SessionId};
+use crate::view::LeaseView;
 
 /// Why a keepalive does not renew: it must not be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +22,9 @@ pub enum NotRenewed {
     /// stays open, the next keepalive renews it.
     #[error("the session's expiry is under way")]
     Expiring,
+    /// The session was ended from outside: nothing renews it any more (I35).
+    #[error("the session was revoked")]
+    Revoked,
 }
 
 /// The deadlines of all sessions in one tenure.
@@ -33,13 +38,21 @@ pub enum NotRenewed {
 ///   resumes there are: a resume alone does not keep a session open (I31).
 /// - From [`LeaseTable::begin_expiry`] until [`LeaseTable::expiry_settled`] nothing renews it
 ///   (§5.2).
+/// - From [`LeaseTable::revoke`] on nothing renews a session, and neither a keepalive that waits nor a
+///   resume puts off that it is due (I35).
+/// - A closed hold is due only after the deadline that its session had when [`LeaseTable::close_hold`]
+///   was called, which no later renewal moves (I35).
 /// - Every other session is due once its deadline has passed (I7).
 #[derive(Clone, Debug)]
 pub struct LeaseTable {
     margin_ms: u64,
     leases: BTreeMap<SessionId, Lease>,
-    /// Invariant: exactly the sessions in [`Phase::Running`], by [`Lease::due_ms`].
+    /// Invariant: exactly the sessions that [count](Lease::counts), by [`Lease::due_ms`].
     order: BTreeSet<(u64, SessionId)>,
+    /// The deadline of each closed hold that is not over.
+    closed: BTreeMap<(SessionId, FencingToken), u64>,
+    /// Invariant: exactly the closed holds whose end is not proposed, by their deadlines.
+    closed_order: BTreeSet<(u64, SessionId, FencingToken)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,13 +62,23 @@ struct Lease {
     phase: Phase,
     /// Resumes under way: while there are any, the session is due a TTL later.
     resumes: u64,
+    is_revoked: bool,
 }
 
 impl Lease {
     /// The last instant at which it is not due yet.
     fn due_ms(self) -> u64 {
-        let put_off_ms = if self.resumes > 0 { self.ttl_ms } else { 0 };
+        let put_off_ms = if self.resumes > 0 && !self.is_revoked { self.ttl_ms } else { 0 };
         self.deadline_ms.saturating_add(put_off_ms)
+    }
+
+    /// Whether it is due once [`Lease::due_ms`] has passed.
+    fn counts(self) -> bool {
+        match self.phase {
+            Phase::Running => true,
+            Phase::Waiting(_) => self.is_revoked,
+            Phase::Expiring => false,
+        }
     }
 }
 
@@ -73,7 +96,13 @@ impl LeaseTable {
     /// An empty table. It adds `margin_ms` to every TTL: the margin covers the time between the
     /// client's reading of its clock and the leader's, beyond the allowance for drift (§5.4).
     pub fn new(margin_ms: u64) -> Self {
-        Self { margin_ms, leases: BTreeMap::new(), order: BTreeSet::new() }
+        Self {
+            margin_ms,
+            leases: BTreeMap::new(),
+            order: BTreeSet::new(),
+            closed: BTreeMap::new(),
+            closed_order: BTreeSet::new(),
+        }
     }
 
     /// Adds a session whose Open the leader received at `now_ms`: Open renews like a keepalive
@@ -87,7 +116,8 @@ impl LeaseTable {
             return;
         }
         let deadline_ms = now_ms.saturating_add(ttl_ms).saturating_add(self.margin_ms);
-        let lease = Lease { ttl_ms, deadline_ms, phase: Phase::Running, resumes: 0 };
+        let (phase, resumes, is_revoked) = (Phase::Running, 0, false);
+        let lease = Lease { ttl_ms, deadline_ms, phase, resumes, is_revoked };
         self.leases.insert(session, lease);
         self.order.insert((deadline_ms, session));
     }
@@ -96,7 +126,58 @@ impl LeaseTable {
     pub fn remove(&mut self, session: SessionId) -> bool {
         let Some(lease) = self.leases.remove(&session) else { return false };
         self.order.remove(&(lease.due_ms(), session));
+        let closed =
+            (session, FencingToken::from_raw(0))..=(session, FencingToken::from_raw(u64::MAX));
+        let closed: Vec<_> = self.closed.range(closed).map(|(&(_, token), _)| token).collect();
+        for token in closed {
+            self.hold_over(session, token);
+        }
         true
+    }
+
+    /// Marks a session as ended from outside: nothing renews it from here on (I35).
+    pub fn revoke(&mut self, session: SessionId) {
+        if let Some(lease) = self.leases.get_mut(&session) {
+            let before = *lease;
+            lease.is_revoked = true;
+            let after = *lease;
+            self.put_in_order(session, before, after);
+        }
+    }
+
+    /// Notes that a hold of a session was closed from outside: it is due after the deadline that the
+    /// session has now. Every answer that renews the session from here on has to name the hold (I35).
+    pub fn close_hold(&mut self, session: SessionId, token: FencingToken) {
+        let Some(deadline_ms) = self.deadline_of(session) else { return };
+        if let Entry::Vacant(new) = self.closed.entry((session, token)) {
+            new.insert(deadline_ms);
+            self.closed_order.insert((deadline_ms, session, token));
+        }
+    }
+
+    /// Notes that a hold is over, closed or not.
+    pub fn hold_over(&mut self, session: SessionId, token: FencingToken) {
+        if let Some(deadline_ms) = self.closed.remove(&(session, token)) {
+            self.closed_order.remove(&(deadline_ms, session, token));
+        }
+    }
+
+    /// At most `max` closed holds whose deadline lies before `now_ms`; their ends have to be proposed
+    /// now. A hold comes again only after [`LeaseTable::end_unsettled`].
+    pub fn begin_ends(&mut self, now_ms: u64, max: usize) -> Vec<(SessionId, FencingToken)> {
+        let due = self.closed_order.iter().take_while(|&&(deadline_ms, ..)| deadline_ms < now_ms);
+        let due: Vec<_> = due.take(max).copied().collect();
+        for one in &due {
+            self.closed_order.remove(one);
+        }
+        due.into_iter().map(|(_, session, token)| (session, token)).collect()
+    }
+
+    /// Reports that a proposed end came to nothing, or to nothing known: the hold is due as before.
+    pub fn end_unsettled(&mut self, session: SessionId, token: FencingToken) {
+        if let Some(&deadline_ms) = self.closed.get(&(session, token)) {
+            self.closed_order.insert((deadline_ms, session, token));
+        }
     }
 
     /// Renews by an acknowledged keepalive that was *received* at `heard_at_ms`: the deadline is
@@ -151,10 +232,10 @@ impl LeaseTable {
         self.renewable(session).map(|_| ())
     }
 
-    /// Moves a session in [`Phase::Running`] to its new place in the order.
+    /// Moves a session to its new place in the order, or out of it.
     fn put_in_order(&mut self, session: SessionId, before: Lease, after: Lease) {
-        if after.phase == Phase::Running {
-            self.order.remove(&(before.due_ms(), session));
+        self.order.remove(&(before.due_ms(), session));
+        if after.counts() {
             self.order.insert((after.due_ms(), session));
         }
     }
@@ -168,12 +249,13 @@ impl LeaseTable {
     /// [`NotRenewed`]: there is no mark to take back.
     pub fn waiting(&mut self, session: SessionId) -> Result<(), NotRenewed> {
         let lease = self.renewable(session)?;
-        let due_ms = lease.due_ms();
+        let before = *lease;
         lease.phase = match lease.phase {
             Phase::Waiting(count) => Phase::Waiting(count.saturating_add(1)),
             Phase::Running | Phase::Expiring => Phase::Waiting(1),
         };
-        self.order.remove(&(due_ms, session));
+        let after = *lease;
+        self.put_in_order(session, before, after);
         Ok(())
     }
 
@@ -182,13 +264,10 @@ impl LeaseTable {
     pub fn answered(&mut self, session: SessionId) {
         let Some(lease) = self.leases.get_mut(&session) else { return };
         let Phase::Waiting(count) = lease.phase else { return };
-        if count > 1 {
-            lease.phase = Phase::Waiting(count - 1);
-            return;
-        }
-        lease.phase = Phase::Running;
-        let due_ms = lease.due_ms();
-        self.order.insert((due_ms, session));
+        let before = *lease;
+        lease.phase = if count > 1 { Phase::Waiting(count - 1) } else { Phase::Running };
+        let after = *lease;
+        self.put_in_order(session, before, after);
     }
 
     /// Marks that the leader is about to propose the session's expiry: nothing renews it from here
@@ -198,12 +277,13 @@ impl LeaseTable {
     /// due at `now_ms`, waits for a quorum round, or is expiring already.
     pub fn begin_expiry(&mut self, session: SessionId, now_ms: u64) -> bool {
         let Some(lease) = self.leases.get_mut(&session) else { return false };
-        let due_ms = lease.due_ms();
-        if lease.phase != Phase::Running || now_ms <= due_ms {
+        let before = *lease;
+        if !before.counts() || now_ms <= before.due_ms() {
             return false;
         }
         lease.phase = Phase::Expiring;
-        self.order.remove(&(due_ms, session));
+        let after = *lease;
+        self.put_in_order(session, before, after);
         true
     }
 
@@ -217,18 +297,25 @@ impl LeaseTable {
         if lease.phase != Phase::Expiring {
             return;
         }
-        let ttl_ms = lease.ttl_ms;
-        self.remove(session);
-        if still_alive {
-            self.insert(session, ttl_ms, now_ms);
+        let Lease { ttl_ms, is_revoked, .. } = *lease;
+        if !still_alive {
+            self.remove(session);
+            return;
+        }
+        self.leases.remove(&session);
+        self.insert(session, ttl_ms, now_ms);
+        if is_revoked {
+            self.revoke(session);
         }
     }
 
-    /// The first instant at which a session is due, unless a renewal comes first; `None` if no
-    /// deadline counts. Those of waiting and expiring sessions do not count: call it again when
-    /// their round or proposal ends.
+    /// The first instant at which a session or a closed hold is due, unless a renewal comes first;
+    /// `None` if no deadline counts. Those of waiting and expiring sessions do not count: call it
+    /// again when their round or proposal ends.
     pub fn next_deadline(&self) -> Option<u64> {
-        self.order.first().map(|&(deadline_ms, _)| deadline_ms.saturating_add(1))
+        let session = self.order.first().map(|&(deadline_ms, _)| deadline_ms);
+        let hold = self.closed_order.first().map(|&(deadline_ms, ..)| deadline_ms);
+        session.into_iter().chain(hold).min().map(|deadline_ms| deadline_ms.saturating_add(1))
     }
 
     /// At most `max` sessions whose deadline lies before `now_ms`, the longest due first; they stay
@@ -245,15 +332,20 @@ impl LeaseTable {
             .collect()
     }
 
-    /// Begins a tenure: drops everything, and gives each of `sessions` (id, TTL in milliseconds) a
-    /// full TTL + margin from `now_ms`, when the tenure's own first entry was applied (§5.3).
-    pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = (SessionId, u64)>) {
-        self.leases.clear();
-        self.order.clear();
+    /// Begins a tenure: drops everything, and gives each of `sessions` a full TTL + margin from
+    /// `now_ms`, when the tenure's own first entry was applied (§5.3). Its closed holds have as long.
+    pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = LeaseView>) {
+        *self = Self::new(self.margin_ms);
         let sessions = sessions.into_iter().filter(|_| !mutant!(TenureForgetsSessions));
-        for (session, ttl_ms) in sessions {
+        for LeaseView { session, ttl_ms, is_revoked, closed } in sessions {
             let cut_ms = if mutant!(NoFullTtl) { ttl_ms } else { 0 };
             self.insert(session, ttl_ms, now_ms.saturating_sub(cut_ms));
+            if is_revoked {
+                self.revoke(session);
+            }
+            for token in closed {
+                self.close_hold(session, token);
+            }
         }
     }
 
@@ -278,6 +370,7 @@ impl LeaseTable {
             Some(Lease { phase: Phase::Expiring, .. }) if !mutant!(KeepaliveWhileExpiring) => {
                 Err(NotRenewed::Expiring)
             }
+            Some(Lease { is_revoked: true, .. }) => Err(NotRenewed::Revoked),
             Some(lease) => Ok(lease),
         }
     }
@@ -436,11 +529,71 @@ mod tests {
         leases.insert(B, TTL, 0);
         assert_eq!(leases.waiting(A), Ok(()));
         assert!(leases.begin_expiry(B, 1_101));
-        leases.restart(5_000, [(A, TTL), (B, 3_000)]);
+        let lease =
+            |session, ttl_ms| LeaseView { session, ttl_ms, is_revoked: false, closed: vec![] };
+        leases.restart(5_000, [lease(A, TTL), lease(B, 3_000)]);
         assert_eq!(leases.due(6_100, 9), []);
         assert_eq!(leases.due(6_101, 9), [A]);
         assert_eq!(leases.due(8_101, 9), [A, B]);
         assert_eq!(leases.renew(B, 6_000), Ok(9_100));
+    }
+
+    /// I35: the keepalive that waits, and the resume, came before it was revoked; neither counts.
+    #[test]
+    fn nothing_renews_a_revoked_session_or_puts_its_end_off() {
+        let mut leases = with_a();
+        assert_eq!((leases.waiting(A), leases.put_off(A)), (Ok(()), Ok(())));
+        assert_eq!(leases.next_deadline(), None);
+        leases.revoke(A);
+        assert_eq!(leases.next_deadline(), Some(1_101));
+        assert_eq!(leases.renew(A, 500), Err(NotRenewed::Revoked));
+        assert_eq!(leases.waiting(A), Err(NotRenewed::Revoked));
+        assert_eq!((leases.due(1_100, 9), leases.due(1_101, 9)), (vec![], vec![A]));
+        leases.answered(A);
+        leases.let_go(A);
+        assert_eq!(leases.due(1_101, 9), [A], "once, and at the same time");
+        assert!(leases.begin_expiry(A, 1_101));
+
+        leases.expiry_settled(A, true, 2_000);
+        assert_eq!(leases.renew(A, 2_001), Err(NotRenewed::Revoked), "it stays revoked");
+        assert_eq!(leases.next_deadline(), Some(3_101));
+    }
+
+    /// I35: later renewals name the hold, so none of them makes it any safer.
+    #[test]
+    fn a_closed_hold_is_due_when_its_session_was_to_end_as_it_was_closed() {
+        let mut leases = with_a();
+        let token = FencingToken::from_raw(7);
+        leases.close_hold(A, token);
+        assert_eq!(leases.renew(A, 900), Ok(2_000));
+        leases.close_hold(A, token);
+        assert_eq!(leases.next_deadline(), Some(1_101));
+        assert_eq!(leases.begin_ends(1_100, 9), []);
+        assert_eq!(leases.begin_ends(1_101, 9), [(A, token)]);
+        assert_eq!(leases.begin_ends(1_101, 9), [], "its end is proposed");
+        leases.end_unsettled(A, token);
+        assert_eq!(leases.begin_ends(1_101, 9), [(A, token)]);
+        leases.hold_over(A, token);
+        leases.end_unsettled(A, token);
+        assert_eq!(leases.next_deadline(), Some(2_001), "only the session is left");
+
+        leases.close_hold(A, token);
+        assert!(leases.remove(A) && leases.next_deadline().is_none());
+    }
+
+    /// §5.3: the leader before may have acknowledged a keepalive just before its tenure ended.
+    #[test]
+    fn a_new_tenure_gives_what_is_ending_a_full_lease_too() {
+        let mut leases = LeaseTable::new(MARGIN);
+        let token = FencingToken::from_raw(7);
+        let revoked = LeaseView { session: A, ttl_ms: TTL, is_revoked: true, closed: vec![] };
+        let closed = LeaseView { session: B, ttl_ms: 500, is_revoked: false, closed: vec![token] };
+        leases.restart(5_000, [revoked, closed]);
+        assert_eq!(leases.renew(A, 5_001), Err(NotRenewed::Revoked));
+        assert_eq!(leases.renew(B, 5_900), Ok(6_500));
+        assert_eq!(leases.begin_ends(5_600, 9), []);
+        assert_eq!(leases.begin_ends(5_601, 9), [(B, token)]);
+        assert_eq!(leases.due(6_101, 9), [A]);
     }
 
     #[test]

@@ -57,6 +57,8 @@
 //! - One request id has at most one place or hold; a retry receives the same token (I12).
 //! - Only the holder's session and token, or its own cancel, ends a hold; a second copy of a
 //!   release changes nothing (I13).
+//! - A session or hold that was ended from outside keeps its locks until its own client has given them
+//!   up, or the leader's deadline for it has passed (I35).
 //! - What needs a right is done only if the rules grant it at the command's own place in the log
 //!   (I34).
 //! - `stamp_ms` never decreases, and decides nothing (I8).
@@ -79,6 +81,7 @@ mod chain;
 mod check;
 mod command;
 mod counters;
+mod cut_off;
 mod event;
 mod gate;
 mod ids;
@@ -129,5 +132,5 @@ pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
 pub use value::{VALUE_BYTES_MAX, VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
-    HolderView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
+    HolderView, LeaseView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
 };

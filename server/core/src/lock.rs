@@ -239,10 +239,12 @@ impl LockTable {
         }
     }
 
-    /// Whether exactly that grant holds that lock now, for a resource that cannot compare tokens
-    /// itself. O(log n).
+    /// Whether exactly that grant holds that lock now, and nothing is ending it from outside: for a
+    /// resource that cannot compare tokens itself. O(log n).
     pub fn grant_is_current(&self, name: &LockName, token: FencingToken) -> bool {
-        self.locks.get(name).is_some_and(|lock| lock.holders.contains(token))
+        self.holds_of(name, Some(token)).any(|(grant, ..)| {
+            self.sessions.get(&grant.session).is_some_and(|found| found.relies_on(token))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::access::{Missing, RulesError};
-use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Tenure};
+use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId, Tenure};
 
 /// Why the table refused a command. Nothing changed, except what a variant names.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
@@ -316,6 +316,20 @@ pub enum Rejection {
     /// A change of the rules that cannot be.
     #[error(transparent)]
     Rules(RulesError),
+    /// The session was ended from outside. Its client can only end what it has.
+    #[error("session {session} was revoked: {}", reason.as_str())]
+    SessionRevoked {
+        /// The session.
+        session: SessionId,
+        /// Why.
+        reason: Label,
+    },
+    /// There is no hold to close.
+    #[error("{lock} is not held, or not under that token")]
+    NotHeld {
+        /// The lock.
+        lock: LockName,
+    },
 }
 
 impl From<Missing> for Rejection {

@@ -47,7 +47,10 @@ impl LockTable {
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } }) => {
                 let (lock_set, token, part) = (lock_set.clone(), *token, *part);
                 let grant = Grant { session, request, token };
-                self.give_back(&Ending { grant, lock_set, part }, Part::default(), false, events);
+                let is_lost = !found.relies_on(token);
+                let ending = Ending { grant, lock_set, part };
+                self.give_back(&ending, Part::default(), is_lost, events);
+                self.let_go_of_closed(session, token);
                 Was::Held { token }
             }
             Some(Record::Asked { .. } | Record::Wrote { .. } | Record::Spent) => Was::Ended,
@@ -79,6 +82,9 @@ impl LockTable {
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } })
                 if !mutant!(StopTakesGrant) =>
             {
+                if !found.relies_on(*token) {
+                    return Err(Rejection::RequestEnded { request });
+                }
                 let state = self.acquired(*token, lock_set, *part);
                 Ok(Answer::Acquired { request, state, fresh: false })
             }
@@ -93,8 +99,8 @@ impl LockTable {
     }
 
     /// Gives back those of a grant's locks that are named, or all of them if none is, and passes them
-    /// on at once. If the client had lost the grant before (`is_lost`), the values of the locks
-    /// become suspect first.
+    /// on at once. If the client had lost the grant before (`is_lost`), or it was ended from outside, the
+    /// values of the locks become suspect first.
     ///
     /// The token is compared, not only the session: a release delayed past a re-acquire by the same
     /// session must not free the newer grant (I13). A second copy of a release is refused, and
@@ -105,7 +111,7 @@ impl LockTable {
     /// [`Rejection::NotHolder`] if the session has no current hold under that token;
     /// [`Rejection::NotHeldUnder`] if a lock named is not, or no longer, part of it;
     /// [`Rejection::UnknownSession`], [`Rejection::TooManyNames`], [`Rejection::NameTwice`]. The
-    /// state is unchanged.
+    /// state is unchanged, but that a closed hold which is over need not be told any more.
     pub(crate) fn release(
         &mut self,
         session: SessionId,
@@ -117,13 +123,23 @@ impl LockTable {
         let found = self.open(session)?;
         let newest = found.holds.last_key_value().filter(|_| mutant!(ReleaseIgnoresToken));
         let token = newest.map_or(token, |(&newest, _)| newest);
-        let (request, lock_set, held) = found.held_under(session, token)?;
+        let (request, lock_set, held) = match found.held_under(session, token) {
+            Ok(held) => held,
+            Err(rejection) => {
+                self.let_go_of_closed(session, token);
+                return Err(rejection);
+            }
+        };
         let named = || named_part(session, token, lock_set, held, locks);
         let part = if locks.is_empty() { held } else { named()? };
         let left = held.without(part);
         let grant = Grant { session, request, token };
+        let is_lost = is_lost || !found.relies_on(token);
         let ending = Ending { grant, lock_set: lock_set.clone(), part };
         self.give_back(&ending, left, is_lost, events);
+        if left.is_empty() {
+            self.let_go_of_closed(session, token);
+        }
         Ok(Answer::Released { request, token, over: left.is_empty() })
     }
 
@@ -156,7 +172,7 @@ impl LockTable {
         self.end_hold(ending, events);
     }
 
-    /// Ends a hold without a release, because its session ended or its epoch was raised, and passes
+    /// Ends a hold without a release: its session ended, its epoch was raised, or it was closed. Passes
     /// on its locks. The caller has removed it from the session's records.
     pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
         let Ending { grant, lock_set, part } = ending;
@@ -165,7 +181,10 @@ impl LockTable {
         events.push(Event::Lost { session, request, token, items, over: true, cause });
         let unclean = match cause {
             LossCause::Closed => false,
-            LossCause::Expired | LossCause::EpochRaised => true,
+            LossCause::Expired
+            | LossCause::EpochRaised
+            | LossCause::Revoked
+            | LossCause::Forced => true,
         };
         if unclean && !mutant!(SuspectNotSet) {
             self.suspect_values(ending, events);

@@ -8,6 +8,7 @@ use holdfast_mutants::mutant;
 use crate::access::Caller;
 use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
+use crate::cut_off::Cut;
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
 use crate::lock_set::{LockSet, Part};
@@ -28,6 +29,9 @@ pub(crate) struct Session {
     /// Snapshots store it apart: older versions do not know it.
     #[borsh(skip)]
     pub(crate) caller: Caller,
+    /// What is ending of it from outside. Stored as its caller is.
+    #[borsh(skip)]
+    pub(crate) cut: Cut,
     pub(crate) secret_hash: [u8; 32],
     /// The table's stamp when it was opened; for people.
     pub(crate) opened_ms: u64,
@@ -53,6 +57,7 @@ pub(crate) struct Opens<'a> {
     pub(crate) ttl_ms: u64,
     pub(crate) label: &'a Label,
     pub(crate) secret_hash: [u8; 32],
+    pub(crate) knows_closed: bool,
 }
 
 /// The record under a request id.
@@ -116,6 +121,7 @@ impl Session {
             bytes: size::of_session(&label),
             label,
             caller: Caller::default(),
+            cut: Cut::default(),
             secret_hash: [0; 32],
             opened_ms,
             done_below: RequestId::new(0),
@@ -125,7 +131,7 @@ impl Session {
     }
 
     /// Its waits, in the order of their tickets.
-    fn waits(&self) -> Vec<(Ticket, RequestId, &LockSet)> {
+    pub(crate) fn waits(&self) -> Vec<(Ticket, RequestId, &LockSet)> {
         let waiting = |(&request, record)| match record {
             &Record::Asked { ref lock_set, state: State::Waiting { ticket, .. } } => {
                 Some((ticket, request, lock_set))
@@ -252,13 +258,14 @@ impl LockTable {
     /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the
     /// state is unchanged.
     pub(crate) fn open_session(&mut self, opens: &Opens<'_>, events: &mut Vec<Event>) -> Outcome {
-        let Opens { caller, ttl_ms, label, secret_hash } = *opens;
+        let Opens { caller, ttl_ms, label, secret_hash, knows_closed } = *opens;
         let (min_ms, max_ms) = (self.limits.ttl_min_ms, self.limits.ttl_max_ms);
         if !(min_ms..=max_ms).contains(&ttl_ms) {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
         let unnamed = Session::new(self.stamp_ms, label.clone());
-        let mut opened = Session { ttl_ms, secret_hash, caller: caller.clone(), ..unnamed };
+        let cut = Cut { knows_closed, ..Cut::default() };
+        let mut opened = Session { ttl_ms, secret_hash, caller: caller.clone(), cut, ..unnamed };
         opened.bytes = opened.recount();
         let session = self.add_session(opened, events)?;
         Ok(Answer::SessionOpened { session })
@@ -317,7 +324,7 @@ impl LockTable {
         self.end_session(session, EndCause::Expired, events)
     }
 
-    /// Ends a session: its waits leave, in ticket order; then its holds are lost, in the order of
+    /// Ends a session, whatever the cause if it was revoked before: its waits leave, in ticket order; then its holds are lost, in the order of
     /// their tokens, each passed on before the next is lost; then `SessionEnded` follows. A waiter
     /// behind one of its waits is granted once all of them have left, if nothing else is in the way
     /// (I15).
@@ -338,6 +345,7 @@ impl LockTable {
         let Some(ended) = self.sessions.remove(&session) else {
             return Err(Rejection::UnknownSession { session });
         };
+        let cause = if ended.cut.revoked.is_some() { EndCause::Revoked } else { cause };
         self.counts.sessions -= 1;
         self.counts.table_bytes = self.counts.table_bytes.saturating_sub(ended.bytes);
         self.forget_imports(&ended);

@@ -13,7 +13,8 @@
 //! | a value | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
 //!
 //! A name counts for each request that names it, although the table keeps it once for all of them:
-//! so the count of a request never changes. Scopes and rules have bounds of their own, and do not count.
+//! so the count of a request never changes. Scopes and rules have bounds of their own, and do not count;
+//! nor does what ends something from outside.
 //!
 //! # Invariants
 //!

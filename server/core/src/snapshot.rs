@@ -17,7 +17,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
 use crate::LockTable;
-use crate::access::{Caller, Rules};
+use crate::access::Rules;
 use crate::answer::Grant;
 use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
@@ -46,7 +46,7 @@ const SAYS_IMPORTED: u16 = 3;
 const HAS_SCOPES: u16 = 4;
 /// The first version with the limit of the table's bytes.
 const SAYS_MAX_BYTES: u16 = 5;
-/// The first version with rules, and with the caller of each session.
+/// The first version with rules, and with the caller of each session and what is ending of it.
 const HAS_RULES: u16 = 6;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -345,15 +345,24 @@ impl Session {
             opened_ms: BorshDeserialize::deserialize_reader(input)?,
             done_below: BorshDeserialize::deserialize_reader(input)?,
             records: read_records(input)?,
-            caller: if version >= HAS_RULES {
-                BorshDeserialize::deserialize_reader(input)?
-            } else {
-                Caller::default()
-            },
+            caller: read_from(HAS_RULES, version, input)?,
+            cut: read_from(HAS_RULES, version, input)?,
             holds: BTreeMap::new(),
             bytes: 0,
         })
     }
+}
+
+/// Reads what snapshots have from the version `first` on.
+fn read_from<T: BorshDeserialize + Default>(
+    first: u16,
+    version: u16,
+    input: &mut impl Read,
+) -> io::Result<T> {
+    if version < first {
+        return Ok(T::default());
+    }
+    T::deserialize_reader(input)
 }
 
 /// Reads a borsh map, whose keys have to rise: a table would not write another order again.
@@ -433,7 +442,7 @@ impl Frozen {
             id.serialize(&mut blocks)?;
             session.serialize(&mut blocks)?;
             if version >= HAS_RULES {
-                session.caller.serialize(&mut blocks)?;
+                (&session.caller, &session.cut).serialize(&mut blocks)?;
             }
         }
         for (name, value) in self.values.iter() {

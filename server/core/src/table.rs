@@ -152,7 +152,9 @@ impl LockTable {
         match *command {
             Command::Configure { limits } => self.configure(limits),
             Command::OpenSession { ttl_ms, ref label, secret_hash } => {
-                let opens = Opens { caller: &Caller::default(), ttl_ms, label, secret_hash };
+                let caller = &Caller::default();
+                let knows_closed = false;
+                let opens = Opens { caller, ttl_ms, label, secret_hash, knows_closed };
                 self.open_session(&opens, events)
             }
             Command::CloseSession { session } => {
@@ -163,6 +165,7 @@ impl LockTable {
             }
             Command::Acquire { session, done_below, request, ref items, need, wait } => {
                 self.confirm(session, done_below)?;
+                self.check_acts(session)?;
                 self.acquire((session, request), (items, need, wait), events)
             }
             Command::Cancel { session, done_below, request } => {
@@ -182,6 +185,7 @@ impl LockTable {
             }
             Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
                 self.confirm(session, done_below)?;
+                self.check_acts(session)?;
                 self.set_value(&Write { session, request, token, lock, change }, events)
             }
             Command::Import { ref owner, ttl_ms, ref rows } => {
@@ -189,6 +193,7 @@ impl LockTable {
             }
             Command::Claim { session, done_below, request, ref lock, ref owner } => {
                 self.confirm(session, done_below)?;
+                self.check_acts(session)?;
                 self.claim((session, request), lock, owner, events)
             }
             Command::SetScope { ref scope } => self.set_scope(scope, events),
@@ -198,13 +203,17 @@ impl LockTable {
             Command::RaiseEpoch { ref scope, epoch } => self.raise_epoch(scope, epoch, events),
             Command::LimitTable { max_bytes } => self.limit_table(max_bytes),
             Command::By { ref caller, ref deed } => self.do_for(caller, deed, events),
+            Command::EndClosed { session, token, tenure: heard_in } => {
+                self.end_closed((session, token), (heard_in, tenure), events)
+            }
         }
     }
 
     fn do_for(&mut self, caller: &Caller, deed: &Deed, events: &mut Vec<Event>) -> Outcome {
         match *deed {
-            Deed::OpenSession { ttl_ms, ref label, secret_hash } => {
-                self.open_session(&Opens { caller, ttl_ms, label, secret_hash }, events)
+            Deed::OpenSession { ttl_ms, ref label, secret_hash, knows_closed } => {
+                let opens = Opens { caller, ttl_ms, label, secret_hash, knows_closed };
+                self.open_session(&opens, events)
             }
             Deed::Import { ref owner, ttl_ms, ref rows } => {
                 self.import(owner, ttl_ms, rows, events)
@@ -212,6 +221,15 @@ impl LockTable {
             Deed::SetScope { ref scope } => self.set_scope(scope, events),
             Deed::RemoveScope { ref scope } => self.remove_scope(scope, events),
             Deed::Rule { ref change } => self.change_rules(caller, change, events),
+            Deed::EndSession { session, ref reason, now } => {
+                self.end_from_outside(session, reason, now, events)
+            }
+            Deed::CutOff { ref identity, ref reason, now } => {
+                self.cut_off(caller, (identity, reason, now), events)
+            }
+            Deed::CloseHolds { ref lock, token, ref reason, now } => {
+                self.close_holds((lock, token), reason, now, events)
+            }
         }
     }
 

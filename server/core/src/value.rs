@@ -138,7 +138,11 @@ impl LockTable {
             return Ok(());
         }
         let Write { session, token, lock, .. } = *write;
-        let (_, lock_set, part) = self.open(session)?.held_under(session, token)?;
+        let found = self.open(session)?;
+        let (_, lock_set, part) = found.held_under(session, token)?;
+        if !found.relies_on(token) {
+            return Err(Rejection::NotHolder { session, token });
+        }
         let held = lock_set.position(lock).filter(|&at| part.contains(at));
         match held.and_then(|at| lock_set.get(at)) {
             Some((_, Mode::Exclusive)) => Ok(()),

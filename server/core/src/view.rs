@@ -37,6 +37,21 @@ pub struct SessionView<'a> {
     /// Whether it stands for an owner in another store, whose name is its label. No client can
     /// renew it.
     pub imported: bool,
+    /// Why it was revoked: it is ending, and nothing renews it.
+    pub revoked: Option<&'a Label>,
+}
+
+/// A session as the leader's leases know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The session.
+    pub session: SessionId,
+    /// Its lease, milliseconds.
+    pub ttl_ms: u64,
+    /// Whether it was revoked.
+    pub is_revoked: bool,
+    /// Its closed holds that are not over.
+    pub closed: Vec<FencingToken>,
 }
 
 /// A request of a session.
@@ -70,6 +85,8 @@ pub enum RequestState {
         items: Items,
         /// Since when: the leader's wall clock, Unix milliseconds. For people.
         since_ms: u64,
+        /// Whether it is ending from outside: the client must not rely on it.
+        is_ending: bool,
     },
     /// It would not wait, or claimed what was not imported.
     Denied {
@@ -110,6 +127,11 @@ pub struct HolderView<'a> {
     pub since_ms: u64,
     /// Whether the session stands for an owner in another store, whose name is its label.
     pub imported: bool,
+    /// Whether it is ending from outside (DESIGN §14): it is a holder until its client has given it up
+    /// or its deadline has passed, and relies on nothing.
+    pub is_ending: bool,
+    /// Who opened the session.
+    pub caller: &'a Caller,
 }
 
 /// A scope.
@@ -136,6 +158,8 @@ pub struct WaiterView<'a> {
     pub since_ms: u64,
     /// Whether the session stands for an owner in another store, whose name is its label.
     pub imported: bool,
+    /// Who opened the session.
+    pub caller: &'a Caller,
 }
 
 impl<'a> LockView<'a> {
@@ -160,10 +184,27 @@ impl<'a> LockView<'a> {
             else {
                 return None;
             };
-            let Session { label, imported, .. } = found;
+            let Session { label, imported, caller, .. } = found;
             let (since_ms, imported) = (*since_ms, *imported);
-            Some(WaiterView { session, request, mode, label, since_ms, imported })
+            Some(WaiterView { session, request, mode, label, since_ms, imported, caller })
         })
+    }
+}
+
+impl Session {
+    fn shown(&self, session: SessionId) -> SessionView<'_> {
+        SessionView {
+            session,
+            ttl_ms: self.ttl_ms,
+            label: &self.label,
+            caller: &self.caller,
+            secret_hash: &self.secret_hash,
+            opened_ms: self.opened_ms,
+            done_below: self.done_below,
+            requests: self.records.len() as u64,
+            imported: self.imported,
+            revoked: self.cut.revoked.as_ref(),
+        }
     }
 }
 
@@ -175,18 +216,12 @@ fn bare(request: RequestId, state: RequestState) -> RequestView {
 impl LockTable {
     /// An open session; `None` if it was never opened or has ended. O(log n).
     pub fn session(&self, session: SessionId) -> Option<SessionView<'_>> {
-        let found = self.sessions.get(&session)?;
-        Some(SessionView {
-            session,
-            ttl_ms: found.ttl_ms,
-            label: &found.label,
-            caller: &found.caller,
-            secret_hash: &found.secret_hash,
-            opened_ms: found.opened_ms,
-            done_below: found.done_below,
-            requests: found.records.len() as u64,
-            imported: found.imported,
-        })
+        self.sessions.get(&session).map(|found| found.shown(session))
+    }
+
+    /// All open sessions, in no particular order.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
+        self.sessions.iter().map(|(&session, found)| found.shown(session))
     }
 
     /// Who may do what.
@@ -194,15 +229,32 @@ impl LockTable {
         &self.rules
     }
 
-    /// All open sessions with their leases in milliseconds, in no particular order.
-    pub fn sessions(&self) -> impl Iterator<Item = (SessionId, u64)> {
-        self.sessions.iter().map(|(&id, session)| (id, session.ttl_ms))
+    /// The leases of all open sessions, in no particular order.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseView> {
+        self.sessions.iter().map(|(&session, found)| LeaseView {
+            session,
+            ttl_ms: found.ttl_ms,
+            is_revoked: found.cut.revoked.is_some(),
+            closed: found
+                .holds
+                .keys()
+                .filter(|token| found.cut.closed.contains_key(token))
+                .copied()
+                .collect(),
+        })
+    }
+
+    /// The closed holds that a client has to be told of with each answer that renews its session, and
+    /// why each was closed; none for an unknown session. O(log n).
+    pub fn closed_holds(&self, session: SessionId) -> impl Iterator<Item = (FencingToken, &Label)> {
+        let closed = self.sessions.get(&session).into_iter().flat_map(|found| &found.cut.closed);
+        closed.map(|(&token, closed)| (token, &closed.reason))
     }
 
     /// The kept requests of a session, by id; none for an unknown session.
     pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
         self.sessions.get(&session).into_iter().flat_map(move |found| {
-            found.records.iter().map(move |(&request, record)| self.view(request, record))
+            found.records.iter().map(move |(&request, record)| self.view(found, request, record))
         })
     }
 
@@ -219,11 +271,11 @@ impl LockTable {
 
     /// One request; `None` if the table keeps nothing of it. O(log n) for each of its locks.
     pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
-        let record = self.sessions.get(&session)?.records.get(&request)?;
-        Some(self.view(request, record))
+        let found = self.sessions.get(&session)?;
+        Some(self.view(found, request, found.records.get(&request)?))
     }
 
-    fn view(&self, request: RequestId, record: &Record) -> RequestView {
+    fn view(&self, of: &Session, request: RequestId, record: &Record) -> RequestView {
         let (lock_set, state) = match record {
             Record::Asked { lock_set, state } => (lock_set, state),
             Record::Wrote { .. } => return bare(request, RequestState::Wrote),
@@ -234,7 +286,8 @@ impl LockTable {
                 RequestState::Waiting { place: self.place(lock_set, ticket), since_ms }
             }
             State::Held { token, since_ms, part } => {
-                RequestState::Held { token, items: lock_set.items_of(part), since_ms }
+                let (items, is_ending) = (lock_set.items_of(part), !of.relies_on(token));
+                RequestState::Held { token, items, since_ms, is_ending }
             }
             State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(lock_set) },
             State::Ended => RequestState::Ended,
@@ -260,9 +313,10 @@ impl LockTable {
         else {
             return None;
         };
-        let Session { label, imported, .. } = found;
+        let Session { label, imported, caller, .. } = found;
         let (since_ms, imported) = (*since_ms, *imported);
-        Some(HolderView { grant, mode, label, since_ms, imported })
+        let is_ending = !found.relies_on(grant.token);
+        Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller })
     }
 
     /// At most `limit` locks whose names begin with `prefix`, in the order of their names, from

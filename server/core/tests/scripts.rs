@@ -3,7 +3,8 @@
 //! the reviewer reads the difference.
 //!
 //! ```text
-//! open S TTL [IDENTITY]         the next session, which has to get number S
+//! open S TTL [IDENTITY]         the next session, which has to get number S; that of an identity knows
+//!                               closed holds
 //! close S | expire S [tenure=N]
 //! acquire S LOCKS [any=N] [id=N] [done=N]   waits; ids count up from 1 by themselves
 //! try S LOCKS [any=N] [id=N] [done=N]       does not
@@ -20,6 +21,10 @@
 //! rules on | rules off           by an administrator, like the next two
 //! role ROLE VERB:PREFIX …       all that it allows
 //! give IDENTITY ROLE …          all roles that it has
+//! end S REASON [now=1]          by an administrator, like the next two
+//! cut-off IDENTITY REASON [now=1]
+//! close-holds LOCK REASON [now=1] [of=N]   every holder's, or that under token N of epoch 1
+//! end-closed S TOKEN [tenure=N]
 //! limits name=N …               those not named are the defaults
 //! table-bytes N                 how many bytes the table may take
 //! counters name=N …             starts anew with these; token=-N is N before the last
@@ -46,8 +51,8 @@ use std::path::{Path, PathBuf};
 
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
-    Identity, ImportRow, Item, Label, Limits, LockName, LockTable, LogIndex, NamePrefix, Need,
-    RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
+    Identity, ImportRow, Item, Label, LeaseView, Limits, LockName, LockTable, LogIndex, NamePrefix,
+    Need, RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -212,16 +217,15 @@ impl Stage {
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "limits" | "table-bytes" | "import" | "scope"
-            | "unscope" | "suspend" | "resume" | "raise" => (SessionId::new(0), RequestId::new(0)),
+            | "unscope" | "suspend" | "resume" | "raise" | "cut-off" | "close-holds" => {
+                (SessionId::new(0), RequestId::new(0))
+            }
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
             "open" => open(session, words),
             "close" => Command::CloseSession { session },
-            "expire" => {
-                let tenure = Tenure::new(words.named("tenure").unwrap_or(self.tenure));
-                Command::ExpireSession { session, tenure }
-            }
+            "expire" => Command::ExpireSession { session, tenure: self.tenure_in(words) },
             verb @ ("acquire" | "try") => {
                 let request = self.request(session, words);
                 let (items, need, wait) = (words.items(2), words.need(), verb == "acquire");
@@ -262,10 +266,19 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "rules" | "role" | "give" => rule(words),
+            "end" | "cut-off" | "close-holds" => from_outside(words),
+            "end-closed" => {
+                let (token, tenure) = (words.token(), self.tenure_in(words));
+                Command::EndClosed { session, token, tenure }
+            }
             "limits" => Command::Configure { limits: limits(words) },
             "table-bytes" => Command::LimitTable { max_bytes: words.number(1) },
             other => panic!("no such command: {other}"),
         }
+    }
+
+    fn tenure_in(&self, words: &Words<'_>) -> Tenure {
+        Tenure::new(words.named("tenure").unwrap_or(self.tenure))
     }
 
     fn request(&mut self, session: SessionId, words: &Words<'_>) -> RequestId {
@@ -304,12 +317,21 @@ impl Stage {
             }
             output.push('\n');
         }
-        let mut sessions: Vec<_> = self.table.sessions().collect();
-        sessions.sort_unstable();
-        for (session, ttl_ms) in sessions {
+        let mut sessions: Vec<_> = self.table.leases().collect();
+        sessions.sort_unstable_by_key(|lease| lease.session);
+        for LeaseView { session, ttl_ms, is_revoked, closed } in sessions {
             let view = self.table.session(session).unwrap();
             let mark = view.done_below;
             write!(output, "s{session} ttl={ttl_ms} done={mark}").unwrap();
+            assert_eq!(is_revoked, view.revoked.is_some());
+            if let Some(reason) = view.revoked {
+                write!(output, " revoked={}", reason.as_str()).unwrap();
+            }
+            for (token, reason) in self.table.closed_holds(session) {
+                let over = if closed.contains(&token) { "" } else { ", over" };
+                let reason = reason.as_str();
+                write!(output, " closed={}({reason}{over})", token.counter()).unwrap();
+            }
             for request in self.table.requests(session) {
                 write!(output, ", #{} {}", request.request, standing(&request)).unwrap();
             }
@@ -331,7 +353,7 @@ fn open(session: SessionId, words: &Words<'_>) -> Command {
         None => Command::OpenSession { ttl_ms, label, secret_hash },
         Some(identity) => Command::By {
             caller: Caller { identity: Identity::parse(identity).unwrap(), is_admin: false },
-            deed: Deed::OpenSession { ttl_ms, label, secret_hash },
+            deed: Deed::OpenSession { ttl_ms, label, secret_hash, knows_closed: true },
         },
     }
 }
@@ -357,6 +379,24 @@ fn rule(words: &Words<'_>) -> Command {
     };
     let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
     Command::By { caller, deed: Deed::Rule { change } }
+}
+
+fn from_outside(words: &Words<'_>) -> Command {
+    let reason = Label::parse(words.plain[2]).unwrap();
+    let now = words.named("now").is_some();
+    let deed = match words.plain[0] {
+        "end" => Deed::EndSession { session: words.session(), reason, now },
+        "cut-off" => {
+            Deed::CutOff { identity: Identity::parse(words.plain[1]).unwrap(), reason, now }
+        }
+        _ => {
+            let lock = LockName::parse(words.plain[1]).unwrap();
+            let token = words.named("of").map(|counter| FencingToken::new(1, counter).unwrap());
+            Deed::CloseHolds { lock, token, reason, now }
+        }
+    };
+    let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
+    Command::By { caller, deed }
 }
 
 fn scope_command(words: &Words<'_>) -> Command {

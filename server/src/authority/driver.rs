@@ -383,10 +383,8 @@ fn state_of(consensus: &dyn Consensus, scope: &ScopePrefix) -> Option<ScopeState
 fn longest_ttl(consensus: &dyn Consensus) -> Duration {
     let mut longest_ms = 0;
     consensus.read(&mut |table, _| {
-        let kept = table.sessions().filter(|(session, ttl_ms)| {
-            *ttl_ms > longest_ms && table.session(*session).is_some_and(|view| !view.imported)
-        });
-        longest_ms = kept.map(|(_, ttl_ms)| ttl_ms).max().unwrap_or(0);
+        let of_clients = table.sessions().filter(|session| !session.imported);
+        longest_ms = of_clients.map(|session| session.ttl_ms).max().unwrap_or(0);
     });
     Duration::from_millis(longest_ms)
 }

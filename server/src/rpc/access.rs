@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::{Caller, Identity, LockTable, Missing, Rejection, SessionId, Verb};
 use holdfast_proto::v1::{RefusalReason, SessionKey};
@@ -17,12 +18,16 @@ use tonic::{Request, Status};
 
 use super::status;
 use crate::incoming::Peer;
-use crate::session::{Hub, refusals};
+use crate::session::{Hub, StreamError, refusals};
 
 /// The scheme of a bearer token in the metadata `authorization`.
 const BEARER: &str = "Bearer ";
 /// What each token begins with, so that one that is found somewhere is known for what it is.
 const TOKEN_PREFIX: &str = "hft_";
+/// How often a stream looks at the end of its token, which goes by a clock that may be set.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How long a stream goes on without its token, to tell its client what comes with the end of that.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Random bytes of a token.
 pub(super) const TOKEN_BYTES: usize = 32;
 
@@ -52,14 +57,62 @@ impl Door {
     /// lead does not know the token, which may be newer than its table.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let identity = match request.metadata().get("authorization") {
-            Some(header) => {
-                let hash = header.to_str().ok().and_then(bearer).and_then(hash_of);
-                self.owner_of(&hash.ok_or_else(wrong_token)?).await?
-            }
+            Some(_) => self.owner_of(&token_of(request).ok_or_else(wrong_token)?).await?,
             None => certified(request.extensions().get())?,
         };
         let is_admin = self.admins.contains(&identity);
         Ok(Caller { identity, is_admin })
+    }
+
+    /// Serves a stream for as long as the token counts that its request showed, if it showed one.
+    ///
+    /// # Errors
+    ///
+    /// That of `serve`, or [`StreamError::TokenOver`].
+    pub(super) fn while_it_counts<S>(
+        &self,
+        token: Option<[u8; 32]>,
+        serve: S,
+    ) -> impl Future<Output = Result<(), StreamError>> + use<S>
+    where
+        S: Future<Output = Result<(), StreamError>>,
+    {
+        let door = self.clone();
+        async move {
+            let Some(hash) = token else { return serve.await };
+            let mut serve = std::pin::pin!(serve);
+            holdfast_runtime::select! {
+                end = &mut serve => return end,
+                () = door.token_is_over(&hash) => {}
+            }
+            // An identity that is cut off loses its sessions with its token, and is told so.
+            let last = door.hub.runtime().timeout(LAST_WORDS, serve).await;
+            last.unwrap_or(Err(StreamError::TokenOver))
+        }
+    }
+
+    /// Waits until a token is revoked, or has ended.
+    async fn token_is_over(&self, hash: &[u8; 32]) {
+        let mut changes = self.hub.rules_changes();
+        while let Some(left) = self.token_left(hash) {
+            holdfast_runtime::select! {
+                // The sender lives as long as the hub.
+                _ = changes.changed() => {}
+                () = self.hub.runtime().sleep(left.min(LOOK_AGAIN)) => {}
+            }
+        }
+    }
+
+    /// How long a token counts on; `None` if it does not count.
+    fn token_left(&self, hash: &[u8; 32]) -> Option<Duration> {
+        let now_ms = self.hub.runtime().clock.wall_ms();
+        let mut left_ms = None;
+        self.hub.consensus().read(&mut |table, _| {
+            let token = table.rules().token_of(hash).map(|(_, token)| token);
+            let ends_ms = token.map(|token| token.ends_ms.unwrap_or(u64::MAX));
+            left_ms = ends_ms.and_then(|ends_ms| ends_ms.checked_sub(now_ms)).filter(|ms| *ms > 0);
+        });
+        left_ms.map(Duration::from_millis)
     }
 
     /// Whose token it is. Before a leader calls one unknown, a quorum round makes sure that its table is
@@ -201,6 +254,12 @@ fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
 
 fn wrong_token() -> Status {
     Status::unauthenticated("the bearer token is not valid: it is unknown, revoked, or has ended")
+}
+
+/// The hash of the token that a request shows, if it shows one that could be.
+pub(super) fn token_of<T>(request: &Request<T>) -> Option<[u8; 32]> {
+    let header = request.metadata().get("authorization")?;
+    header.to_str().ok().and_then(bearer).and_then(hash_of)
 }
 
 fn bearer(header: &str) -> Option<&str> {

@@ -1,10 +1,11 @@
 //! `holdfast.v1.AuthService`: who may do what, for operators.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::{
-    AccessName, Answer, Caller, Command, Deed, Identity, NamePrefix, Right, RuleChange, Rules,
-    Token, Verb,
+    AccessName, Answer, Caller, Command, Deed, FencingToken, Grant, Identity, Label, LockName,
+    NamePrefix, Right, RuleChange, Rules, SessionId, Token, Verb,
 };
 use holdfast_proto::v1;
 use holdfast_proto::v1::auth_service_server::AuthService;
@@ -14,6 +15,7 @@ use tonic::{Request, Response, Status};
 use super::access::{Door, TOKEN_BYTES, hash_of, token_text, unusable};
 use super::status;
 use crate::consensus::propose_when_known;
+use crate::session::outside::Ending;
 use crate::session::{Hub, refusals};
 
 /// The service.
@@ -131,6 +133,81 @@ impl AuthService for AuthApi {
             Err(missing) => v1::TestRightResponse { allowed: false, missing: missing.to_string() },
         }))
     }
+
+    async fn revoke(
+        &self,
+        request: Request<v1::RevokeRequest>,
+    ) -> Result<Response<v1::RevokeResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let v1::RevokeRequest { identity, reason, now } = request.into_inner();
+        let identity = Identity::parse(&identity).map_err(|error| unusable("identity", &error))?;
+        if self.door.admins().contains(&identity) {
+            return Err(status::of_refusal(&admin_stays(&identity)));
+        }
+        let ending = read_ending(&reason, now)?;
+        tracing::info!(by = %caller.identity, %identity, reason, now, "an identity is to be cut off");
+        let sessions = self.hub.cut_off(&caller, identity, ending).await;
+        let sessions = sessions.map_err(|error| status::of_call_error(&error))?;
+        Ok(Response::new(v1::RevokeResponse { sessions }))
+    }
+
+    async fn end_session(
+        &self,
+        request: Request<v1::EndSessionRequest>,
+    ) -> Result<Response<v1::EndSessionResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let v1::EndSessionRequest { session_id, reason, now } = request.into_inner();
+        let ending = read_ending(&reason, now)?;
+        tracing::info!(by = %caller.identity, session_id, reason, now, "a session is to be ended");
+        let session = SessionId::new(session_id);
+        let within = self.hub.end_session(&caller, session, ending).await;
+        let within = within.map_err(|error| status::of_call_error(&error))?;
+        Ok(Response::new(v1::EndSessionResponse { within_ms: millis(within) }))
+    }
+
+    async fn close_holds(
+        &self,
+        request: Request<v1::CloseHoldsRequest>,
+    ) -> Result<Response<v1::CloseHoldsResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let v1::CloseHoldsRequest { name, token, reason, now } = request.into_inner();
+        let lock = LockName::parse(&name);
+        let lock = lock.map_err(|error| status::of_text_error("lock name", &error))?;
+        let ending = read_ending(&reason, now)?;
+        tracing::info!(by = %caller.identity, %lock, token, reason, now, "holds are to be closed");
+        let which = (lock, token.map(FencingToken::from_raw));
+        let holds = self.hub.close_holds(&caller, which, ending).await;
+        let holds = holds.map_err(|error| status::of_call_error(&error))?;
+        let hold = |(grant, within): (Grant, Duration)| v1::ClosingHold {
+            session_id: grant.session.get(),
+            token: grant.token.get(),
+            within_ms: millis(within),
+        };
+        Ok(Response::new(v1::CloseHoldsResponse { holds: holds.into_iter().map(hold).collect() }))
+    }
+}
+
+/// A configured administrator gets in again with every restart of a node, so it cannot be cut off.
+fn admin_stays(identity: &Identity) -> v1::Refusal {
+    let message = format!(
+        "{identity} is an administrator in the settings of this node (`admins`); take it out there, \
+         and start the nodes again"
+    );
+    refusals::refusal(v1::RefusalReason::Rules, message)
+}
+
+fn read_ending(reason: &str, now: bool) -> Result<Ending, Status> {
+    if reason.is_empty() {
+        return Err(status::invalid(
+            "say for what reason: the clients are told, and it is logged".to_owned(),
+        ));
+    }
+    let reason = Label::parse(reason).map_err(|error| unusable("reason", &error))?;
+    Ok(Ending { reason, now })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn listed(rules: &Rules) -> v1::ListRulesResponse {

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::access::Door;
+use super::access::{Door, token_of};
 use super::{NodeInfo, reads, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
@@ -68,7 +68,7 @@ impl LockService for LockApi {
         &self,
         request: Request<Streaming<ClientFrames>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let (caller, token) = (self.door.caller(&request).await?, token_of(&request));
         let (outgoing, frames) = mpsc::channel(MESSAGES_IN_FLIGHT);
         let incoming = request
             .into_inner()
@@ -76,7 +76,7 @@ impl LockService for LockApi {
             .boxed();
         let hub = self.hub.clone();
         let serve = async move { hub.serve(Pipe { outgoing, incoming }, &caller).await };
-        Ok(self.stream("session-stream", frames, serve))
+        Ok(self.stream("session-stream", frames, self.door.while_it_counts(token, serve)))
     }
 
     async fn inspect(
@@ -104,7 +104,7 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let (caller, token) = (self.door.caller(&request).await?, token_of(&request));
         let prefix = &request.get_ref().prefix;
         reads::check_prefix(prefix)?;
         let watcher = self.hub.watch(prefix, &caller).await;
@@ -112,7 +112,7 @@ impl LockService for LockApi {
         let (outgoing, messages) = mpsc::channel(WATCH_MESSAGES_IN_FLIGHT);
         let hub = self.hub.clone();
         let serve = async move { hub.serve_watch(watcher, outgoing).await };
-        Ok(self.stream("watch", messages, serve))
+        Ok(self.stream("watch", messages, self.door.while_it_counts(token, serve)))
     }
 
     async fn check_token(

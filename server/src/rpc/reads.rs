@@ -15,7 +15,9 @@ use tonic::Status;
 use super::access::may_read;
 use super::status;
 use crate::session::Hub;
-use crate::session::answers::{HOLDERS_SHOWN, holder_of, mode_of, now_ms, scope_of, value_of};
+use crate::session::answers::{
+    HOLDERS_SHOWN, holder_of, identity_of, mode_of, now_ms, scope_of, value_of,
+};
 
 /// Most waiters that Inspect lists.
 const WAITERS_SHOWN: usize = 100;
@@ -108,17 +110,19 @@ fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> Sess
         imported: found.imported,
         requests,
         request_count,
+        identity: identity_of(found.caller),
+        revoked: found.revoked.map(|reason| reason.as_str().to_owned()),
     }
 }
 
 /// The request as it is shown; `None` if it neither holds nor waits.
 fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest> {
-    let (items, since_ms, state) = match &request.state {
-        RequestState::Held { token, items, since_ms } => {
-            (items, since_ms, session_request::State::Held(token.get()))
+    let (items, since_ms, state, ending) = match &request.state {
+        RequestState::Held { token, items, since_ms, is_ending } => {
+            (items, since_ms, session_request::State::Held(token.get()), *is_ending)
         }
         RequestState::Waiting { place, since_ms } => {
-            (&request.items, since_ms, session_request::State::Place(*place))
+            (&request.items, since_ms, session_request::State::Place(*place), false)
         }
         RequestState::Denied { .. } | RequestState::Wrote | RequestState::Ended => return None,
     };
@@ -129,6 +133,7 @@ fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest>
         name_count: items.len() as u64,
         since_ms: now_ms.saturating_sub(*since_ms),
         state: Some(state),
+        ending,
     })
 }
 
@@ -238,6 +243,7 @@ fn waiters(table: &LockTable, lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInf
         mode: mode_of(waiter.mode).into(),
         names: names_asked_for(table, &waiter),
         imported: waiter.imported,
+        identity: identity_of(waiter.caller),
     });
     shown.collect()
 }

@@ -40,6 +40,8 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::SeveralScopes
         | RefusalReason::Scope
         | RefusalReason::Rules
+        | RefusalReason::SessionRevoked
+        | RefusalReason::NotHeld
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused => Code::AlreadyExists,
         RefusalReason::Cancelled => Code::Cancelled,
@@ -63,6 +65,7 @@ pub fn of_stream_error(error: &StreamError) -> Status {
         StreamError::Forbidden(missing) => {
             of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing.clone())))
         }
+        StreamError::TokenOver => Status::unauthenticated(message),
         StreamError::Limit { .. } => Status::resource_exhausted(message),
         StreamError::Unavailable { leader, .. } => {
             with_leader(Status::unavailable(message), leader.as_deref())

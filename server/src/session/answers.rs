@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, EndCause, FencingToken, HolderView, Item, LockName, LockTable, LockView,
-    LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
+    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Item, Label, LockName, LockTable,
+    LockView, LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
 };
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, Contended, Denied, Granted, Holder, LockScope, Lost, LostReason, Mode as WireMode,
-    NamedValue, Queued, Refusal, Refused, Released, ServerFrame, SessionEnded, Value as WireValue,
-    ValueSet, cancelled,
+    Cancelled, ClosedHold, Contended, Denied, Granted, Holder, LockScope, Lost, LostReason,
+    Mode as WireMode, NamedValue, Queued, Refusal, Refused, Released, ServerFrame, SessionEnded,
+    Value as WireValue, ValueSet, cancelled,
 };
 use holdfast_runtime::Clock;
 
@@ -114,7 +114,23 @@ pub(super) fn lost(request: RequestId, token: FencingToken, cause: LossCause) ->
 }
 
 pub(super) fn session_ended(cause: EndCause) -> Body {
-    Body::SessionEnded(SessionEnded { reason: lost_reason(cause.into()).into() })
+    let reason = lost_reason(cause.into()).into();
+    Body::SessionEnded(SessionEnded { reason, why: String::new() })
+}
+
+/// A session is ending from outside: its client has nothing more to wait for.
+pub(super) fn session_revoked(why: &Label) -> Body {
+    let reason = LostReason::Revoked.into();
+    Body::SessionEnded(SessionEnded { reason, why: why.as_str().to_owned() })
+}
+
+/// The closed holds that every answer names which renews the session (I35).
+pub(super) fn closed_holds(table: &LockTable, session: SessionId) -> Vec<ClosedHold> {
+    table.closed_holds(session).map(|(token, reason)| closed_hold(token, reason)).collect()
+}
+
+pub(super) fn closed_hold(token: FencingToken, reason: &Label) -> ClosedHold {
+    ClosedHold { token: token.get(), reason: reason.as_str().to_owned() }
 }
 
 pub(super) fn lost_reason(cause: LossCause) -> LostReason {
@@ -122,6 +138,8 @@ pub(super) fn lost_reason(cause: LossCause) -> LostReason {
         LossCause::Closed => LostReason::SessionClosed,
         LossCause::Expired => LostReason::SessionExpired,
         LossCause::EpochRaised => LostReason::EpochRaised,
+        LossCause::Revoked => LostReason::Revoked,
+        LossCause::Forced => LostReason::Forced,
     }
 }
 
@@ -181,7 +199,14 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         held_ms: now_ms.saturating_sub(holder.since_ms),
         mode: mode_of(holder.mode).into(),
         imported: holder.imported,
+        ending: holder.is_ending,
+        identity: identity_of(holder.caller),
     }
+}
+
+/// Who opened a session; empty for one that has proved nothing.
+pub(crate) fn identity_of(caller: &Caller) -> String {
+    if caller.identity.is_anonymous() { String::new() } else { caller.identity.to_string() }
 }
 
 fn holder_unlabelled(session: SessionId, token: FencingToken) -> Holder {
@@ -213,6 +238,8 @@ pub(super) fn of_outcome(
             | Answer::Imported { .. }
             | Answer::Scope { .. }
             | Answer::RulesChanged
+            | Answer::Revoked { .. }
+            | Answer::HoldsClosed { .. }
             | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,

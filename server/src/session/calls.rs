@@ -13,7 +13,7 @@ use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CloseSessionRequest,
-    CloseSessionResponse, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest,
+    CloseSessionResponse, ClosedHold, KeepAliveRequest, KeepAliveResponse, OpenSessionRequest,
     OpenSessionResponse, Refusal, RefusalReason, ReleaseRequest, ReleaseResponse, SessionKey,
     SetValueRequest, SetValueResponse,
 };
@@ -21,7 +21,7 @@ use holdfast_runtime::Instant;
 use tokio::sync::oneshot;
 
 use super::error::{CallError, unavailable};
-use super::frames::{Request, read_label, read_request};
+use super::frames::{Request, Wished, read_label, read_request};
 use super::leases::Leases;
 use super::opening::{Fresh, Key, NotMade};
 use super::waiting::{About, Call, Told};
@@ -42,11 +42,12 @@ impl Hub {
     ) -> Result<OpenSessionResponse, CallError> {
         let label = read_label(&asked.label)?;
         let tenure = self.serving()?;
-        let made =
-            self.make_session(asked.ttl_ms, label, caller).await.map_err(|error| match error {
-                NotMade::NotProposed(error) => self.not_applied(&error),
-                NotMade::Refused(refusal) => refusal.into(),
-            });
+        let OpenSessionRequest { ttl_ms, knows_closed, .. } = *asked;
+        let wished = Wished { ttl_ms, label, knows_closed };
+        let made = self.make_session(wished, caller).await.map_err(|error| match error {
+            NotMade::NotProposed(error) => self.not_applied(&error),
+            NotMade::Refused(refusal) => refusal.into(),
+        });
         let Fresh { session, secret, ttl_ms, .. } = made?;
         self.still_serving(tenure)?;
         let key = SessionKey { session_id: session.get(), secret: secret.to_vec().into() };
@@ -74,9 +75,10 @@ impl Hub {
         self.confirm(tenure).await?;
         let renewed = self.renew(tenure, &key, came_at);
         drop(held_on);
-        let ttl_ms = renewed?;
+        let (ttl_ms, closed) = renewed?;
         self.registry.metrics.keepalives_acknowledged.inc();
-        Ok(KeepAliveResponse { ttl_ms, scopes: self.registry.board.answers(tenure, came_at) })
+        let scopes = self.registry.board.answers(tenure, came_at);
+        Ok(KeepAliveResponse { ttl_ms, scopes, closed })
     }
 
     /// Requests locks, and waits for them if the request says so.
@@ -205,20 +207,33 @@ impl Hub {
         ttl_ms
     }
 
-    /// Renews a lease under the table's lock: the session is alive in the applied state.
-    fn renew(&self, tenure: Tenure, key: &Key, came_at: Instant) -> Result<u64, CallError> {
-        let mut own = None;
+    /// Renews a lease under the table's lock: the session is alive in the applied state, and the closed
+    /// holds are those of that state (I35).
+    fn renew(
+        &self,
+        tenure: Tenure,
+        key: &Key,
+        came_at: Instant,
+    ) -> Result<(u64, Vec<ClosedHold>), CallError> {
+        let session = key.session;
+        let (mut own, mut revoked, mut closed) = (None, None, Vec::new());
         let mut renewed = None;
         self.consensus.read(&mut |table, _| {
             own = key.ttl_if_own(table);
             if own.is_some() {
-                let renew = |leases: &mut Leases| leases.renew(key.session, came_at);
+                let reason = table.session(session).and_then(|view| view.revoked).cloned();
+                revoked = reason.map(|reason| Rejection::SessionRevoked { session, reason });
+                closed = answers::closed_holds(table, session);
+                let renew = |leases: &mut Leases| leases.renew(session, came_at);
                 renewed = self.registry.with_leases(tenure, renew);
             }
         });
         let ttl_ms = own.ok_or_else(|| key.unknown_session())?;
+        if let Some(revoked) = revoked {
+            return Err(refusals::of_rejection(&revoked).into());
+        }
         match renewed {
-            Some(true) => Ok(ttl_ms),
+            Some(true) => Ok((ttl_ms, closed)),
             Some(false) => {
                 Err(unavailable("the session's lease has run out and is being ended", None))
             }

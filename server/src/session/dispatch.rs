@@ -3,8 +3,11 @@
 //! Runs under the table's lock, on every node; where no stream is attached and the node does not lead,
 //! it costs a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
-use holdfast_core::{EndCause, Event, Item, LockTable, LogIndex, RequestId, SessionId};
+use holdfast_core::{
+    EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, RequestId, SessionId,
+};
 use holdfast_proto::v1::server_frame::Body;
+use holdfast_proto::v1::{HoldsClosed, ServerFrame};
 
 use super::answers;
 use super::registry::{Registry, State};
@@ -42,6 +45,7 @@ impl Listener for Registry {
     fn restored(&self, index: LogIndex, table: &LockTable) {
         self.note_applied(index);
         self.board.restart(table.scopes());
+        self.rules_changed.send_modify(|()| {});
         self.end_tenure(None);
     }
 }
@@ -91,16 +95,25 @@ impl Registry {
                 let about = About::Grant(*token);
                 state.waiting.tell(*session, about, || Told::Released(released()));
                 self.tell(state, index, *session, || Body::Released(released()));
+                hold_over(state, *session, *token, *over);
             }
-            Event::Lost { session, request, token, items, cause, .. } => {
+            Event::Lost { session, request, token, items, cause, over } => {
                 self.moved(state, items);
+                hold_over(state, *session, *token, *over);
                 self.tell(state, index, *session, || answers::lost(*request, *token, *cause));
             }
             Event::Contended { session, request, lock, token } => {
                 self.tell(state, index, *session, || answers::contended(*request, *token, lock));
             }
             // The answer to the change reports it, and the grant to the next holder.
-            Event::ValueChanged { .. } | Event::RulesChanged => {}
+            Event::ValueChanged { .. } => {}
+            Event::RulesChanged => self.rules_changed.send_modify(|()| {}),
+            Event::SessionRevoked { session, reason } => {
+                self.revoked(state, index, *session, reason);
+            }
+            Event::HoldClosed { session, token, reason, .. } => {
+                self.hold_closed(state, index, (*session, *token), reason);
+            }
             // Streams learn of it with the answers to their keepalives.
             Event::ScopeChanged { scope, now } => self.board.applied(scope, *now),
         }
@@ -126,10 +139,39 @@ impl Registry {
                 tracing::info!(session = session.get(), ?late, "a session expired");
             }
         }
+        self.leave(state, session, answers::frame(index, answers::session_ended(cause)));
+    }
+
+    /// A session was ended from outside: its client is told at once, and nothing renews it (I35).
+    fn revoked(&self, state: &mut State, index: LogIndex, session: SessionId, why: &Label) {
+        if let Some(leases) = state.leases.as_mut() {
+            leases.revoked(session);
+        }
+        self.leave(state, session, answers::frame(index, answers::session_revoked(why)));
+    }
+
+    /// A hold was closed from outside: its client is told at once, and it has a deadline of its own (I35).
+    fn hold_closed(
+        &self,
+        state: &mut State,
+        index: LogIndex,
+        (session, token): (SessionId, FencingToken),
+        why: &Label,
+    ) {
+        if let Some(leases) = state.leases.as_mut() {
+            leases.hold_closed(session, token);
+        }
+        self.tell(state, index, session, || {
+            let closed = vec![answers::closed_hold(token, why)];
+            Body::HoldsClosed(HoldsClosed { closed })
+        });
+    }
+
+    /// Nothing of a session is waited for any more, and its stream ends with `last`.
+    fn leave(&self, state: &mut State, session: SessionId, last: ServerFrame) {
         state.follows.forget_session(session);
         state.waiting.session_over(session);
         if let Some(attached) = state.attached.remove(&session) {
-            let last = answers::frame(index, answers::session_ended(cause));
             attached.outbox.finish(Some(last), Ok(()));
             self.count_attached(state);
         }
@@ -169,5 +211,12 @@ impl Registry {
             Event::SessionEnded { cause: EndCause::Expired, .. } => self.metrics.expiries.inc(),
             _ => return,
         };
+    }
+}
+
+/// A closed hold that is over needs no end any more.
+fn hold_over(state: &mut State, session: SessionId, token: FencingToken, over: bool) {
+    if let Some(leases) = state.leases.as_mut().filter(|_| over) {
+        leases.hold_over(session, token);
     }
 }

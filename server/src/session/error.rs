@@ -41,6 +41,9 @@ pub enum StreamError {
     /// The caller has no right to it.
     #[error("not allowed: {0}")]
     Forbidden(Missing),
+    /// The token that the caller showed was revoked, or has ended.
+    #[error("the bearer token was revoked, or has ended")]
+    TokenOver,
     /// This node stops. Its last frame was `GoingAway`.
     #[error("this node stops")]
     ShuttingDown {

@@ -91,13 +91,19 @@ impl Request {
     }
 }
 
+/// The session that a client wants to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wished {
+    pub(super) ttl_ms: Option<u64>,
+    pub(super) label: Label,
+    /// The client gives up a hold that an answer names as closed.
+    pub(super) knows_closed: bool,
+}
+
 /// The first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    Fresh {
-        ttl_ms: Option<u64>,
-        label: Label,
-    },
+    Fresh(Wished),
     Resume {
         key: Key,
         cluster_id: Vec<u8>,
@@ -151,7 +157,11 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
         return Err(protocol("the first frame of a stream must be Open"));
     };
     match open.resume {
-        None => Ok(Opening::Fresh { ttl_ms: open.ttl_ms, label: read_label(&open.label)? }),
+        None => Ok(Opening::Fresh(Wished {
+            ttl_ms: open.ttl_ms,
+            label: read_label(&open.label)?,
+            knows_closed: open.knows_closed,
+        })),
         Some(resume) => {
             let key = Key::read(resume.session_id, &resume.secret)?;
             let (cluster_id, in_pages) = (resume.cluster_id.to_vec(), resume.state_in_pages);

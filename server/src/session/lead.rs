@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Command, Rejection, SessionId, Tenure};
+use holdfast_core::{Command, FencingToken, Rejection, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
@@ -14,7 +14,7 @@ use tokio::sync::watch::Receiver;
 use super::error::StreamError;
 use super::leases::{Leases, PendingKeepAlive};
 use super::registry::Registry;
-use super::watch;
+use super::{answers, watch};
 use crate::consensus::{Committed, Consensus, Role};
 use crate::error::ProposeError;
 
@@ -92,7 +92,7 @@ impl Lead {
             // The board did not receive what was applied before this layer listened.
             self.registry.board.restart(table.scopes());
             let now = self.registry.runtime.clock.now();
-            self.registry.begin_tenure(tenure, now, &mut table.sessions());
+            self.registry.begin_tenure(tenure, now, &mut table.leases());
             let sessions = table.counts().sessions;
             tracing::debug!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
         });
@@ -140,18 +140,22 @@ impl Lead {
     }
 
     /// The round is confirmed, and everything committed before it is applied: a session that has a
-    /// lease is alive in that state (§5.1).
+    /// lease is alive in that state (§5.1). Under the table's lock: the answers name every hold that was
+    /// closed in the state in which they renew (I35).
     fn acknowledge(&self, tenure: Tenure, round: &[PendingKeepAlive]) {
-        let index = self.registry.applied();
-        self.registry.with_leases(tenure, |leases| {
-            for heard in round {
-                if leases.acknowledge(heard) {
-                    self.registry.metrics.keepalives_acknowledged.inc();
-                    let scopes = self.registry.board.answers(tenure, heard.at);
-                    let kept = Body::KeptAlive(KeptAlive { seq: heard.seq, scopes });
-                    self.registry.push(&heard.outbox, index, kept);
+        self.consensus.read(&mut |table, index| {
+            self.registry.with_leases(tenure, |leases| {
+                for heard in round {
+                    if leases.acknowledge(heard) {
+                        self.registry.metrics.keepalives_acknowledged.inc();
+                        let (seq, scopes) =
+                            (heard.seq, self.registry.board.answers(tenure, heard.at));
+                        let closed = answers::closed_holds(table, heard.session);
+                        let kept = Body::KeptAlive(KeptAlive { seq, scopes, closed });
+                        self.registry.push(&heard.outbox, index, kept);
+                    }
                 }
-            }
+            });
         });
     }
 
@@ -202,6 +206,12 @@ impl Lead {
                 .with_leases(tenure, |leases| leases.begin_expiries(passed, EXPIRIES_AT_ONCE));
             for session in due.unwrap_or_default() {
                 self.propose_expiry(tenure, session);
+            }
+            let ends = self
+                .registry
+                .with_leases(tenure, |leases| leases.begin_ends(passed, EXPIRIES_AT_ONCE));
+            for (session, token) in ends.unwrap_or_default() {
+                self.propose_end(tenure, session, token);
             }
         }
     }
@@ -259,6 +269,18 @@ impl Lead {
         let registry = self.registry.clone();
         let done = move |result| registry.expiry_ended(tenure, session, &result);
         self.consensus.submit(Command::ExpireSession { session, tenure }, Box::new(done));
+    }
+
+    /// Proposes the end of a closed hold whose deadline has passed (I35).
+    fn propose_end(&self, tenure: Tenure, session: SessionId, token: FencingToken) {
+        let registry = self.registry.clone();
+        let done = move |result: Result<Committed, ProposeError>| {
+            if result.is_err() {
+                registry.with_leases(tenure, |leases| leases.end_unsettled(session, token));
+                registry.sooner.notify_one();
+            }
+        };
+        self.consensus.submit(Command::EndClosed { session, token, tenure }, Box::new(done));
     }
 }
 

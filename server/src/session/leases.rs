@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{LeaseTable, SessionId, Tenure};
+use holdfast_core::{FencingToken, LeaseTable, LeaseView, SessionId, Tenure};
 use holdfast_runtime::Instant;
 
 use super::outbox::Outbox;
@@ -62,6 +62,8 @@ pub(super) struct Leases {
     waiting: BTreeMap<SessionId, PendingKeepAlive>,
     /// Sessions whose expiry was proposed and ended without an outcome.
     unsettled: BTreeSet<SessionId>,
+    /// Closed holds whose end was proposed and ended without an outcome.
+    unsettled_ends: BTreeSet<(SessionId, FencingToken)>,
     /// Sessions that only resumes have renewed, and since when, on the lease clock.
     unproven: BTreeMap<SessionId, u64>,
     /// The time until which the expirer sleeps.
@@ -75,7 +77,7 @@ impl Leases {
         tenure: Tenure,
         margin_ms: u64,
         now: Instant,
-        sessions: impl IntoIterator<Item = (SessionId, u64)>,
+        sessions: impl IntoIterator<Item = LeaseView>,
     ) -> Self {
         let clock = LeaseClock::default();
         let mut table = LeaseTable::new(margin_ms);
@@ -86,6 +88,7 @@ impl Leases {
             table,
             waiting: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            unsettled_ends: BTreeSet::new(),
             unproven: BTreeMap::new(),
             alarm_ms: None,
         }
@@ -108,6 +111,27 @@ impl Leases {
         self.unsettled.remove(&session);
         self.unproven.remove(&session);
         Some(Duration::from_millis(self.clock.at(now).saturating_sub(deadline_ms)))
+    }
+
+    /// A session was ended from outside: nothing renews it any more (I35).
+    pub(super) fn revoked(&mut self, session: SessionId) {
+        self.table.revoke(session);
+    }
+
+    /// A hold was closed from outside (I35).
+    pub(super) fn hold_closed(&mut self, session: SessionId, token: FencingToken) {
+        self.table.close_hold(session, token);
+    }
+
+    /// A hold is over, closed or not.
+    pub(super) fn hold_over(&mut self, session: SessionId, token: FencingToken) {
+        self.table.hold_over(session, token);
+    }
+
+    /// How long a session has at most until its deadline, if nothing renews it.
+    pub(super) fn left(&self, session: SessionId, now: Instant) -> Option<Duration> {
+        let deadline_ms = self.table.deadline_of(session)?;
+        Some(Duration::from_millis(deadline_ms.saturating_sub(self.clock.at(now))))
     }
 
     /// Takes a keepalive. `false` if it will never be acknowledged: the session is over, or its expiry
@@ -224,7 +248,8 @@ impl Leases {
     /// [`Leases::is_sooner`] reports when something comes before it.
     pub(super) fn next_look(&mut self, retry: Instant) -> Option<Instant> {
         self.alarm_ms = self.table.next_deadline();
-        if self.clock.stands_still() || !self.unsettled.is_empty() {
+        let is_unsettled = !self.unsettled.is_empty() || !self.unsettled_ends.is_empty();
+        if self.clock.stands_still() || is_unsettled {
             return Some(retry);
         }
         self.alarm_ms.map(|deadline_ms| self.clock.moment_of(deadline_ms))
@@ -253,6 +278,23 @@ impl Leases {
             }
         }
         begun
+    }
+
+    /// The closed holds, at most `max`, whose end has to be proposed now.
+    pub(super) fn begin_ends(
+        &mut self,
+        now: Instant,
+        max: usize,
+    ) -> Vec<(SessionId, FencingToken)> {
+        for (session, token) in std::mem::take(&mut self.unsettled_ends) {
+            self.table.end_unsettled(session, token);
+        }
+        self.table.begin_ends(self.clock.at(now), max)
+    }
+
+    /// The proposed end of a closed hold ended without an outcome: it is proposed again.
+    pub(super) fn end_unsettled(&mut self, session: SessionId, token: FencingToken) {
+        self.unsettled_ends.insert((session, token));
     }
 
     /// An expiry's entry was applied and refused: the session lives on.

@@ -38,6 +38,7 @@ mod leases;
 mod metrics;
 mod opening;
 mod outbox;
+pub(crate) mod outside;
 mod pages;
 mod places;
 pub(crate) mod refusals;
@@ -129,6 +130,11 @@ impl Hub {
 
     pub(crate) fn runtime(&self) -> &Runtime {
         &self.registry.runtime
+    }
+
+    /// Tells of each change of the rules from now on.
+    pub(crate) fn rules_changes(&self) -> tokio::sync::watch::Receiver<()> {
+        self.registry.rules_changed.subscribe()
     }
 
     fn watches(&self) -> &Arc<Watches> {

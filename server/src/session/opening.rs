@@ -1,6 +1,6 @@
 //! The first frame of a stream: it opens a session, or resumes one.
 
-use holdfast_core::{Answer, Caller, Deed, Label, LockTable, LogIndex, SessionId, Tenure};
+use holdfast_core::{Answer, Caller, Deed, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::error::StreamError;
-use super::frames::{Opening, Unfit, read_open};
+use super::frames::{Opening, Unfit, Wished, read_open};
 use super::inbox::Received;
 use super::leases::NotResumed;
 use super::pages::Pages;
@@ -166,10 +166,7 @@ impl Hub {
         }
         let Some(tenure) = self.registry.tenure() else { return Ok(self.redirect()) };
         match opening {
-            Opening::Fresh { ttl_ms, label } => {
-                let opens = (ttl_ms, label, caller);
-                self.open_fresh(registration, tenure, opens).await
-            }
+            Opening::Fresh(wished) => self.open_fresh(registration, tenure, wished, caller).await,
             Opening::Resume { key, .. } if self.is_anothers(key.session, caller) => {
                 Ok(Start::refused(key.unknown_session()))
             }
@@ -185,11 +182,12 @@ impl Hub {
         &self,
         registration: &Registration,
         tenure: Tenure,
-        (ttl_ms, label, caller): (Option<u64>, Label, &Caller),
+        wished: Wished,
+        caller: &Caller,
     ) -> Result<Start<'_>, StreamError> {
         // Checked before the session is made: otherwise no client would ever learn its secret.
         self.registry.lock().room_to_attach(&self.registry.settings)?;
-        let fresh = match self.make_session(ttl_ms, label, caller).await {
+        let fresh = match self.make_session(wished, caller).await {
             Ok(fresh) => fresh,
             Err(NotMade::NotProposed(error)) => return self.not_proposed(error),
             Err(NotMade::Refused(refusal)) => return Ok(Start::refused(refusal)),
@@ -215,14 +213,14 @@ impl Hub {
     /// [`NotMade`]; a session of unknown outcome runs out, because no client knows its secret.
     pub(super) async fn make_session(
         &self,
-        ttl_ms: Option<u64>,
-        label: Label,
+        wished: Wished,
         caller: &Caller,
     ) -> Result<Fresh, NotMade> {
         let mut secret = [0; SECRET_BYTES];
         self.registry.runtime.rng.fill(&mut secret);
+        let Wished { ttl_ms, label, knows_closed } = wished;
         let ttl_ms = ttl_ms.unwrap_or(self.registry.settings.ttl_default_ms);
-        let deed = Deed::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret) };
+        let deed = Deed::OpenSession { ttl_ms, label, secret_hash: hash_of(&secret), knows_closed };
         let command = deed.by(caller);
         let committed = propose(&*self.consensus, command).await.map_err(NotMade::NotProposed)?;
         let index = committed.index;
@@ -279,6 +277,9 @@ impl Hub {
         else {
             return Ok(Start::refused(key.unknown_session()));
         };
+        if let Some(why) = table.session(session).and_then(|view| view.revoked) {
+            return Ok(Start::Turned(answers::session_revoked(why)));
+        }
         let now_ms = self.registry.now_ms(table);
         let state = if in_pages {
             pages.next_page(table, now_ms, self.registry.settings.state_page_bytes)
@@ -293,7 +294,8 @@ impl Hub {
         }
         let Resume { registration, tenure, .. } = resume;
         let lease_unmoved = in_pages;
-        let opened = Opened { lease_unmoved, ..self.opened(tenure, session, ttl_ms) };
+        let closed = answers::closed_holds(table, session);
+        let opened = Opened { lease_unmoved, closed, ..self.opened(tenure, session, ttl_ms) };
         registration.handle.show(index, Some(opened), state);
         let taking = Taking::Whole { since: self.registry.runtime.clock.now() };
         let pages = Some(pages).filter(|pages| !pages.is_empty());

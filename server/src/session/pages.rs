@@ -94,7 +94,7 @@ impl Pages {
                 let holders = holders(table, now_ms, &view.items);
                 WireState::Queued(Queued { request_id, place: *place, holders })
             }
-            RequestState::Held { token, items, .. } => {
+            RequestState::Held { token, items, is_ending: false, .. } => {
                 let values = self.values(table, view.request, *token);
                 WireState::Granted(granted(view.request, *token, items, &values))
             }
@@ -104,7 +104,10 @@ impl Pages {
                 WireState::Denied(Denied { request_id, refusal: Some(refusal) })
             }
             RequestState::Wrote => WireState::ValueSet(value_set(view.request)),
-            RequestState::Ended => WireState::Ended(Ended {}),
+            // The client must not rely on a hold that is ending, whether it was told before or not (I35).
+            RequestState::Held { is_ending: true, .. } | RequestState::Ended => {
+                WireState::Ended(Ended {})
+            }
         };
         WireRequest { request_id, state: Some(state) }
     }

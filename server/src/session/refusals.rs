@@ -69,6 +69,8 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
         Rejection::Forbidden(_) => refusal(RefusalReason::Forbidden, message),
         Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
+        Rejection::SessionRevoked { .. } => refusal(RefusalReason::SessionRevoked, message),
+        Rejection::NotHeld { .. } => refusal(RefusalReason::NotHeld, message),
     }
 }
 

@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use holdfast_core::{LockTable, LogIndex, RequestId, SessionId, Tenure};
+use holdfast_core::{LeaseView, LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_runtime::{Instant, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::answers::{frame, now_ms};
 use super::error::{CallError, StreamError, unavailable};
@@ -66,6 +66,8 @@ pub(super) struct Registry {
     pub(super) place_changed: Notify,
     /// A stream has left.
     left: Notify,
+    /// Tells of each change of the rules.
+    pub(super) rules_changed: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
@@ -134,6 +136,7 @@ impl Registry {
             sooner: Notify::new(),
             place_changed: Notify::new(),
             left: Notify::new(),
+            rules_changed: watch::Sender::default(),
         }
     }
 
@@ -184,7 +187,7 @@ impl Registry {
         &self,
         tenure: Tenure,
         now: Instant,
-        sessions: &mut dyn Iterator<Item = (SessionId, u64)>,
+        sessions: &mut dyn Iterator<Item = LeaseView>,
     ) {
         let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
         self.lock().leases = Some(leases);

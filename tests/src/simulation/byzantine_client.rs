@@ -98,7 +98,7 @@ impl ByzantineClient {
 
     async fn session(&mut self, mut line: Line) {
         let mut known = Known { next_request: 1, ..Known::default() };
-        let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), resume: None };
+        let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), ..Open::default() };
         known.renewed = Some(self.runtime.clock.now());
         if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
             return;

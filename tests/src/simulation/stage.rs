@@ -522,7 +522,7 @@ impl<'a> Stage<'a> {
         let (mut counts, mut open) = (None, Vec::new());
         leader.read(&mut |table, _| {
             counts = Some(table.counts());
-            open = table.sessions().map(|(session, _)| session.get()).collect();
+            open = table.sessions().map(|view| view.session.get()).collect();
         });
         let counts = counts?;
         let left = (counts.sessions, counts.held, counts.waiting);
@@ -545,8 +545,7 @@ impl<'a> Stage<'a> {
                 session.requests == 0
                     && known.is_some_and(|known| known != Some(session.session.get()))
             };
-            all_lost =
-                (table.sessions().filter_map(|(session, _)| table.session(session))).all(is_lost);
+            all_lost = table.sessions().all(is_lost);
         });
         all_lost
     }

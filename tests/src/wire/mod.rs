@@ -133,8 +133,12 @@ impl Wire {
 
     /// Opens a fresh session on this stream.
     pub async fn begin(&mut self, ttl_ms: u64) -> Ticket {
-        self.send(Ask::Open(Open { ttl_ms: Some(ttl_ms), label: "wire".into(), resume: None }))
-            .await;
+        self.send(Ask::Open(Open {
+            ttl_ms: Some(ttl_ms),
+            label: "wire".into(),
+            ..Open::default()
+        }))
+        .await;
         let opened = self.opened().await;
         Ticket {
             session: opened.session_id,
@@ -145,7 +149,7 @@ impl Wire {
 
     /// Resumes a session on this stream; returns State.
     pub async fn resume(&mut self, ticket: &Ticket) -> State {
-        let open = Open { ttl_ms: None, label: String::new(), resume: Some(ticket.resume()) };
+        let open = Open { resume: Some(ticket.resume()), ..Open::default() };
         self.send(Ask::Open(open)).await;
         self.opened().await;
         self.expect("State", |told| match told {

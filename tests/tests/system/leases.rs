@@ -381,7 +381,7 @@ async fn hear_first(
         let Ok(wire) = Wire::dial(address).await else { continue };
         let mut wire = wire.recorded(recorder.clone(), ClientId(1));
         let resume = Some(ticket.resume());
-        wire.send(Ask::Open(Open { ttl_ms: None, label: String::new(), resume })).await;
+        wire.send(Ask::Open(Open { resume, ..Open::default() })).await;
         let frame = wire.next_within(Duration::from_secs(3)).await;
         match frame.ok().flatten().and_then(|frame| frame.body) {
             Some(Told::Opened(_)) => return Some(wire),

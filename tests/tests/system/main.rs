@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod chaos;
 mod crashes;
+mod cut_off;
 mod demo;
 mod everyday;
 mod examples;

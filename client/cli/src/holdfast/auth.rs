@@ -8,9 +8,9 @@ use holdfast_cli::block_on;
 use holdfast_runtime::Runtime;
 use serde_json::{Value, json};
 
-use crate::args::{Global, duration};
+use crate::args::{EndArgs, Global, duration};
 use crate::failure::Failure;
-use crate::show;
+use crate::{cut_off, show};
 
 /// The exit code of `auth test` for an identity that may not.
 const MAY_NOT: u8 = 1;
@@ -39,6 +39,16 @@ pub(crate) enum AuthCommand {
     /// Bearer tokens, each with an identity of its own: token:NAME.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Cut an identity off: take its roles, its token if it is one, and end its sessions.
+    ///
+    /// Its locks pass on when its clients have let go, or their leases have run out; its clients are told.
+    /// An administrator in the settings of the servers cannot be cut off. Needs the verb `revoke`.
+    Revoke {
+        /// The identity.
+        identity: String,
+        #[command(flatten)]
+        how: EndArgs,
+    },
     /// Whether an identity may do something. Exit codes: 0 it may; 1 it may not.
     Test {
         /// The identity.
@@ -57,8 +67,8 @@ pub(crate) enum RoleCommand {
     Set {
         /// Its name.
         role: String,
-        /// All that it allows, each as VERB:PREFIX, or as VERB for all names: acquire, read, import, scope;
-        /// without a prefix status, metrics, reflect, members, rules.
+        /// All that it allows, each as VERB:PREFIX, or as VERB for all names: acquire, read, import, scope,
+        /// force; without a prefix status, metrics, reflect, members, rules, revoke, now.
         #[arg(required = true, value_parser = right)]
         rights: Vec<Right>,
     },
@@ -82,8 +92,8 @@ pub(crate) enum TokenCommand {
     List,
     /// Remove a token and the roles of its owner.
     ///
-    /// Requests with it are refused from then on. A stream that is open goes on, with the locks it holds,
-    /// until its client closes it or is gone; new locks it gets none.
+    /// Requests with it are refused from then on, and what is connected with it is cut. The locks of its
+    /// owner pass on when the leases have run out: `auth revoke token:NAME` also tells the clients at once.
     Revoke {
         /// Its name.
         name: String,
@@ -139,6 +149,10 @@ async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered
             let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(" ") };
             let text = format!("{} has {}", show::escaped(identity), show::escaped(&has));
             Ok((0, said(as_json, &json!({ "identity": identity, "roles": roles }), text)))
+        }
+        AuthCommand::Revoke { identity, how } => {
+            let (json, text) = cut_off::identity(admin, identity, how).await?;
+            Ok((0, said(as_json, &json, text)))
         }
         AuthCommand::Test { identity, verb, name } => {
             let missing = admin.test_right(identity, verb, name.as_deref()).await?;

@@ -72,7 +72,9 @@ fn row(lock: &LockInfo) -> [String; 7] {
     };
     [
         show::escaped(&lock.name),
-        of_holder(&|holder| format!("{}{others}", show::label(&holder.label, holder.is_imported))),
+        of_holder(&|holder| {
+            format!("{}{others}", show::label(&holder.label, &holder.identity, holder.is_imported))
+        }),
         of_holder(&|holder| holder.mode.to_string()),
         of_holder(&|holder| show::length(holder.held)),
         of_holder(&|holder| holder.token.to_string()),
@@ -149,19 +151,27 @@ fn more(all: u64, shown: usize) {
     }
 }
 
-/// `jobs is held by host:1 for 3 s under token 5`.
+/// `jobs is held by host:1, session 7, for 3 s under token 5`.
 fn held(name: &str, holder: &Holder) -> String {
     let how = match holder.mode {
         Mode::Shared => "shared",
         Mode::Exclusive => "held",
     };
-    let (label, token) = (show::label(&holder.label, holder.is_imported), holder.token);
-    format!("{name} is {how} by {label} for {} under token {token}", show::length(holder.held))
+    let (label, token) =
+        (show::label(&holder.label, &holder.identity, holder.is_imported), holder.token);
+    let ending = if holder.is_ending { ", and was taken away: it ends soon" } else { "" };
+    let held = show::length(holder.held);
+    // Another store has no sessions.
+    let session = match holder.session {
+        0 => String::new(),
+        id => format!(", session {id},"),
+    };
+    format!("{name} is {how} by {label}{session} for {held} under token {token}{ending}")
 }
 
 /// `host:1, waiting for 3 s to share it and 2 more locks`.
 fn waits(waiter: &Waiter) -> String {
-    let label = show::label(&waiter.label, waiter.is_imported);
+    let label = show::label(&waiter.label, &waiter.identity, waiter.is_imported);
     let length = show::length(waiter.waiting);
     let share = if waiter.mode == Mode::Shared { " to share it" } else { "" };
     let others = match waiter.names {
@@ -195,7 +205,7 @@ fn session_json(session: &SessionInfo) -> Value {
             RequestState::Waits { place } => (None, Some(place)),
         };
         json!({ "names": request.names, "names_in_all": request.name_count, "token": held,
-                "place": place, "since_ms": show::millis(request.since) })
+                "place": place, "since_ms": show::millis(request.since), "ending": request.is_ending })
     };
     json!({
         "session": session.session.to_string(),
@@ -203,6 +213,8 @@ fn session_json(session: &SessionInfo) -> Value {
         "ttl_ms": show::millis(session.ttl),
         "age_ms": show::millis(session.age),
         "imported": session.is_imported,
+        "identity": session.identity,
+        "revoked": session.revoked,
         "requests": session.requests.iter().map(of).collect::<Vec<_>>(),
         "requests_in_all": session.request_count,
     })
@@ -211,18 +223,25 @@ fn session_json(session: &SessionInfo) -> Value {
 fn print_session(session: &SessionInfo) {
     let SessionInfo { session: id, requests, request_count, .. } = session;
     let (ttl, age) = (show::length(session.ttl), show::length(session.age));
-    let label = show::escaped(&session.label);
+    let label = show::label(&session.label, &session.identity, false);
     show::line(if session.is_imported {
         format!("session {id} was imported for {label} {age} ago, and ends {ttl} after that")
     } else {
         format!("session {id} of {label}, opened {age} ago, lease {ttl}")
     });
+    if let Some(reason) = &session.revoked {
+        show::line(format!(
+            "  ended by an operator: {}; its lease runs out",
+            show::escaped(reason)
+        ));
+    }
     for request in requests {
+        let ending = if request.is_ending { ", and has to give it up" } else { "" };
         let names: Vec<String> = request.names.iter().map(|name| show::escaped(name)).collect();
         let (names, since) = (names.join(", "), show::length(request.since));
         show::line(match request.state {
             RequestState::Held { token } => {
-                format!("  holds {names} for {since} under token {token}")
+                format!("  holds {names} for {since} under token {token}{ending}")
             }
             RequestState::Waits { place } => {
                 format!("  waits for {names} for {since}, {}", show::place(place))

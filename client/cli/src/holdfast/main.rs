@@ -8,6 +8,7 @@ mod cassandra;
 mod cert;
 mod cluster;
 mod cluster_admin;
+mod cut_off;
 mod demo;
 mod inspect;
 mod lock;
@@ -17,7 +18,7 @@ mod watch;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command, LockArgs};
+use args::{Cli, Command, LockArgs, SessionArgs};
 use failure::Failure;
 use holdfast_cli::failure;
 
@@ -34,7 +35,13 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::List { prefix } => inspect::list(&cli.global, &prefix),
         Command::Inspect { name } => inspect::lock(&cli.global, &name),
-        Command::Session { id } => inspect::session(&cli.global, id),
+        Command::Session(SessionArgs { id, end: None }) => {
+            inspect::session(&cli.global, id.unwrap_or_default())
+        }
+        Command::Session(SessionArgs { end: Some(command), .. }) => {
+            cut_off::session(&cli.global, &command)
+        }
+        Command::Release(args) => cut_off::release(&cli.global, &args),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),

@@ -8,10 +8,11 @@ use holdfast::{Holder, Waiter};
 pub(crate) use holdfast_cli::{either, escaped, line};
 use serde_json::{Value, json};
 
-/// A session's label; for an imported session, its owner's name in the other store.
-pub(crate) fn label(label: &str, is_imported: bool) -> String {
+/// A session's label, with who opened it; for an imported session, its owner's name in the other store.
+pub(crate) fn label(label: &str, identity: &str, is_imported: bool) -> String {
     let imported = if is_imported { " (imported)" } else { "" };
-    format!("{}{imported}", escaped(label))
+    let who = if identity.is_empty() { String::new() } else { format!(" ({})", escaped(identity)) };
+    format!("{}{who}{imported}", escaped(label))
 }
 
 /// A table without lines; without a header if that is empty.
@@ -62,6 +63,8 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "held_ms": millis(holder.held),
         "mode": holder.mode.to_string(),
         "imported": holder.is_imported,
+        "identity": holder.identity,
+        "ending": holder.is_ending,
     })
 }
 
@@ -74,6 +77,7 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
         "mode": waiter.mode.to_string(),
         "names": waiter.names,
         "imported": waiter.is_imported,
+        "identity": waiter.identity,
     })
 }
 

@@ -79,7 +79,7 @@ fn change_text(change: &LockChange) -> Option<String> {
 
 fn held_by(holder: &Holder) -> String {
     let shared = if holder.mode == Mode::Shared { ", shared" } else { "" };
-    let label = show::label(&holder.label, holder.is_imported);
+    let label = show::label(&holder.label, &holder.identity, holder.is_imported);
     format!("held by {label} (token {}{shared})", holder.token)
 }
 
@@ -94,7 +94,7 @@ fn who(waiter: &Waiter) -> String {
     if waiter.label.is_empty() {
         return format!("session {}", waiter.session);
     }
-    show::label(&waiter.label, waiter.is_imported)
+    show::label(&waiter.label, &waiter.identity, waiter.is_imported)
 }
 
 fn value_text(value: &holdfast::Value) -> String {
@@ -149,6 +149,8 @@ fn reason_code(reason: LostReason) -> &'static str {
     match reason {
         LostReason::SessionExpired => "session-expired",
         LostReason::SessionClosed => "session-closed",
+        LostReason::SessionRevoked => "session-revoked",
+        LostReason::Forced => "forced",
         _ => "unknown",
     }
 }

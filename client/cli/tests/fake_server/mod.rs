@@ -69,7 +69,10 @@ impl FakeServer {
                 ..Default::default()
             })],
             client_frame::Body::KeepAlive(keepalive) => {
-                vec![Body::KeptAlive(v1::KeptAlive { seq: keepalive.seq, scopes: Vec::new() })]
+                vec![Body::KeptAlive(v1::KeptAlive {
+                    seq: keepalive.seq,
+                    ..v1::KeptAlive::default()
+                })]
             }
             client_frame::Body::Acquire(acquire) => vec![acquired(&acquire)],
             client_frame::Body::Cancel(cancel) => vec![Body::Cancelled(v1::Cancelled {
@@ -88,6 +91,7 @@ impl FakeServer {
             }
             client_frame::Body::Close(_) => vec![Body::SessionEnded(v1::SessionEnded {
                 reason: v1::LostReason::SessionClosed.into(),
+                ..v1::SessionEnded::default()
             })],
         }
     }
@@ -332,6 +336,7 @@ impl LockService for FakeServer {
             name_count: 1,
             since_ms: 4_000,
             state: Some(state),
+            ..v1::SessionRequest::default()
         };
         let session_id = request.into_inner().session_id;
         let session = v1::SessionInfo {
@@ -345,6 +350,7 @@ impl LockService for FakeServer {
                 asked(2, "orders", State::Place(1)),
             ],
             request_count: 3,
+            ..v1::SessionInfo::default()
         };
         let session = Some(session).filter(|_| [7, 8].contains(&session_id));
         Ok(Response::new(v1::InspectSessionResponse { index: 1, session }))

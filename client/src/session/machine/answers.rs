@@ -31,11 +31,13 @@ impl Machine {
         match body {
             Said::Opened(opened) => return self.opened(opened),
             Said::KeptAlive(kept) => {
+                self.give_up_closed(&kept.closed);
                 if let Some(sent) = self.lease.answered(kept.seq) {
                     self.renew(sent, &kept.scopes);
                     return self.believe_state();
                 }
             }
+            Said::HoldsClosed(v1::HoldsClosed { closed }) => self.give_up_closed(&closed),
             Said::Queued(v1::Queued { request_id, place, holders })
             | Said::Moved(v1::Moved { request_id, place, holders }) => {
                 self.queued(request_id, index, Place::new(place, holders));
@@ -55,7 +57,7 @@ impl Machine {
                 return Some(StreamEnd::Redirected(leader));
             }
             Said::SessionEnded(ended) => {
-                self.session_over(wire::lost_reason(ended.reason()));
+                self.take_all_away(wire::lost_reason(ended.reason()), &ended.why);
                 return Some(StreamEnd::SessionOver);
             }
         }
@@ -86,6 +88,7 @@ impl Machine {
                 self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
             }
         }
+        self.give_up_closed(&opened.closed);
         if opened.lease_unmoved && !mutant!(UnmovedOpenedBelieved) {
             // Its report on scopes is independent of the session's lease.
             self.cover(sent, &opened.scopes);
@@ -168,7 +171,11 @@ impl Machine {
             }
             // The answer to its Cancel is still to come, and ends it.
             Phase::Cancelling => self.requests.answered(key),
-            Phase::Unsent | Phase::Uncovered(_) | Phase::Held(_) | Phase::GivingBack(_) => {}
+            Phase::Unsent
+            | Phase::Uncovered(_)
+            | Phase::Held(_)
+            | Phase::Closed(_)
+            | Phase::GivingBack(_) => {}
         }
     }
 
@@ -191,6 +198,10 @@ impl Machine {
         match refusal.reason() {
             v1::RefusalReason::SessionUnknown => {
                 self.session_over(LostReason::SessionExpired);
+                return Some(StreamEnd::SessionOver);
+            }
+            v1::RefusalReason::SessionRevoked => {
+                self.take_all_away(LostReason::SessionRevoked, &refusal.message);
                 return Some(StreamEnd::SessionOver);
             }
             // State after a resume reports its outcome, and a resume needs a quorum: one way to

@@ -97,6 +97,7 @@ impl Machine {
             | Body::ValueSet(_) => matches!(self.stream, Stream::Renewing),
             Body::Opened(_)
             | Body::KeptAlive(_)
+            | Body::HoldsClosed(_)
             | Body::State(_)
             | Body::Refused(_)
             | Body::Redirect(_)

@@ -184,8 +184,15 @@ mod tests {
             let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
             let scopes = told(3, 10_000);
             let (ttl_ms, lease_unmoved) = (10_000, false);
-            let opened =
-                v1::Opened { session_id: 7, secret, cluster_id, ttl_ms, scopes, lease_unmoved };
+            let opened = v1::Opened {
+                session_id: 7,
+                secret,
+                cluster_id,
+                ttl_ms,
+                scopes,
+                lease_unmoved,
+                closed: Vec::new(),
+            };
             said(&mut machine, Said::Opened(opened));
             let request = AcquireRequest::new(vec![LockItem::from("jobs")], Need::All, true);
             let mut asked = machine.ask(request).unwrap();
@@ -203,7 +210,10 @@ mod tests {
         }
 
         fn kept(&mut self, seq: u64, scopes: Vec<ScopeAuthority>) {
-            said(&mut self.machine, Said::KeptAlive(v1::KeptAlive { seq, scopes }));
+            said(
+                &mut self.machine,
+                Said::KeptAlive(v1::KeptAlive { seq, scopes, ..v1::KeptAlive::default() }),
+            );
         }
 
         fn is_safe(&self) -> bool {

@@ -166,7 +166,7 @@ fn seed() -> Vec<u8> {
     let queued = Queued { request_id: 2, place: 1, holders: Vec::new() };
     say(&mut seed, vec![Said::Granted(granted(1)), Said::Queued(queued.clone())]);
     script::push(&mut seed, TIME_PASSES, &3_000_u16.to_le_bytes());
-    say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() })]);
+    say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1, ..KeptAlive::default() })]);
     script::push(&mut seed, STREAM_ENDS, b"");
     script::push(&mut seed, STREAM_BEGINS, b"");
     let request = |request_id, state| RequestState { request_id, state: Some(state) };
@@ -186,7 +186,7 @@ fn seed() -> Vec<u8> {
     say(&mut seed, vec![Said::Denied(Denied { request_id: 2, refusal })]);
     say(&mut seed, vec![Said::Lost(Lost { request_id: 1, token: 5, reason: 1 })]);
     script::push(&mut seed, TIME_PASSES, &20_000_u16.to_le_bytes());
-    say(&mut seed, vec![Said::SessionEnded(SessionEnded { reason: 1 })]);
+    say(&mut seed, vec![Said::SessionEnded(SessionEnded { reason: 1, why: String::new() })]);
     seed
 }
 

@@ -22,6 +22,9 @@ impl Machine {
     pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
         let token = FencingToken::from_raw(granted.token);
         self.requests.holds_under(key, token);
+        if self.closed.contains(&token) {
+            return self.refuse_closed(key, token);
+        }
         if self.waits_for_cover(key, token, &granted) {
             return;
         }
@@ -37,6 +40,14 @@ impl Machine {
         }
         request.phase = Phase::GivingBack(GivingBack::sound(token, None));
         self.queue(Intent::Release(key));
+    }
+
+    /// The grant of a hold that an operator has closed meanwhile.
+    fn refuse_closed(&mut self, key: Key, token: FencingToken) {
+        if let Some(request) = self.requests.get_mut(key) {
+            request.answer(Err(Error::Lost { reason: LostReason::Forced }));
+        }
+        self.release_closed(key, token);
     }
 
     fn make_hold(&self, key: Key, token: FencingToken, granted: v1::Granted) -> Result<Arc<Hold>> {
@@ -58,10 +69,13 @@ impl Machine {
     }
 
     /// Releases a hold. `done` receives the outcome. A hold that was lost before is not released
-    /// again: then `done` is dropped.
+    /// again, but one that was closed is: then `done` is dropped.
     pub(in crate::session) fn give_back(&mut self, key: Key, done: Done) {
         self.lose_overdue();
         let Some(request) = self.requests.get_mut(key) else { return };
+        if let Phase::Closed(token) = request.phase {
+            return self.release_closed(key, token);
+        }
         let Phase::Held(hold) = &request.phase else { return };
         let token = hold.token;
         // Unsafe before anything can be queued (DESIGN §5.6).

@@ -6,6 +6,8 @@
 //!   lost or its release was queued; no State revives it (I6, DESIGN §5.6).
 //! - It hands a hold of names in a scope with fallback out only while authority of its token's
 //!   epoch covers it, and the hold is safe only as long (DESIGN §10, I24).
+//! - A hold that an answer names as closed is lost before anything else of that answer counts, and is
+//!   never handed out, also if its grant comes later (I35).
 //! - A name that was released by itself is no part of its hold from the moment the release was
 //!   queued.
 //! - The machine cancels or releases a request that its caller dropped, however answers and calls
@@ -17,6 +19,7 @@
 
 mod answers;
 mod arriving;
+mod closing;
 mod covering;
 mod deadlines;
 #[cfg(test)]
@@ -27,7 +30,7 @@ mod stream;
 mod synchronise;
 mod values;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,7 +47,7 @@ use crate::hold::Hold;
 use crate::info::PlaceReport;
 use crate::items::{AcquireRequest, past_limit};
 use crate::lease::{Lease, LeaseTiming, TTL_DEFAULT};
-use crate::{Error, LostReason, Result};
+use crate::{Error, FencingToken, LostReason, Result};
 
 /// Most requests of one client at a time, including those being released; past it an acquire is
 /// refused. It is far above a server's limit for a session, so it only bounds the backlog while no
@@ -127,6 +130,8 @@ enum Intent {
     Change(Key),
     /// Spends an id that no request of this client has any more.
     Forget(u64),
+    /// Releases a closed hold that no guard of this client has.
+    LetGo(FencingToken),
     /// Ends the session, in a retry.
     Close,
 }
@@ -147,6 +152,8 @@ pub(crate) struct Machine {
     to_send: VecDeque<Intent>,
     /// What an overloaded server refused on the present stream.
     retries: Retries,
+    /// The holds of the session that an operator closed: the client never hands one out.
+    closed: BTreeSet<FencingToken>,
     closing: bool,
     close_sent: bool,
     opening: watch::Sender<Opening>,
@@ -169,6 +176,7 @@ impl Machine {
             arriving: Arriving::default(),
             to_send: VecDeque::new(),
             retries: Retries::default(),
+            closed: BTreeSet::new(),
             closing: false,
             close_sent: false,
             opening: watch::Sender::new(Opening::Trying),
@@ -260,7 +268,7 @@ impl Machine {
                 request.phase = Phase::GivingBack(GivingBack::sound(uncovered.token, None));
                 self.queue(Intent::Release(key));
             }
-            Phase::Held(_) => self.give_back(key, None),
+            Phase::Held(_) | Phase::Closed(_) => self.give_back(key, None),
             Phase::GivingBack(_) | Phase::Cancelling => {}
         }
     }

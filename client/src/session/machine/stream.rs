@@ -23,7 +23,8 @@ impl Machine {
             state_in_pages: true,
         });
         let ttl_ms = self.config.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-        let open = v1::Open { ttl_ms, label: self.config.label.clone(), resume };
+        let label = self.config.label.clone();
+        let open = v1::Open { ttl_ms, label, resume, knows_closed: true };
         self.message(vec![Body::Open(open)])
     }
 
@@ -107,6 +108,10 @@ impl Machine {
             }
             Intent::ReleaseNames(key, part) => self.release_of_names(key, part),
             Intent::Change(key) => self.change_frame(key),
+            Intent::LetGo(token) => {
+                let (token, names) = (token.get(), Vec::new());
+                Some(Body::Release(v1::Release { token, names, lost: true }))
+            }
             Intent::Forget(request_id) => Some(Body::Cancel(v1::Cancel { request_id })),
             Intent::Close => Some(Body::Close(v1::Close {})),
         }

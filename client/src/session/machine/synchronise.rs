@@ -16,6 +16,14 @@ impl Machine {
         self.session_over(LostReason::AttachedElsewhere);
     }
 
+    /// Ends the session, because an operator wants that; `why` is what the operator gave as the reason.
+    pub(super) fn take_all_away(&mut self, reason: LostReason, why: &str) {
+        for (_, hold) in self.requests.holds() {
+            hold.safety.take_away(reason, why);
+        }
+        self.session_over(reason);
+    }
+
     /// Ends the session. The next stream opens a new one for the requests that were never sent.
     pub(super) fn session_over(&mut self, reason: LostReason) {
         self.end_requests(reason, &Error::SessionLost { reason });
@@ -27,6 +35,7 @@ impl Machine {
         self.cover_ends = None;
         self.to_send.clear();
         self.retries = Retries::default();
+        self.closed.clear();
     }
 
     /// Ends all requests that were sent in this session.
@@ -121,6 +130,8 @@ impl Machine {
             (Phase::Sent, true) => self.ask_anew(key),
             // A copy of its Acquire may still be under way: the Cancel spends the id.
             (Phase::Cancelling, false) => self.queue(Intent::Cancel(key)),
+            // It is released once its guard is gone, whatever has become of it.
+            (Phase::Closed(_), _) => {}
             (Phase::Cancelling, true)
             | (Phase::Queued | Phase::Uncovered(_) | Phase::Held(_) | Phase::GivingBack(_), _) => {
                 self.found_ended(key);
@@ -142,7 +153,7 @@ impl Machine {
 
     /// Ends a request that has ended at the server, when the frame about it never came.
     fn found_ended(&mut self, key: Key) {
-        if self.waits_on(key) {
+        if self.waits_on(key) || matches!(self.requests.phase(key), Some(Phase::Closed(_))) {
             return;
         }
         let reason = LostReason::Revoked;

@@ -145,10 +145,13 @@ impl Rules {
         let mut rules = self.clone();
         rules.carry_out(change)?;
         rules.check_bounds()?;
-        if rules.allows(caller, Verb::Rules, []).is_err() {
-            return Err(RulesError::LocksOut { caller: caller.identity.clone() });
-        }
+        rules.leaves_the_way_back(caller)?;
         Ok(rules)
+    }
+
+    fn leaves_the_way_back(&self, caller: &Caller) -> Result<(), RulesError> {
+        let can_change = self.allows(caller, Verb::Rules, []);
+        can_change.map_err(|_| RulesError::LocksOut { caller: caller.identity.clone() })
     }
 
     fn carry_out(&mut self, change: &RuleChange) -> Result<(), RulesError> {
@@ -172,13 +175,18 @@ impl Rules {
             RuleChange::SetRoles { identity, roles } => self.give(identity, roles)?,
             RuleChange::CreateToken { name, token, roles } => self.create(name, token, roles)?,
             RuleChange::RevokeToken { name } => {
-                self.identities.remove(&Identity::of_token(name));
-                if let Some(token) = self.tokens.remove(name) {
-                    self.owners.remove(&token.hash);
-                }
+                self.take_all(&Identity::of_token(name));
             }
         }
         Ok(())
+    }
+
+    /// Takes everything from an identity: its roles, and its token if it is one of that kind.
+    fn take_all(&mut self, identity: &Identity) {
+        self.identities.remove(identity);
+        if let Some(token) = identity.token().and_then(|name| self.tokens.remove(&name)) {
+            self.owners.remove(&token.hash);
+        }
     }
 
     fn give(
@@ -244,10 +252,35 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         let changed = self.rules.changed(caller, change).map_err(Rejection::Rules)?;
+        self.put_rules(changed, events);
+        Ok(Answer::RulesChanged)
+    }
+
+    fn put_rules(&mut self, changed: Rules, events: &mut Vec<Event>) {
         if *self.rules != changed {
             self.rules = Arc::new(changed);
             events.push(Event::RulesChanged);
         }
-        Ok(Answer::RulesChanged)
+    }
+
+    /// Takes everything from an identity.
+    ///
+    /// # Errors
+    ///
+    /// [`RulesError::LocksOut`] if the caller can change the rules, and could not any more; the state
+    /// is unchanged.
+    pub(crate) fn take_rights(
+        &mut self,
+        caller: &Caller,
+        identity: &Identity,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Rejection> {
+        let mut changed = (*self.rules).clone();
+        changed.take_all(identity);
+        if self.rules.leaves_the_way_back(caller).is_ok() {
+            changed.leaves_the_way_back(caller).map_err(Rejection::Rules)?;
+        }
+        self.put_rules(changed, events);
+        Ok(())
     }
 }

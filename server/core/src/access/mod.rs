@@ -27,7 +27,7 @@ pub use names::{
 use crate::LockTable;
 use crate::check::Violation;
 use crate::command::{Command, Deed};
-use crate::ids::{RequestId, SessionId};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 
 /// What a right allows. The order of the variants is part of the stored encoding: new ones go to the
 /// end.
@@ -51,11 +51,17 @@ pub enum Verb {
     Members,
     /// Roles, identities and tokens, and whether they count.
     Rules,
+    /// Ending sessions of others, and cutting identities off.
+    Revoke,
+    /// Closing holds of others.
+    Force,
+    /// Doing either without the wait after which no client relies on a hold (I6).
+    Now,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -65,6 +71,9 @@ impl Verb {
         Self::Reflect,
         Self::Members,
         Self::Rules,
+        Self::Revoke,
+        Self::Force,
+        Self::Now,
     ];
 
     /// As people write it.
@@ -79,6 +88,9 @@ impl Verb {
             Self::Reflect => "reflect",
             Self::Members => "members",
             Self::Rules => "rules",
+            Self::Revoke => "revoke",
+            Self::Force => "force",
+            Self::Now => "now",
         }
     }
 
@@ -89,7 +101,7 @@ impl Verb {
 
     /// Whether it is about names of locks, or prefixes of them.
     pub const fn has_names(self) -> bool {
-        matches!(self, Self::Acquire | Self::Read | Self::Import | Self::Scope)
+        matches!(self, Self::Acquire | Self::Read | Self::Import | Self::Scope | Self::Force)
     }
 }
 
@@ -333,6 +345,7 @@ impl LockTable {
             | Command::Configure { .. }
             | Command::LimitTable { .. }
             | Command::ExpireSession { .. }
+            | Command::EndClosed { .. }
             | Command::StopWaiting { .. }
             | Command::Suspend { .. }
             | Command::Resume { .. }
@@ -351,7 +364,36 @@ impl LockTable {
                 self.rules.allows(caller, Verb::Scope, [scope.as_str()])
             }
             Deed::Rule { .. } => self.rules.allows(caller, Verb::Rules, []),
+            Deed::EndSession { now, .. } | Deed::CutOff { now, .. } => {
+                self.rules.allows(caller, Verb::Revoke, [])?;
+                self.permits_haste(caller, *now)
+            }
+            Deed::CloseHolds { lock, token, now, .. } => {
+                self.rules.allows(caller, Verb::Force, [lock.as_str()])?;
+                self.permits_closing(caller, lock, *token)?;
+                self.permits_haste(caller, *now)
+            }
         }
+    }
+
+    fn permits_haste(&self, caller: &Caller, now: bool) -> Result<(), Missing> {
+        if now { self.rules.allows(caller, Verb::Now, []) } else { Ok(()) }
+    }
+
+    /// A hold ends with all locks of its grant, so the right has to cover them all. A name that it does
+    /// not cover is not told: the caller may not know who holds it.
+    fn permits_closing(
+        &self,
+        caller: &Caller,
+        lock: &LockName,
+        token: Option<FencingToken>,
+    ) -> Result<(), Missing> {
+        for (_, lock_set, part) in self.holds_of(lock, token) {
+            let names = lock_set.iter_part(part).map(|(name, _)| name.as_str());
+            let all = self.rules.allows(caller, Verb::Force, names);
+            all.map_err(|_| Missing::Whole { verb: Verb::Force })?;
+        }
+        Ok(())
     }
 
     /// Of a session that is not open it says nothing: the command is refused for that.

@@ -110,6 +110,7 @@ impl LockTable {
     /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or resuming its suspended scope looks at it |
     /// | I25 | the index has each imported row once, where the session of the import says |
     /// | I27 | values are no longer than allowed |
+    /// | I35 | a revoked session waits for nothing; a closed hold is that of its request |
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
@@ -247,6 +248,13 @@ impl LockTable {
                 }
                 State::Ended => {}
             }
+        }
+        ensure(session.cut.revoked.is_none() || session.waits().is_empty(), "I35", || {
+            format!("session {id} was revoked, and waits")
+        })?;
+        for (token, closed) in &session.cut.closed {
+            let own = session.holds.get(token).is_none_or(|request| *request == closed.request);
+            ensure(own, "I35", || format!("session {id} lists {token} as closed: {closed:?}"))?;
         }
         ensure(session.holds.len() == held, "index", || {
             format!("session {id} lists {} holds, and has {held}", session.holds.len())

@@ -184,6 +184,11 @@ impl History {
             let view = table.session(session.id).unwrap();
             assert_eq!((view.ttl_ms, view.done_below), (session.ttl_ms, session.done_below));
             assert_eq!(*view.caller, session.caller);
+            assert_eq!(view.revoked, session.revoked.as_ref());
+            let mut closed: Vec<_> =
+                session.closed.iter().map(|(token, why)| (*token, why)).collect();
+            closed.sort();
+            assert_eq!(table.closed_holds(session.id).collect::<Vec<_>>(), closed);
             let mut own: Vec<&model::Request> =
                 model.requests.iter().filter(|request| request.session == session.id).collect();
             own.sort_by_key(|request| request.id);
@@ -228,7 +233,8 @@ impl History {
             }
             State::Held { token, since_ms, holds } => {
                 let items = holds.iter().cloned().collect();
-                RequestState::Held { token: *token, items, since_ms: *since_ms }
+                let is_ending = self.model.is_ending(request.session, *token);
+                RequestState::Held { token: *token, items, since_ms: *since_ms, is_ending }
             }
             State::Denied(rejection) => RequestState::Denied { rejection: rejection.clone() },
             State::Over if matches!(request.what, What::Write { .. }) => RequestState::Wrote,
@@ -252,7 +258,8 @@ impl History {
             let shown: Vec<_> = view.holders().map(|held| (held.grant, held.mode)).collect();
             assert_eq!((&shown, view.held_by), (&holders, holders.len() as u64));
             for (grant, _) in holders {
-                assert!(table.grant_is_current(view.name, grant.token));
+                let ending = model.is_ending(grant.session, grant.token);
+                assert_eq!(table.grant_is_current(view.name, grant.token), !ending);
             }
             assert_eq!(view.value, model.value(view.name));
             let scope = table.scope_of(view.name).map(|view| (view.scope, view.state));

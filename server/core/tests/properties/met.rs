@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Command, Event, Fate, Item, LockName, Need, Rejection, ValueChange,
+    Acquired, Answer, Applied, Command, Deed, EndCause, Event, Fate, Item, LockName, LossCause,
+    Need, Rejection, ValueChange,
 };
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 37] = [
+const REJECTIONS: [&str; 39] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -46,6 +47,8 @@ const REJECTIONS: [&str; 37] = [
     "TableFull",
     "Forbidden",
     "Rules",
+    "SessionRevoked",
+    "NotHeld",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
 const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
@@ -64,9 +67,10 @@ const COMMANDS: [&str; 12] = [
     "By",
 ];
 /// Commands that are few, because otherwise a history would consist of little else.
-const RARE_COMMANDS: [&str; 5] = ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable"];
+const RARE_COMMANDS: [&str; 6] =
+    ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 20] = [
+const SCENES: [&str; 26] = [
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
@@ -87,6 +91,12 @@ const SCENES: [&str; 20] = [
     "a row was imported that was known",
     "a place without a holder was refused",
     "an imported hold was claimed",
+    "a session was revoked",
+    "a revoked session left its queues",
+    "a revoked session ended",
+    "a hold was closed",
+    "a closed hold was given back",
+    "a closed hold was lost",
 ];
 /// Rarer situations: those with scopes, of which a history has only a few, and those that a full
 /// table makes rare.
@@ -216,6 +226,20 @@ impl Met {
                     self.scene(set, "a set was granted at once");
                 }
             }
+            (Event::SessionRevoked { .. }, _) => self.scene(true, "a session was revoked"),
+            (Event::SessionEnded { cause: EndCause::Revoked, .. }, command) => {
+                self.scene(!from_outside(command), "a revoked session ended");
+            }
+            (Event::HoldClosed { .. }, _) => self.scene(true, "a hold was closed"),
+            (Event::Lost { cause: LossCause::Forced, .. }, Command::EndClosed { .. }) => {
+                self.scene(true, "a closed hold was lost");
+            }
+            (Event::Left { .. }, command) if from_outside(command) => {
+                self.scene(true, "a revoked session left its queues");
+            }
+            (Event::ValueChanged { .. }, Command::Release { .. }) => {
+                self.scene(true, "a closed hold was given back");
+            }
             (Event::Released { over: false, .. }, _) => {
                 self.scene(true, "a grant gave back a part");
             }
@@ -292,6 +316,16 @@ impl Met {
         assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
         assert!(*handed_over >= 1_000);
     }
+}
+
+fn from_outside(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::By {
+            deed: Deed::EndSession { .. } | Deed::CutOff { .. } | Deed::CloseHolds { .. },
+            ..
+        }
+    )
 }
 
 /// The name of an enum's variant.

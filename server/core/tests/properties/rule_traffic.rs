@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::{
-    AccessName, Caller, Command, Deed, Identity, NamePrefix, Right, RuleChange, Token, Verb,
+    AccessName, Caller, Command, Deed, Identity, Label, LockName, NamePrefix, Right, RuleChange,
+    Tenure, Token, Verb,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::seq::IndexedRandom;
 
-use crate::model::Model;
+use crate::model::{Model, Session};
+use crate::traffic;
 
 const ROLES: [&str; 4] = ["all", "some", "little", "more"];
 const IDENTITIES: [&str; 6] = ["cn:ops", "cn:app", "dns:app", "uid:7", "anonymous", "token:ci"];
@@ -44,7 +46,8 @@ pub(crate) fn by_somebody(rng: &mut Xoshiro256PlusPlus, command: Command) -> Com
     let is_session = matches!(command, Command::OpenSession { .. });
     let deed = match command {
         Command::OpenSession { ttl_ms, label, secret_hash } => {
-            Deed::OpenSession { ttl_ms, label, secret_hash }
+            let knows_closed = rng.random_bool(0.8);
+            Deed::OpenSession { ttl_ms, label, secret_hash, knows_closed }
         }
         Command::Import { owner, ttl_ms, rows } => Deed::Import { owner, ttl_ms, rows },
         Command::SetScope { scope } => Deed::SetScope { scope },
@@ -53,6 +56,42 @@ pub(crate) fn by_somebody(rng: &mut Xoshiro256PlusPlus, command: Command) -> Com
     };
     let likely = if is_session { "cn:app" } else { "cn:ops" };
     Command::By { caller: somebody(rng, likely), deed }
+}
+
+/// An end from outside, or what the leader does about a hold that was closed.
+pub(crate) fn from_outside(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
+    let reason = Label::parse(["", "on fire"].choose(rng).unwrap()).unwrap();
+    let now = rng.random_bool(0.15);
+    let deed = match rng.random_range(0..100) {
+        0..25 => Deed::EndSession { session: traffic::session(rng, model), reason, now },
+        25..30 => {
+            let identity = Identity::parse(IDENTITIES.choose(rng).unwrap()).unwrap();
+            Deed::CutOff { identity, reason, now }
+        }
+        30..65 => {
+            let (_, token, holds) = traffic::held(rng, model);
+            let of = LockName::parse("nothing").unwrap();
+            let lock = holds.choose(rng).map_or(of, |item| item.lock.clone());
+            let token = rng.random_bool(0.5).then_some(token);
+            Deed::CloseHolds { lock, token, reason, now }
+        }
+        _ => return end_closed(rng, model, tenure),
+    };
+    Command::By { caller: somebody(rng, "cn:ops"), deed }
+}
+
+/// Mostly of a hold that was closed, over or not.
+fn end_closed(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Command {
+    let closed =
+        |open: &Session| open.closed.iter().map(|(t, _)| (open.id, *t)).collect::<Vec<_>>();
+    let closed: Vec<_> = model.sessions.iter().flat_map(closed).collect();
+    let (session, token, _) = traffic::held(rng, model);
+    let (session, token) = match closed.choose(rng) {
+        Some(&one) if rng.random_bool(0.9) => one,
+        _ => (session, token),
+    };
+    let heard_in = if rng.random_bool(0.2) { rng.random_range(0..9) } else { tenure.get() };
+    Command::EndClosed { session, token, tenure: Tenure::new(heard_in) }
 }
 
 /// Mostly that one.

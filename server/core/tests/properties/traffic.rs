@@ -47,6 +47,7 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         585..600 => claim(rng, model),
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
+        800..830 => rule_traffic::from_outside(rng, model, tenure),
         _ => release(rng, model),
     }
 }
@@ -307,7 +308,10 @@ fn release(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
 }
 
 /// A session, a token and its locks: mostly ones that belong together.
-fn held(rng: &mut Xoshiro256PlusPlus, model: &Model) -> (SessionId, FencingToken, Vec<Item>) {
+pub(crate) fn held(
+    rng: &mut Xoshiro256PlusPlus,
+    model: &Model,
+) -> (SessionId, FencingToken, Vec<Item>) {
     let held: Vec<&Request> = model.requests.iter().filter(|r| r.token().is_some()).collect();
     let Some(one) = held.choose(rng) else {
         return (session(rng, model), FencingToken::from_raw(rng.random()), Vec::new());
@@ -374,7 +378,7 @@ fn bytes(rng: &mut Xoshiro256PlusPlus) -> Vec<u8> {
 }
 
 /// Mostly an open session; else one that has ended or never existed.
-fn session(rng: &mut Xoshiro256PlusPlus, model: &Model) -> SessionId {
+pub(crate) fn session(rng: &mut Xoshiro256PlusPlus, model: &Model) -> SessionId {
     match model.sessions.choose(rng) {
         Some(open) if rng.random_bool(0.96) => open.id,
         Some(open) => SessionId::new(open.id.get().saturating_sub(rng.random_range(0..5))),

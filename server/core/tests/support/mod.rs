@@ -198,7 +198,8 @@ pub(crate) fn busy_table() -> LockTable {
 
 fn commands_of_rules() -> Vec<Command> {
     let label = Label::parse("test").unwrap();
-    let opens = Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32] };
+    let opens =
+        Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32], knows_closed: true };
     let everything = Verb::ALL.map(|verb| right(verb, ""));
     let of_one = |role: &str| [access_name(role)].into();
     let changes = [

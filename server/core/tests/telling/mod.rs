@@ -18,7 +18,9 @@ pub(crate) fn holder(held: &HolderView<'_>) -> String {
     let (sign, holder) = (sign(held.mode), who(held.grant.session, held.grant.request));
     let (token, since) = (number(held.grant.token), held.since_ms);
     let imported = if held.imported { ", imported" } else { "" };
-    format!("{sign}{holder} ({}{imported}) token={token} since={since}", held.label.as_str())
+    let ending = if held.is_ending { ", ending" } else { "" };
+    let label = held.label.as_str();
+    format!("{sign}{holder} ({label}{imported}{ending}) token={token} since={since}")
 }
 
 pub(crate) fn sign(mode: Mode) -> &'static str {
@@ -130,6 +132,13 @@ fn event_line(event: &Event) -> String {
         Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
         Event::ScopeChanged { scope, now } => scope_line(scope, *now),
         Event::RulesChanged => "the rules changed".into(),
+        Event::SessionRevoked { session, reason } => {
+            format!("s{session} is revoked: {}", reason.as_str())
+        }
+        Event::HoldClosed { session, request, token, reason } => {
+            let (who, token) = (who(*session, *request), number(*token));
+            format!("{who} has to give up token={token}: {}", reason.as_str())
+        }
     }
 }
 

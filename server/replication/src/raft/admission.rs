@@ -67,6 +67,7 @@ impl Kind {
             Command::Configure { .. }
             | Command::LimitTable { .. }
             | Command::ExpireSession { .. }
+            | Command::EndClosed { .. }
             | Command::StopWaiting { .. }
             | Command::Suspend { .. }
             | Command::Resume { .. }
@@ -93,7 +94,14 @@ pub(super) fn frees(command: &Command) -> bool {
     match command {
         // Removing a scope grants no more than before.
         Command::RemoveScope { .. }
-        | Command::By { deed: Deed::RemoveScope { .. }, .. }
+        | Command::By {
+            deed:
+                Deed::RemoveScope { .. }
+                | Deed::EndSession { .. }
+                | Deed::CutOff { .. }
+                | Deed::CloseHolds { .. },
+            ..
+        }
         | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,
         // An operator keeps somebody out, disk or no disk.
         Command::By { deed: Deed::Rule { change }, .. } => matches!(
@@ -111,6 +119,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
     match command {
         Command::CloseSession { session }
         | Command::ExpireSession { session, .. }
+        | Command::EndClosed { session, .. }
         | Command::Acquire { session, .. }
         | Command::Cancel { session, .. }
         | Command::Release { session, .. }

@@ -12,7 +12,11 @@ use super::*;
 type Client = LockServiceClient<Channel>;
 
 async fn open_session(client: &mut Client) -> SessionKey {
-    let request = OpenSessionRequest { ttl_ms: None, label: "a-call".to_owned() };
+    let request = OpenSessionRequest {
+        ttl_ms: None,
+        label: "a-call".to_owned(),
+        ..OpenSessionRequest::default()
+    };
     client.open_session(request).await.unwrap().into_inner().session.unwrap()
 }
 

@@ -328,7 +328,14 @@ fn no_unary_call_brings_the_node_down() {
     let name = || "a".to_owned();
     let list = ListRequest { prefix: String::new(), page_size: Some(1), page_token: String::new() };
     let seed = Script::default()
-        .call(OPEN_SESSION, &OpenSessionRequest { ttl_ms: Some(5_000), label: "a-call".into() })
+        .call(
+            OPEN_SESSION,
+            &OpenSessionRequest {
+                ttl_ms: Some(5_000),
+                label: "a-call".into(),
+                ..OpenSessionRequest::default()
+            },
+        )
         .call(ACQUIRE, &ask(acquire, None))
         .call(ACQUIRE, &ask(behind, Some(500)))
         .call(KEEP_ALIVE, &KeepAliveRequest { session: session.clone() })

@@ -126,12 +126,23 @@ impl Node {
         self.fake.commit(open, Tenure::new(1));
     }
 
+    /// A session that holds them under one grant.
+    fn hold_together(&self, names: &[&str]) {
+        self.open_session("tester");
+        self.acquire_all(1, 1, names);
+    }
+
     fn acquire(&self, session: u64, request: u64, name: &str) {
+        self.acquire_all(session, request, &[name]);
+    }
+
+    fn acquire_all(&self, session: u64, request: u64, names: &[&str]) {
+        let item = |name: &&str| holdfast_core::Item::exclusive(LockName::parse(name).unwrap());
         let acquire = Command::Acquire {
             session: SessionId::new(session),
             done_below: RequestId::new(0),
             request: RequestId::new(request),
-            items: vec![holdfast_core::Item::exclusive(LockName::parse(name).unwrap())],
+            items: names.iter().map(item).collect(),
             need: Need::All,
             wait: true,
         };

@@ -102,6 +102,9 @@ fn calls() -> Vec<Call> {
         call!("AuthService/ChangeRules", Whole(Verb::Rules), AuthServiceClient, change_rules, v1::ChangeRulesRequest { change: Some(change_rules_request::Change::On(true)) }),
         call!("AuthService/CreateToken", Whole(Verb::Rules), AuthServiceClient, create_token, v1::CreateTokenRequest { name: "new".to_owned(), ..v1::CreateTokenRequest::default() }),
         call!("AuthService/TestRight", Whole(Verb::Rules), AuthServiceClient, test_right, v1::TestRightRequest { identity: "cn:x".to_owned(), verb: "status".to_owned(), name: None }),
+        call!("AuthService/Revoke", Whole(Verb::Revoke), AuthServiceClient, revoke, v1::RevokeRequest { identity: "cn:x".to_owned(), reason: "test".to_owned(), now: false }),
+        call!("AuthService/EndSession", Whole(Verb::Revoke), AuthServiceClient, end_session, v1::EndSessionRequest { session_id: 999, reason: "test".to_owned(), now: false }),
+        call!("AuthService/CloseHolds", On(Verb::Force), AuthServiceClient, close_holds, v1::CloseHoldsRequest { name: NAME.to_owned(), token: None, reason: "test".to_owned(), now: false }),
     ]
 }
 
@@ -208,6 +211,51 @@ async fn each_call_is_for_those_alone_who_have_its_right() {
         let answer = code(ask(Some(token(&with))).await);
         assert!(!not_in.contains(&answer), "{path} with {with:?}: {answer:?}");
     }
+}
+
+/// What breaks guarantee 1 needs a right of its own, beside that of the same call without `now`.
+#[tokio::test]
+async fn nothing_is_ended_at_once_without_the_right_to_that() {
+    let node = node().await;
+    let slow = node.token(1, &[(Verb::Revoke, ""), (Verb::Force, "")], None);
+    let all = [(Verb::Revoke, ""), (Verb::Force, ""), (Verb::Now, "")];
+    let fast = node.token(2, &all, None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut client = AuthServiceClient::new(node.channel().await);
+    let reason = || "test".to_owned();
+    for (who, message) in [(slow, Some("not allowed: now")), (fast, None)] {
+        let revoke = v1::RevokeRequest { identity: "cn:x".to_owned(), reason: reason(), now: true };
+        let end = v1::EndSessionRequest { session_id: 999, reason: reason(), now: true };
+        let name = NAME.to_owned();
+        let close = v1::CloseHoldsRequest { name, token: None, reason: reason(), now: true };
+        let answers = [
+            client.revoke(with(revoke, Some(who))).await.map(drop),
+            client.end_session(with(end, Some(who))).await.map(drop),
+            client.close_holds(with(close, Some(who))).await.map(drop),
+        ];
+        for answer in answers {
+            let refused = answer.err().filter(|status| status.code() == Code::PermissionDenied);
+            assert_eq!(refused.as_ref().map(Status::message), message);
+        }
+    }
+}
+
+/// A hold ends with all its names, so the right has to cover them; those that it does not are not told.
+#[tokio::test]
+async fn a_hold_of_a_set_is_closed_only_with_the_right_to_all_its_names() {
+    let node = node().await;
+    node.hold_together(&["jobs/1", "pay/1"]);
+    let token = node.token(1, &[(Verb::Force, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut client = AuthServiceClient::new(node.channel().await);
+    let request = v1::CloseHoldsRequest {
+        name: NAME.to_owned(),
+        token: None,
+        reason: "test".to_owned(),
+        now: false,
+    };
+    let refused = client.close_holds(with(request, Some(token))).await.unwrap_err();
+    assert_eq!(refused.message(), "not allowed: force on all names");
 }
 
 /// A refusal tells the right that is missing, and nothing of the lock.
@@ -408,6 +456,28 @@ async fn a_watch_ends_when_the_rules_change_and_is_asked_anew() {
 
     assert_eq!(ended.unwrap_err().code(), Code::Unavailable);
     assert_eq!(client.watch(watch()).await.unwrap_err().code(), Code::PermissionDenied);
+}
+
+/// Nothing that was begun with a token goes on once it is revoked, or has ended.
+#[tokio::test]
+async fn streams_end_with_the_token_that_they_showed() {
+    let node = node().await;
+    let wall_ms = Runtime::system().clock.wall_ms();
+    let all = [(Verb::Acquire, ""), (Verb::Read, "")];
+    let revoked = node.token(1, &all, None);
+    let ending = node.token(2, &all, Some(wall_ms + 1_500));
+    for token in [revoked, ending] {
+        let open = Ask::Open(Open::default());
+        let (_open, mut session) = stream_of(&node, Some(token), open).await;
+        assert!(matches!(next(&mut session).await, Body::Opened(_)));
+        let request = with(v1::WatchRequest { prefix: "jobs/".to_owned() }, Some(token));
+        let mut watch = node.client().await.watch(request).await.unwrap().into_inner();
+        assert!(watch.message().await.unwrap().is_some());
+
+        node.rule(RuleChange::RevokeToken { name: AccessName::parse("t1").unwrap() });
+        assert_eq!(session.message().await.unwrap_err().code(), Code::Unauthenticated);
+        assert_eq!(watch.message().await.unwrap_err().code(), Code::Unauthenticated);
+    }
 }
 
 #[tokio::test]

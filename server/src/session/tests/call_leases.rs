@@ -41,7 +41,7 @@ async fn a_keepalive_call_renews_from_the_moment_it_came_in() {
     world.fake.let_confirms_go();
     assert_eq!(
         world.told(call).await,
-        Ok(KeepAliveResponse { ttl_ms: 10_000, scopes: Vec::new() })
+        Ok(KeepAliveResponse { ttl_ms: 10_000, ..KeepAliveResponse::default() })
     );
 
     while world.lives(&key) {

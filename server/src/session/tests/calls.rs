@@ -19,7 +19,11 @@ impl World {
     /// A session opened by a call, with a lease of [`TTL`].
     pub(super) async fn key(&self) -> SessionKey {
         let ttl_ms = Some(u64::try_from(TTL.as_millis()).unwrap());
-        let open = OpenSessionRequest { ttl_ms, label: "a-call".to_owned() };
+        let open = OpenSessionRequest {
+            ttl_ms,
+            label: "a-call".to_owned(),
+            ..OpenSessionRequest::default()
+        };
         let opened = self.hub.open_session(&open, &Caller::default()).await.unwrap();
         assert_eq!((opened.ttl_ms, opened.cluster_id), (10_000, CLUSTER));
         opened.session.unwrap()
@@ -57,7 +61,11 @@ impl World {
         response.granted.unwrap()
     }
 
-    async fn release(&self, key: &SessionKey, token: u64) -> Result<Released, CallError> {
+    pub(super) async fn give_back(
+        &self,
+        key: &SessionKey,
+        token: u64,
+    ) -> Result<Released, CallError> {
         let release = Some(Release { token, ..Release::default() });
         let asked = ReleaseRequest { session: Some(key.clone()), done_below: 0, release };
         self.hub.release(asked).await.map(|response| response.released.unwrap())
@@ -149,11 +157,11 @@ async fn a_session_of_calls_holds_hands_over_and_closes() {
 
     let Granted { token, names, .. } = held;
     let released = Released { token, request_id: 1, names, partly: false };
-    assert_eq!(world.release(&first, token).await, Ok(released));
+    assert_eq!(world.give_back(&first, token).await, Ok(released));
     let next = world.told(waits).await.unwrap().granted.unwrap();
 
     assert!(next.token > token);
-    assert_eq!(refusal(world.release(&first, token).await).reason(), RefusalReason::NotHolder);
+    assert_eq!(refusal(world.give_back(&first, token).await).reason(), RefusalReason::NotHolder);
     assert_eq!(world.calls_that_wait(), 0);
     let close = CloseSessionRequest { session: Some(second.clone()) };
     world.hub.close_session(&close).await.unwrap();
@@ -214,7 +222,7 @@ async fn a_wait_ends_with_its_limit_and_leaves_the_queue() {
 
     assert_eq!(world.runtime.clock.now(), began + Duration::from_millis(700));
     assert_eq!(world.cancel(&waiter, 1).await, cancelled::Was::Ended);
-    world.release(&holder, held.token).await.unwrap();
+    world.give_back(&holder, held.token).await.unwrap();
     world.acquired(&holder, 2, "jobs").await;
 }
 
@@ -233,7 +241,7 @@ async fn a_grant_that_crosses_the_end_of_a_wait_is_the_answer() {
     world.fake.let_commits_go();
 
     let granted = world.told(waits).await.unwrap().granted.unwrap();
-    world.release(&waiter, granted.token).await.unwrap();
+    world.give_back(&waiter, granted.token).await.unwrap();
 }
 
 /// I6: a client that lost its first call asks again under the same id, is granted, and relies on it. The
@@ -253,7 +261,7 @@ async fn a_call_whose_limit_passes_takes_no_grant_that_another_call_told() {
     let granted = world.told(again).await.unwrap().granted.unwrap();
     world.fake.let_commits_go();
 
-    world.release(&waiter, granted.token).await.unwrap();
+    world.give_back(&waiter, granted.token).await.unwrap();
 }
 
 /// The call is registered before its command is proposed.
@@ -280,7 +288,7 @@ async fn no_time_to_wait_is_enough_for_a_free_lock_and_any_time_is_taken() {
     not_in_time(&world.hub.acquire(asked_within(&second, 1, "jobs", 0)).await);
 
     let waits = world.begin_acquire(asked_within(&second, 2, "jobs", u64::MAX)).await;
-    world.release(&first, held.granted.unwrap().token).await.unwrap();
+    world.give_back(&first, held.granted.unwrap().token).await.unwrap();
     assert!(world.told(waits).await.is_ok());
 }
 
@@ -297,7 +305,7 @@ async fn a_wait_for_any_of_two_is_granted_the_first_that_is_free() {
     acquire.any = Some(AnyOf { min: 1 });
     let waits = world.begin_acquire(any).await;
 
-    world.release(&holder, held.token).await.unwrap();
+    world.give_back(&holder, held.token).await.unwrap();
 
     let granted = world.told(waits).await.unwrap().granted.unwrap();
     assert_eq!(granted.names, ["b"]);
@@ -319,7 +327,7 @@ async fn a_call_that_is_dropped_keeps_its_place_and_the_same_id_finds_it() {
 
     let again = world.begin_acquire(asked(&early, 1, "jobs")).await;
     let also = world.begin_acquire(asked(&early, 1, "jobs")).await;
-    world.release(&holder, held.token).await.unwrap();
+    world.give_back(&holder, held.token).await.unwrap();
 
     let (again, also) = (world.told(again).await.unwrap(), world.told(also).await.unwrap());
     assert_eq!(again, also);
@@ -359,7 +367,7 @@ async fn losing_the_tenure_ends_every_wait_with_the_leader_and_leaves_the_place(
     world.fake.lead(2);
     world.settle().await;
     let waits = world.begin_acquire(asked(&waiter, 1, "jobs")).await;
-    world.release(&holder, held.token).await.unwrap();
+    world.give_back(&holder, held.token).await.unwrap();
     assert!(world.told(waits).await.is_ok());
 }
 
@@ -392,7 +400,7 @@ async fn more_waits_than_allowed_are_refused_by_the_limit_and_others_go_on() {
 
     assert_eq!((refused.reason(), &*refused.limit), (RefusalReason::Limit, "max_waiting_calls"));
     assert!(refused.retry_after_ms.is_some());
-    world.release(&holder, held.token).await.unwrap();
+    world.give_back(&holder, held.token).await.unwrap();
     assert!(world.told(first).await.is_ok());
     world.acquired(&holder, 2, "other").await;
     drop(second);
@@ -434,7 +442,7 @@ async fn a_wrong_secret_and_an_unknown_session_get_the_same_answer_from_every_ca
         let of_set_value = SetValueRequest { session, done_below: 0, set_value: Some(change) };
         let refusals = [
             refusal(world.hub.acquire(asked(&bad, 2, "other")).await),
-            refusal(world.release(&bad, held.token).await),
+            refusal(world.give_back(&bad, held.token).await),
             refusal(world.hub.cancel(of_cancel).await),
             refusal(world.hub.set_value(of_set_value).await),
             refusal(world.keep_alive(&bad).await),

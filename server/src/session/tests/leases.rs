@@ -8,7 +8,10 @@ use super::*;
 const QUARTER: Duration = Duration::from_millis(2_500);
 
 fn expired() -> Body {
-    Body::SessionEnded(SessionEnded { reason: LostReason::SessionExpired.into() })
+    Body::SessionEnded(SessionEnded {
+        reason: LostReason::SessionExpired.into(),
+        ..SessionEnded::default()
+    })
 }
 
 /// How long from now until the client learns that its session expired.
@@ -60,7 +63,10 @@ async fn a_keepalive_renews_from_the_moment_it_came_in() {
     client.send(keep_alive(1)).await;
     client.expect_silence(Duration::from_secs(1)).await;
     world.fake.let_confirms_go();
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
 
     let after = until_expired(&world, &mut client).await;
     assert_on_time(after + Duration::from_secs(1), TTL + MARGIN);
@@ -80,10 +86,16 @@ async fn a_keepalive_waits_for_a_round_begun_after_it_came_in() {
     world.fake.set_quorum(false);
     world.fake.let_confirms_go();
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
     client.expect_silence(TTL).await;
     world.fake.set_quorum(true);
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 2, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 2, scopes: Vec::new(), ..KeptAlive::default() })
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +213,10 @@ async fn a_session_whose_keepalive_waits_for_its_round_is_not_expired() {
     client.expect_silence(Duration::from_secs(1)).await;
     world.fake.let_confirms_go();
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
 }
 
 /// §5.2: a resume that waits for its round keeps its session from becoming due; one with a wrong secret
@@ -274,7 +289,10 @@ async fn an_outage_ends_no_session_that_is_heard_all_along() {
     world.fake.set_quorum(true);
 
     let outage_over = world.runtime.clock.now();
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 24, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 24, scopes: Vec::new(), ..KeptAlive::default() })
+    );
     assert_eq!(client.next().await, expired());
     // The outage began right after Open: nothing of the lease was used up before it.
     let after = world.runtime.clock.now().saturating_since(outage_over);
@@ -310,7 +328,10 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     world.runtime.sleep(Duration::from_millis(100)).await;
     client.send(keep_alive(1)).await;
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
@@ -325,7 +346,10 @@ async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
     world.runtime.sleep(TTL / 2).await;
     client.send(keep_alive(1)).await;
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
@@ -353,7 +377,10 @@ async fn a_pause_that_no_timer_noticed_costs_nobody_its_session() {
     world.runtime.sleep(Duration::from_millis(10)).await;
     client.send(keep_alive(1)).await;
 
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
 }
 
 /// The leader is paused while its quorum answers: a session whose deadline passed meanwhile had no
@@ -373,7 +400,10 @@ async fn a_pause_within_the_expirers_own_round_costs_nobody_else_its_session() {
     client.send(keep_alive(1)).await;
 
     assert_eq!(dead.next().await, expired());
-    assert_eq!(client.next().await, Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new() }));
+    assert_eq!(
+        client.next().await,
+        Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
+    );
 }
 
 /// Many sessions end at once: all are expired, in time, in more than one batch.

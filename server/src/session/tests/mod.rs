@@ -7,6 +7,7 @@ mod histories;
 mod imports;
 mod large_states;
 mod leases;
+mod outside;
 mod places;
 mod requests;
 mod scopes;
@@ -199,7 +200,7 @@ impl Client {
 
 fn open(ttl: Duration) -> Ask {
     let ttl_ms = Some(u64::try_from(ttl.as_millis()).unwrap());
-    Ask::Open(Open { ttl_ms, label: "a-test".to_owned(), resume: None })
+    Ask::Open(Open { ttl_ms, label: "a-test".to_owned(), ..Open::default() })
 }
 
 fn resume(ticket: &Ticket) -> Ask {

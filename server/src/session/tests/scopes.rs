@@ -23,7 +23,7 @@ fn told(epoch: u32, remaining_ms: u64) -> Vec<ScopeAuthority> {
 }
 
 fn kept(seq: u64, scopes: Vec<ScopeAuthority>) -> Body {
-    Body::KeptAlive(KeptAlive { seq, scopes })
+    Body::KeptAlive(KeptAlive { seq, scopes, ..KeptAlive::default() })
 }
 
 /// Not before the scope can be granted in: a client that holds a name of a new scope would lose it for

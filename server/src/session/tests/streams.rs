@@ -36,7 +36,7 @@ async fn a_session_opens_acquires_and_hands_over() {
         token: held.token,
         held_ms: 3_000,
         mode: Mode::Exclusive.into(),
-        imported: false,
+        ..Holder::default()
     };
     assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder] });
     assert_eq!(contended, Contended { request_id: 1, token: held.token, name: "jobs".into() });
@@ -312,7 +312,7 @@ async fn a_close_ends_the_session_and_the_stream_and_hands_over() {
 
     let reason = LostReason::SessionClosed.into();
     assert!(matches!(&rest[0], Body::Lost(lost) if lost.reason == reason));
-    assert_eq!(rest[1], Body::SessionEnded(SessionEnded { reason }));
+    assert_eq!(rest[1], Body::SessionEnded(SessionEnded { reason, ..SessionEnded::default() }));
     assert_eq!(end, Ok(()));
     waiter.granted().await;
     let (rest, _) = world.resume(&ticket).await.rest().await;

@@ -183,7 +183,9 @@ pub(super) fn each_change(
         | Event::Denied { .. }
         | Event::Contended { .. }
         | Event::ScopeChanged { .. }
-        | Event::RulesChanged => {}
+        | Event::RulesChanged
+        | Event::SessionRevoked { .. }
+        | Event::HoldClosed { .. } => {}
     }
 }
 
@@ -193,7 +195,7 @@ fn waiter(
     items: &[Item],
     mode: Mode,
 ) -> WaiterInfo {
-    let (label, imported) = label_of(table, session);
+    let Shown { label, imported, identity } = Shown::of(table, session);
     WaiterInfo {
         session_id: session.get(),
         label,
@@ -202,11 +204,12 @@ fn waiter(
         mode: mode_of(mode).into(),
         names: u32::try_from(items.len()).unwrap_or(u32::MAX),
         imported,
+        identity,
     }
 }
 
 fn holder(table: &LockTable, session: SessionId, token: FencingToken, mode: Mode) -> Holder {
-    let (label, imported) = label_of(table, session);
+    let Shown { label, imported, identity } = Shown::of(table, session);
     Holder {
         session_id: session.get(),
         label,
@@ -214,14 +217,29 @@ fn holder(table: &LockTable, session: SessionId, token: FencingToken, mode: Mode
         held_ms: 0,
         mode: mode_of(mode).into(),
         imported,
+        identity,
+        ending: false,
     }
 }
 
-/// The label of the session, and whether it is an import; empty for one that has ended, of which nothing
-/// is kept.
-fn label_of(table: &LockTable, session: SessionId) -> (String, bool) {
-    let session = table.session(session);
-    session.map(|found| (found.label.as_str().to_owned(), found.imported)).unwrap_or_default()
+/// What is shown of a session with what it holds or waits for; nothing of one that has ended, of which
+/// nothing is kept.
+#[derive(Default)]
+struct Shown {
+    label: String,
+    imported: bool,
+    identity: String,
+}
+
+impl Shown {
+    fn of(table: &LockTable, session: SessionId) -> Self {
+        let found = table.session(session).map(|found| Self {
+            label: found.label.as_str().to_owned(),
+            imported: found.imported,
+            identity: answers::identity_of(found.caller),
+        });
+        found.unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

@@ -125,7 +125,11 @@ impl Session {
         (ttl, label): (Duration, &str),
     ) -> Option<Self> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let asked = OpenSessionRequest { ttl_ms: Some(ttl_ms), label: label.to_owned() };
+        let asked = OpenSessionRequest {
+            ttl_ms: Some(ttl_ms),
+            label: label.to_owned(),
+            ..OpenSessionRequest::default()
+        };
         let sent = runtime.clock.now();
         let call = line.ask(ANSWERED_WITHIN, |calls, node| async move {
             calls.open_session(&node, asked).await

@@ -30,7 +30,11 @@ impl Session {
         let address = member(node).advertise;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = LockServiceClient::new(wire::at_once(endpoint).await.unwrap());
-        let request = OpenSessionRequest { ttl_ms: None, label: "by hand".into() };
+        let request = OpenSessionRequest {
+            ttl_ms: None,
+            label: "by hand".into(),
+            ..OpenSessionRequest::default()
+        };
         match client.open_session(request).await {
             Ok(opened) => {
                 let key = opened.into_inner().session;

@@ -83,7 +83,7 @@ async fn a_lease_outside_the_bounds_is_refused_with_the_bounds_and_never_clamped
 
     for ttl_ms in [0, 1, 999, 900_001, 365 * 86_400_000, u64::MAX] {
         let mut wire = Wire::dial(&address).await.unwrap();
-        let open = Open { ttl_ms: Some(ttl_ms), label: String::new(), resume: None };
+        let open = Open { ttl_ms: Some(ttl_ms), ..Open::default() };
         wire.send(Ask::Open(open)).await;
         let refusal = wire.refused().await;
         let asked = ttl_ms.to_string();
@@ -93,7 +93,7 @@ async fn a_lease_outside_the_bounds_is_refused_with_the_bounds_and_never_clamped
 
 async fn resume_refused(address: &str, resume: Resume) -> Refusal {
     let mut wire = Wire::dial(address).await.unwrap();
-    wire.send(Ask::Open(Open { ttl_ms: None, label: String::new(), resume: Some(resume) })).await;
+    wire.send(Ask::Open(Open { resume: Some(resume), ..Open::default() })).await;
     wire.refused().await
 }
 

@@ -133,14 +133,20 @@ pub(crate) enum Command {
         name: String,
     },
     /// One session: what it calls itself, its lease, what it holds and waits for; whether it was
-    /// imported. `inspect --json` and `list --json` show the ids of sessions.
+    /// imported. `inspect` and `list --json` show the ids of sessions. `session end` ends one.
     ///
-    /// Exit codes: 0 shown; 122 there is no such session; 123 no server could be reached; 125 an
-    /// error of holdfast itself.
-    Session {
-        /// Its id.
-        id: u64,
-    },
+    /// Exit codes: 0 shown, or done; 122 there is no such session; 123 no server could be reached; 125
+    /// an error of holdfast itself.
+    Session(SessionArgs),
+    /// Take a lock away from its holder, who is told at once.
+    ///
+    /// Nobody else gets the lock while the holder may still rely on it: it passes on when the holder's
+    /// client has let go of it, or when its lease would have run out, as after a crash. A command under
+    /// `holdfast lock` is killed, and then lets go. The hold ends with all locks of its grant. Needs the
+    /// verb `force` on all of them. Exit codes: 0 done; 122 refused, for example because nobody holds
+    /// it; 123 no leader was reached, or no outcome was seen in time; 125 an error of holdfast itself,
+    /// or a wrong command line.
+    Release(ReleaseArgs),
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
@@ -216,6 +222,64 @@ pub(crate) enum Command {
     /// A process of the demo's workers.
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
+}
+
+/// Of `session`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct SessionArgs {
+    /// Its id.
+    #[arg(required = true)]
+    pub(crate) id: Option<u64>,
+    #[command(subcommand)]
+    pub(crate) end: Option<SessionCommand>,
+}
+
+/// The subcommands of `session`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// End a session: its waits at once, its holds when its lease has run out; its client is told.
+    ///
+    /// Needs the verb `revoke`.
+    End {
+        /// Its id.
+        id: u64,
+        #[command(flatten)]
+        how: EndArgs,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
+}
+
+/// Of `release`.
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    /// The lock.
+    pub(crate) name: String,
+    /// Has to be given: it is somebody else's lock. The holder itself gives a lock back by the end of its
+    /// command.
+    #[arg(long, required = true)]
+    pub(crate) force: bool,
+    /// Only the hold under this fencing token [default: every hold of the lock].
+    #[arg(long)]
+    pub(crate) token: Option<u64>,
+    #[command(flatten)]
+    pub(crate) how: EndArgs,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// How an operator ends what somebody has.
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    /// Why: the client is told, and the servers log it.
+    #[arg(long)]
+    pub(crate) reason: String,
+    /// DANGEROUS: pass the locks on at once, while the client may still rely on them. Two may hold one
+    /// lock then (guarantee 1 is broken), unless you know that the client has stopped. Needs the verb
+    /// `now` as well.
+    #[arg(long)]
+    pub(crate) now: bool,
 }
 
 /// Of `lock`.
@@ -346,7 +410,7 @@ pub(crate) enum ScopeCommand {
     List(ClusterLimit),
 }
 
-/// How long any of `cluster` and `scope` may take.
+/// How long a command for operators may take.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ClusterLimit {
     /// Give up after this long, e.g. 30s; covers finding the leader and retries.

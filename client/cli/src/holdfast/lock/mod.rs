@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, LockArgs, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
+use crate::show::escaped;
 use crate::signals::{self, code_of};
 use child::Child;
 use deadline::{HoldWatch, usual_grace};
@@ -232,7 +233,10 @@ fn say(what: &str, json: bool) {
 
 fn lost(what: &str, hold: &HoldWatch) -> Failure {
     let why = match hold.states.now() {
-        GuardState::Lost(reason) => reason.to_string(),
+        GuardState::Lost(reason) => match hold.states.why_taken() {
+            Some(why) => format!("{reason}: {}", escaped(&why)),
+            None => reason.to_string(),
+        },
         _ => "the store was not heard from in time".to_owned(),
     };
     let were = if what.starts_with("the locks ") { "were" } else { "was" };

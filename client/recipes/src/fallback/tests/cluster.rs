@@ -242,7 +242,10 @@ impl Cluster {
             Asked::Open(open) => state.open(open, now, scopes, pushes, session),
             body => {
                 let Some(id) = session.filter(|id| state.sessions.contains_key(id)) else {
-                    let ended = v1::SessionEnded { reason: v1::LostReason::SessionExpired.into() };
+                    let ended = v1::SessionEnded {
+                        reason: v1::LostReason::SessionExpired.into(),
+                        why: String::new(),
+                    };
                     return vec![Body::SessionEnded(ended)];
                 };
                 state.hear(id, body, now, scopes)
@@ -308,6 +311,7 @@ impl State {
             ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
             scopes,
             lease_unmoved: false,
+            closed: Vec::new(),
         };
         let mut said = vec![Body::Opened(opened)];
         if resumed.is_some() {
@@ -346,7 +350,7 @@ impl State {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.ends = session.ends.max(now + KEPT);
                 }
-                vec![Body::KeptAlive(v1::KeptAlive { seq, scopes })]
+                vec![Body::KeptAlive(v1::KeptAlive { seq, scopes, ..v1::KeptAlive::default() })]
             }
             Asked::Acquire(acquire) => self.acquire(id, &acquire),
             Asked::Cancel(v1::Cancel { request_id }) => {
@@ -359,7 +363,7 @@ impl State {
             Asked::Close(_) => {
                 self.end_session(id);
                 let reason = v1::LostReason::SessionClosed.into();
-                vec![Body::SessionEnded(v1::SessionEnded { reason })]
+                vec![Body::SessionEnded(v1::SessionEnded { reason, why: String::new() })]
             }
             Asked::Open(_) | Asked::SetValue(_) => panic!("nobody asks that: {body:?}"),
         }

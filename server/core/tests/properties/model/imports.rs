@@ -155,7 +155,8 @@ impl Model {
             return Err(full);
         }
         let items = asked.items.iter().cloned().collect();
-        match self.imported(lock, owner).cloned() {
+        let imported = self.imported(lock, owner).cloned();
+        match imported.filter(|r| r.token().is_none_or(|token| !self.is_ending(r.session, token))) {
             Some(Request {
                 session: from, id, state: State::Held { token, holds, .. }, ..
             }) => {

@@ -3,6 +3,7 @@
 
 mod grants;
 mod imports;
+mod outside;
 mod requests;
 mod rules;
 mod scopes;
@@ -44,6 +45,10 @@ pub(crate) struct Session {
     pub(crate) done_below: RequestId,
     /// The owner in another store that it stands for, if it was imported.
     pub(crate) stands_for: Option<Label>,
+    pub(crate) knows_closed: bool,
+    pub(crate) revoked: Option<Label>,
+    /// In no order.
+    pub(crate) closed: Vec<(FencingToken, Label)>,
 }
 
 #[derive(Clone)]
@@ -156,7 +161,7 @@ impl Model {
         match command {
             Command::Configure { limits } => self.configure(limits),
             Command::OpenSession { ttl_ms, label, .. } => {
-                self.open(&Caller::default(), ttl_ms, &label, events)
+                self.open(&Caller::default(), ttl_ms, &label, false, events)
             }
             Command::CloseSession { session } => self.end(session, EndCause::Closed, events),
             Command::ExpireSession { session, tenure: heard_in } => {
@@ -166,11 +171,9 @@ impl Model {
                 self.end(session, EndCause::Expired, events)
             }
             Command::Acquire { session, done_below, request, items, need, wait } => {
-                let mark = self.confirm(session, done_below)?;
-                let mut items = items;
-                items.sort();
-                requests::refuse_nonsense(&items, need)?;
-                self.acquire(mark, session, request, &Asked { items, need, wait }, events)
+                let mark = self.confirm_acting(session, done_below)?;
+                let asked = requests::in_order(items, need, wait)?;
+                self.acquire(mark, session, request, &asked, events)
             }
             Command::Cancel { session, done_below, request } => {
                 let mark = self.confirm(session, done_below)?;
@@ -189,7 +192,7 @@ impl Model {
                 self.release(session, token, &locks, true, events)
             }
             Command::SetValue { session, done_below, request, token, lock, change } => {
-                let mark = self.confirm(session, done_below)?;
+                let mark = self.confirm_acting(session, done_below)?;
                 if let ValueChange::Set(bytes) = &change
                     && bytes.len() > 4_096
                 {
@@ -199,12 +202,15 @@ impl Model {
             }
             Command::Import { owner, ttl_ms, rows } => self.import(&owner, ttl_ms, &rows, events),
             Command::Claim { session, done_below, request, lock, owner } => {
-                let mark = self.confirm(session, done_below)?;
+                let mark = self.confirm_acting(session, done_below)?;
                 self.claim(mark, (session, request), &lock, &owner, events)
             }
             Command::SetScope { scope } => self.set_scope(&scope, events),
             Command::RemoveScope { scope } => self.remove_scope(&scope, events),
             Command::By { caller, deed } => self.do_for(&caller, deed, events),
+            Command::EndClosed { session, token, tenure: heard_in } => {
+                self.end_closed((session, token), (heard_in, tenure), events)
+            }
             Command::Suspend { scope } => self.suspend(&scope, events),
             Command::Resume { scope, epoch } => self.resume(&scope, epoch, events),
             Command::RaiseEpoch { scope, epoch } => self.raise_epoch(&scope, epoch, events),
@@ -233,6 +239,7 @@ impl Model {
         caller: &Caller,
         ttl_ms: u64,
         label: &Label,
+        knows_closed: bool,
         events: &mut Vec<Event>,
     ) -> Outcome {
         let Limits { ttl_min_ms: min_ms, ttl_max_ms: max_ms, .. } = self.limits;
@@ -240,6 +247,7 @@ impl Model {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
         let session = self.new_session(Some(caller), ttl_ms, label, events)?;
+        self.sessions.last_mut().unwrap().knows_closed = knows_closed;
         Ok(Answer::SessionOpened { session })
     }
 
@@ -274,15 +282,19 @@ impl Model {
             caller,
             done_below,
             stands_for,
+            knows_closed: false,
+            revoked: None,
+            closed: Vec::new(),
         });
         events.push(Event::SessionOpened { session });
         Ok(session)
     }
 
     fn end(&mut self, session: SessionId, cause: EndCause, events: &mut Vec<Event>) -> Outcome {
-        if self.session(session).is_none() {
+        let Some(open) = self.session(session) else {
             return Err(Rejection::UnknownSession { session });
-        }
+        };
+        let cause = if open.revoked.is_some() { EndCause::Revoked } else { cause };
         self.sessions.retain(|open| open.id != session);
         let own = |request: &&Request| request.session == session;
         let mut waits: Vec<Request> = self.requests.iter().filter(own).cloned().collect();
@@ -300,7 +312,7 @@ impl Model {
             let items = lost.holds().iter().cloned().collect();
             let why = LossCause::from(cause);
             events.push(Event::Lost { session, request, token, items, over: true, cause: why });
-            if cause == EndCause::Expired {
+            if cause != EndCause::Closed {
                 self.suspect(lost.holds(), events);
             }
             self.hand_on(events);
@@ -316,6 +328,17 @@ impl Model {
         };
         let holds = self.requests.iter().enumerate().filter(held);
         holds.min_by_key(|(_, request)| request.token()).map(|(at, _)| at)
+    }
+
+    /// For a request that a revoked session may not make.
+    fn confirm_acting(
+        &mut self,
+        session: SessionId,
+        done_below: RequestId,
+    ) -> Result<RequestId, Rejection> {
+        let mark = self.confirm(session, done_below)?;
+        self.refuse_revoked(session)?;
+        Ok(mark)
     }
 
     fn confirm(&mut self, id: SessionId, done_below: RequestId) -> Result<RequestId, Rejection> {

@@ -108,6 +108,9 @@ impl Model {
         let state = match &known.state {
             State::Over => return Err(Rejection::RequestEnded { request }),
             State::Denied(rejection) => return Err(rejection.clone()),
+            State::Held { token, .. } if self.is_ending(known.session, *token) => {
+                return Err(Rejection::RequestEnded { request });
+            }
             State::Held { token, holds, .. } => {
                 let (items, values) = self.with_values(holds);
                 Acquired::Granted { token: *token, items, values }
@@ -163,7 +166,9 @@ impl Model {
                 Was::Waiting
             }
             State::Held { token, holds, .. } => {
-                self.give_back(session, token, &holds, false, events);
+                let is_lost = self.is_ending(session, token);
+                self.let_go(session, token);
+                self.give_back(session, token, &holds, is_lost, events);
                 Was::Held { token }
             }
             State::Denied { .. } | State::Over => Was::Ended,
@@ -197,7 +202,13 @@ impl Model {
         is_lost: bool,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let held = self.held(session, token)?;
+        let held = match self.held(session, token) {
+            Ok(held) => held,
+            Err(rejection) => {
+                self.let_go(session, token);
+                return Err(rejection);
+            }
+        };
         let (request, holds) = (held.id, held.holds().to_vec());
         if locks.len() > 64 {
             return Err(Rejection::TooManyNames { names: locks.len() as u64, max: 64 });
@@ -212,8 +223,13 @@ impl Model {
         }
         let given = |item: &&Item| locks.is_empty() || locks.contains(&item.lock);
         let given: Vec<Item> = holds.iter().filter(given).cloned().collect();
+        let is_lost = is_lost || self.is_ending(session, token);
+        let over = given.len() == holds.len();
+        if over {
+            self.let_go(session, token);
+        }
         self.give_back(session, token, &given, is_lost, events);
-        Ok(Answer::Released { request, token, over: given.len() == holds.len() })
+        Ok(Answer::Released { request, token, over })
     }
 
     pub(super) fn held(
@@ -258,7 +274,14 @@ impl Model {
     }
 }
 
-pub(super) fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {
+/// The request, in the order of its names, if it makes sense.
+pub(super) fn in_order(mut items: Vec<Item>, need: Need, wait: bool) -> Result<Asked, Rejection> {
+    items.sort();
+    refuse_nonsense(&items, need)?;
+    Ok(Asked { items, need, wait })
+}
+
+fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {
     let names = items.len() as u64;
     if items.is_empty() {
         return Err(Rejection::NoNames);

@@ -10,7 +10,7 @@ use holdfast_core::{
 use super::Model;
 
 /// The verbs that are about names.
-const NAMED: [Verb; 4] = [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope];
+const NAMED: [Verb; 5] = [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force];
 
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
@@ -72,11 +72,22 @@ impl Model {
         events: &mut Vec<Event>,
     ) -> Outcome {
         match deed {
-            Deed::OpenSession { ttl_ms, label, .. } => self.open(caller, ttl_ms, &label, events),
+            Deed::OpenSession { ttl_ms, label, knows_closed, .. } => {
+                self.open(caller, ttl_ms, &label, knows_closed, events)
+            }
             Deed::Import { owner, ttl_ms, rows } => self.import(&owner, ttl_ms, &rows, events),
             Deed::SetScope { scope } => self.set_scope(&scope, events),
             Deed::RemoveScope { scope } => self.remove_scope(&scope, events),
             Deed::Rule { change } => self.rule(caller, change, events),
+            Deed::EndSession { session, reason, now } => {
+                self.end_session(session, &reason, now, events)
+            }
+            Deed::CutOff { identity, reason, now } => {
+                self.cut_off(caller, &identity, (&reason, now), events)
+            }
+            Deed::CloseHolds { lock, token, reason, now } => {
+                self.close_holds((&lock, token), (&reason, now), events)
+            }
         }
     }
 
@@ -94,7 +105,7 @@ impl Model {
             }
             Command::By { caller, deed } => (caller, deed),
             Command::OpenSession { ttl_ms, label, secret_hash } => {
-                deed(&Deed::OpenSession { ttl_ms, label, secret_hash })
+                deed(&Deed::OpenSession { ttl_ms, label, secret_hash, knows_closed: false })
             }
             Command::Import { owner, ttl_ms, rows } => deed(&Deed::Import { owner, ttl_ms, rows }),
             Command::SetScope { scope } => deed(&Deed::SetScope { scope }),
@@ -117,7 +128,28 @@ impl Model {
                 self.may(&caller, Verb::Scope, &[scope.as_str()])
             }
             Deed::Rule { .. } => self.may(&caller, Verb::Rules, &[]),
+            Deed::EndSession { now, .. } | Deed::CutOff { now, .. } => {
+                self.may(&caller, Verb::Revoke, &[])?;
+                self.may_hurry(&caller, now)
+            }
+            Deed::CloseHolds { lock, token, now, .. } => {
+                self.may(&caller, Verb::Force, &[lock.as_str()])?;
+                for (grant, _) in self.holders(&lock) {
+                    let meant = token.is_none_or(|token| grant.token == token);
+                    let holds = self.request(grant.session, grant.request).unwrap().holds();
+                    let names: Vec<&str> = holds.iter().map(|item| item.lock.as_str()).collect();
+                    if meant && self.may(&caller, Verb::Force, &names).is_err() {
+                        let verb = Verb::Force;
+                        return Err(Rejection::Forbidden(Missing::Whole { verb }));
+                    }
+                }
+                self.may_hurry(&caller, now)
+            }
         }
+    }
+
+    fn may_hurry(&self, caller: &Caller, now: bool) -> Result<(), Rejection> {
+        if now { self.may(caller, Verb::Now, &[]) } else { Ok(()) }
     }
 
     fn may_request(
@@ -134,7 +166,7 @@ impl Model {
         }
     }
 
-    fn may(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<(), Rejection> {
+    pub(super) fn may(&self, caller: &Caller, verb: Verb, names: &[&str]) -> Result<(), Rejection> {
         match self.rules.missing(caller, verb, names) {
             Some(missing) => Err(Rejection::Forbidden(missing)),
             None => Ok(()),

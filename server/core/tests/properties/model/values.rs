@@ -21,6 +21,9 @@ impl Model {
         }
         let What::Write { token, lock, change } = what.clone() else { unreachable!("a write") };
         let holds = self.held(session, token)?.holds();
+        if self.is_ending(session, token) {
+            return Err(Rejection::NotHolder { session, token });
+        }
         match holds.iter().find(|item| item.lock == lock).map(|item| item.mode) {
             None => return Err(Rejection::NotHeldUnder { session, token, lock }),
             Some(Mode::Shared) => return Err(Rejection::NotExclusive { lock, token }),

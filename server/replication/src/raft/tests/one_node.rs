@@ -467,7 +467,12 @@ async fn what_is_forbidden_is_never_appended() {
         by(
             who,
             false,
-            Deed::OpenSession { ttl_ms: 5_000, label: label.clone(), secret_hash: [1; 32] },
+            Deed::OpenSession {
+                ttl_ms: 5_000,
+                label: label.clone(),
+                secret_hash: [1; 32],
+                knows_closed: true,
+            },
         )
     };
     let opened = outcome(opens("cn:app").await.unwrap());
