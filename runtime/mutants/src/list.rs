@@ -70,6 +70,8 @@ mutants! {
         "a session that is revoked ends at once, while its client relies on its holds";
     ClosedPassesAtOnce, "closed-passes-at-once", "I35, I6",
         "a hold that is closed ends at once, while its client relies on it";
+    ApplyAsksNoRules, "apply-asks-no-rules", "I34",
+        "a command is applied under the rights that it had when it was proposed";
     SetValueIgnoresToken, "set-value-ignores-token", "I13",
         "a value is set by whoever asks for it, holder or not";
     LastInQueueFirst, "last-in-queue-first", "I9",
@@ -138,6 +140,8 @@ mutants! {
         "a request is told of a grant before that is committed";
     WatchLosesChange, "watch-loses-change", "I23",
         "of the changes that one entry of the log makes, a watch tells the first";
+    ClosedNotNamed, "closed-not-named", "I35",
+        "a leader renews a session without naming its closed holds";
 
     // Replication.
     OlderAcknowledgementCounts, "older-acknowledgement-counts", "§5.1, I6, I18",
@@ -176,6 +180,8 @@ mutants! {
         "`is_safe` does not look at the clock";
     LateGrantDelivered, "late-grant-delivered", "§5.6, I6",
         "a grant that arrives after the safe deadline is handed out, as safe from its receipt";
+    ClosedIsBelieved, "closed-is-believed", "I35",
+        "a client goes on with a hold that the store names as closed";
     ReleaseStaysSafe, "release-stays-safe", "§5.6, I24",
         "what is being given back stays safe in its guard";
     ReleasedNameStaysHeld, "released-name-stays-held", "§5.6, I24",

@@ -7,6 +7,7 @@ use holdfast_core::{
     Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Item, Label, LockName, LockTable,
     LockView, LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
 };
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
@@ -126,7 +127,8 @@ pub(super) fn session_revoked(why: &Label) -> Body {
 
 /// The closed holds that every answer names which renews the session (I35).
 pub(super) fn closed_holds(table: &LockTable, session: SessionId) -> Vec<ClosedHold> {
-    table.closed_holds(session).map(|(token, reason)| closed_hold(token, reason)).collect()
+    let closed = table.closed_holds(session).filter(|_| !mutant!(ClosedNotNamed));
+    closed.map(|(token, reason)| closed_hold(token, reason)).collect()
 }
 
 pub(super) fn closed_hold(token: FencingToken, reason: &Label) -> ClosedHold {

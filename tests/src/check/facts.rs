@@ -15,6 +15,8 @@ pub(super) struct Facts {
     pub(super) applied: Vec<Applied>,
     /// Since when each version of commands is known to every member.
     known: BTreeMap<u16, u64>,
+    /// When an operator first ended something that each client has.
+    taken_away: BTreeMap<ClientId, u64>,
     /// What the names of each scope begin with.
     pub(super) scopes: Vec<String>,
     /// The last instant of the history.
@@ -53,6 +55,7 @@ impl Facts {
                 self.expired.entry(*of).or_default().push(expired);
             }
             What::AllKnow { version } => drop(self.known.entry(*version).or_insert(at_ns)),
+            What::TakesAway { of } => drop(self.taken_away.entry(*of).or_insert(at_ns)),
             What::Scopes { prefixes } => self.scopes.extend_from_slice(prefixes),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
@@ -108,6 +111,11 @@ impl Facts {
     fn ended_after(&self, client: ClientId, from_ns: u64) -> impl Iterator<Item = &Expired> {
         let ended = self.expired.get(&client).map_or(&[][..], Vec::as_slice);
         ended[ended.partition_point(|ended| ended.at_ns <= from_ns)..].iter()
+    }
+
+    /// Whether an operator had ended something of the client by `at_ns`.
+    pub(super) fn took_from(&self, client: ClientId, at_ns: u64) -> bool {
+        self.taken_away.get(&client).is_some_and(|from_ns| *from_ns <= at_ns)
     }
 
     /// The scope of a name: its prefix; `None` for every name in no scope.

@@ -25,8 +25,11 @@ fn told_over(story: &Story, hold: &Hold) -> Option<(u8, String)> {
         LostCause::Expired => (6, "was expired"),
         LostCause::Gone => (19, "was forgotten"),
         LostCause::Closed if !closed => (13, "was closed by nobody"),
-        // A client may give up early by its own deadline or its own close.
-        LostCause::Deadline | LostCause::Closed => return None,
+        LostCause::TakenAway if !story.facts.took_from(hold.client, told_ns) => {
+            (13, "was taken away by nobody")
+        }
+        // A client may give up early by its own deadline or its own close, or because it is told to (I35).
+        LostCause::Deadline | LostCause::Closed | LostCause::TakenAway => return None,
     };
     Some((invariant, format!("{words} at {}, safe until {}", at(told_ns), at(until_ns))))
 }

@@ -280,7 +280,7 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
                 client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             if released || lives { Ending::Clean } else { Ending::Unknown }
         }
-        Some((_, Over::Told(LostCause::Expired))) => Ending::Unclean,
+        Some((_, Over::Told(LostCause::Expired | LostCause::TakenAway))) => Ending::Unclean,
         // The client gives a hold back that it lost, and says so: no release by its holder.
         Some((at_ns, Over::Told(LostCause::Deadline)))
             if story.facts.all_knew(RELEASE_LOST_VERSION, at_ns) =>

@@ -321,6 +321,11 @@ pub enum What {
         /// The fault.
         note: String,
     },
+    /// An operator is about to end the client's session, or a hold of it.
+    TakesAway {
+        /// The client.
+        of: ClientId,
+    },
     /// From here on no fault is active, until the next [`What::Fault`]; if there is none, every
     /// call has to end.
     Healed,
@@ -384,6 +389,8 @@ pub enum LostCause {
     Deadline,
     /// The store no longer knows of it.
     Gone,
+    /// The store reported that an operator ended it.
+    TakenAway,
 }
 
 /// One lock of a request.

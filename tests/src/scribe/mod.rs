@@ -419,6 +419,7 @@ pub(crate) fn cause(reason: LostReason) -> LostCause {
         LostReason::SessionExpired => LostCause::Expired,
         LostReason::SessionClosed => LostCause::Closed,
         LostReason::Revoked => LostCause::Gone,
+        LostReason::SessionRevoked | LostReason::Forced => LostCause::TakenAway,
         _ => LostCause::Deadline,
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{Stream, StreamExt as _};
 use futures_util::{FutureExt as _, TryStreamExt as _};
+use holdfast_core::{Caller, Identity};
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::watch_event::Body as News;
 use holdfast_proto::v1::{
@@ -35,6 +36,9 @@ use super::rights::Rights;
 const AT_HAND: usize = 1;
 /// Messages between a node's session layer and a connection, as over gRPC.
 const IN_HAND: usize = 4;
+
+/// How many identities clients have.
+pub const IDENTITIES: u64 = 3;
 
 type Answered<T> = BoxFuture<'static, Result<T, TransportError>>;
 type Asked<T> = BoxFuture<'static, Result<Response<T>, Status>>;
@@ -189,11 +193,13 @@ impl Transport for ClientNetwork {
     fn open(&self, endpoint: &str) -> Answered<Pipe<ClientFrames, ServerFrames>> {
         let (network, host, endpoint) = (self.network.clone(), self.host(), endpoint.to_owned());
         let line = self.rights.line(self.client, self.process.clone());
+        let client = self.client;
         async move {
             let node = node_at(&endpoint)?;
             let at = (network.clone(), endpoint.clone());
+            let caller = caller_of(&network, client);
             let dialled = network.dial(host, node, SESSION, |port, frames, answers| {
-                serve_session(port, at, frames, answers).boxed()
+                serve_session((port, caller), at, frames, answers).boxed()
             });
             let (to_node, incoming) = dialled.await.ok_or_else(|| unreachable(&endpoint))?;
             let (outgoing, asked) = mpsc::channel(AT_HAND);
@@ -313,9 +319,20 @@ fn is_synced(told: &WatchResponse) -> bool {
     told.events.iter().any(|event| matches!(event.body, Some(News::Synced(_))))
 }
 
+/// Who a client has proved to be on a stream: one of a few identities, where the run has rules.
+fn caller_of(network: &Network, client: u64) -> Caller {
+    let Ok(identity) = Identity::parse(&identity_of(client)) else { return Caller::default() };
+    if network.has_identities() { Caller { identity, is_admin: false } } else { Caller::default() }
+}
+
+/// The identity that client `number` proves on its streams. Its calls are anonymous.
+pub fn identity_of(number: u64) -> String {
+    format!("cn:group-{}", number % IDENTITIES)
+}
+
 /// Serves a session as the port for clients does.
 async fn serve_session(
-    port: Port,
+    (port, caller): (Port, Caller),
     (network, endpoint): (Network, String),
     frames: mpsc::Receiver<ClientFrames>,
     answers: mpsc::Sender<Result<ServerFrames, TransportError>>,
@@ -326,8 +343,7 @@ async fn serve_session(
     let hub = port.hub.clone();
     let serve = async move {
         // A failure here means that the client is gone.
-        let _ = tell
-            .send(hub.serve(Pipe { outgoing, incoming }, &holdfast_core::Caller::default()).await);
+        let _ = tell.send(hub.serve(Pipe { outgoing, incoming }, &caller).await);
     };
     port.runtime.spawn("session-stream", serve).detach();
     pump(ReceiverStream::new(said).map(Ok).boxed(), &answers).await;

@@ -34,7 +34,7 @@ mod votes;
 mod world;
 
 pub use answers::Answers;
-pub use clients::{Calls, client_of, label_of};
+pub use clients::{Calls, IDENTITIES, client_of, identity_of, label_of};
 pub use disk::{Damage, DiskFaults, VirtualDisk};
 pub use keyspace::{COORDINATORS, Keyspace};
 pub use link::{Cuts, Hold, Host, Injected, Link, Part, apart, bridge, one_way, ring};

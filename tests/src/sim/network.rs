@@ -64,6 +64,8 @@ struct State {
     connections: BTreeMap<u64, Arc<Connection>>,
     last_connection: u64,
     injected: Injected,
+    /// Whether clients prove who they are.
+    identities: bool,
     /// When a link of limited capacity is free again.
     busy_until: BTreeMap<(Host, Host), Instant>,
     /// The limits imposed on some hosts.
@@ -119,6 +121,7 @@ impl Network {
             connections: BTreeMap::new(),
             last_connection: 0,
             injected: Injected::default(),
+            identities: false,
             busy_until: BTreeMap::new(),
             short: Short::default(),
         };
@@ -280,6 +283,15 @@ impl Network {
     /// The same for streams of sessions.
     pub fn set_session_window(&self, messages: usize) {
         self.lock().short.windows.insert(SESSION, messages.max(1));
+    }
+
+    /// Clients prove who they are on their streams, from now on.
+    pub fn identify_clients(&self) {
+        self.lock().identities = true;
+    }
+
+    pub(super) fn has_identities(&self) -> bool {
+        self.lock().identities
     }
 
     /// The size limits for which some request was refused, by name.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use holdfast_core::{EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, SessionId};
+use holdfast_core::{
+    EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, RequestId, Rules, SessionId, Verb,
+};
 use holdfast_runtime::{Clock, Instant};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::storage::StoredVote;
@@ -51,6 +53,10 @@ struct Seen {
     expired: BTreeMap<SessionId, Expiry>,
     /// When a command of each version was applied first, true time.
     versions: BTreeMap<u16, Instant>,
+    /// The rules after the newest entry that changed them.
+    rules: (u64, Rules),
+    /// Requests that stood in a queue: they may be granted whatever the rules say then.
+    queued: BTreeSet<(SessionId, RequestId)>,
     /// The number of states that were taken over whole from a leader.
     restored: u64,
     violations: Vec<String>,
@@ -84,6 +90,7 @@ impl Observer {
         // Another node with the same hash came to the same state by the same commands.
         if seen.showed_first(index.get(), id) {
             seen.checked(index.get(), table, id);
+            seen.allowed(index.get(), events, table);
         }
         for (at, event) in events.iter().enumerate() {
             match event {
@@ -91,7 +98,7 @@ impl Observer {
                     let label = table.session(*session).map(|view| view.label.as_str().to_owned());
                     seen.labels.insert(*session, label.unwrap_or_default());
                 }
-                Event::SessionEnded { session, cause: EndCause::Expired } => {
+                Event::SessionEnded { session, cause: EndCause::Expired | EndCause::Revoked } => {
                     let label = seen.labels.get(session).cloned().unwrap_or_default();
                     let tokens = seen.granted.get(session).into_iter().flatten().copied().collect();
                     let at = self.clock.now();
@@ -99,7 +106,11 @@ impl Observer {
                     let expiry = Expiry { at, label, tokens, session: number };
                     seen.expired.entry(*session).or_insert(expiry);
                 }
-                Event::Lost { items, cause: LossCause::Expired, .. } => {
+                Event::Lost {
+                    items,
+                    cause: LossCause::Expired | LossCause::Revoked | LossCause::Forced,
+                    ..
+                } => {
                     seen.doubted(index.get(), items, &events[at..], table, id);
                 }
                 Event::Granted { session, token, .. } => {
@@ -249,6 +260,36 @@ impl Seen {
                      suspect (node {id})"
                 ));
             }
+        }
+    }
+
+    /// I34: a new request is taken only if the rules before or after its entry grant it. Where they changed in the entry, its place there is
+    /// not known here.
+    fn allowed(&mut self, index: u64, events: &[Event], table: &LockTable) {
+        let changed = events.contains(&Event::RulesChanged);
+        for event in events {
+            let (Event::Queued { session, request, items, .. }
+            | Event::Granted { session, request, items, .. }) = event
+            else {
+                continue;
+            };
+            let is_new = self.queued.insert((*session, *request));
+            let Some(view) = table.session(*session).filter(|view| is_new && !view.imported) else {
+                continue;
+            };
+            let names = || items.iter().map(|item| item.lock.as_str());
+            let allows = |rules: &Rules| rules.allows(view.caller, Verb::Acquire, names());
+            let refused = allows(table.rules()).err();
+            let before =
+                changed.then(|| allows(&self.rules.1)).is_some_and(|before| before.is_ok());
+            if let Some(missing) = refused.filter(|_| !before) {
+                self.wrong(format!(
+                    "I34: request {request} of session {session} was taken at index {index} without a right: {missing}"
+                ));
+            }
+        }
+        if changed && index > self.rules.0 {
+            self.rules = (index, table.rules().clone());
         }
     }
 

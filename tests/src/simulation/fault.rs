@@ -181,6 +181,12 @@ pub enum Fault {
     PauseScopeClient(u64),
     /// A client that locks in scopes is killed for good; a new one comes.
     KillScopeClient(u64),
+    /// An operator ends the session of a client.
+    EndSession(u64),
+    /// An operator closes a hold.
+    TakeLock(u64),
+    /// An operator takes the right to acquire from a part of the clients, and gives it back, again and again.
+    Forbid(u64),
 }
 
 /// A fault without its target, for counting.
@@ -236,6 +242,9 @@ pub enum Kind {
     TablesClock,
     PauseScopeClient,
     KillScopeClient,
+    EndSession,
+    TakeLock,
+    Forbid,
 }
 
 impl Kind {
@@ -304,9 +313,13 @@ impl Kind {
         Self::KillScopeClient,
     ];
 
+    /// What operators do; only runs with rules see it, each several times.
+    pub const OF_OPERATORS: [Self; 3] = [Self::EndSession, Self::TakeLock, Self::Forbid];
+
     /// All of them.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::LASTING).chain(Self::OF_SCOPES)
+        let drawn_apart = Self::LASTING.into_iter().chain(Self::OF_SCOPES);
+        Self::ALL.into_iter().chain(drawn_apart).chain(Self::OF_OPERATORS)
     }
 
     /// Whether it belongs to the first stream of draws.
@@ -388,6 +401,9 @@ impl Fault {
             Self::TablesClock(..) => Kind::TablesClock,
             Self::PauseScopeClient(_) => Kind::PauseScopeClient,
             Self::KillScopeClient(_) => Kind::KillScopeClient,
+            Self::EndSession(_) => Kind::EndSession,
+            Self::TakeLock(_) => Kind::TakeLock,
+            Self::Forbid(_) => Kind::Forbid,
         }
     }
 }

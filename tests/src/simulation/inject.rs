@@ -91,6 +91,9 @@ impl Stage<'_> {
             | Fault::TablesClock(..)
             | Fault::PauseScopeClient(_)
             | Fault::KillScopeClient(_) => self.strike_scopes(fault, lasts).await,
+            Fault::EndSession(_) | Fault::TakeLock(_) | Fault::Forbid(_) => {
+                self.operate(fault, lasts).await
+            }
         }
     }
 
@@ -120,7 +123,7 @@ impl Stage<'_> {
         }
     }
 
-    fn below(&self, bound: u64) -> u32 {
+    pub(super) fn below(&self, bound: u64) -> u32 {
         u32::try_from(self.draw().below(bound)).unwrap_or(0)
     }
 

@@ -18,6 +18,7 @@ mod membership_faults;
 mod move_plan;
 mod move_stage;
 mod mover;
+mod operator;
 mod plan;
 mod resume_file;
 mod schedule;

@@ -47,11 +47,19 @@ const DEAF_ONE_IN: u64 = 12;
 /// In one of so many, the disk of a follower hangs for much of the run.
 const HUNG_FOLLOWER_ONE_IN: u64 = 20;
 
+/// The same for rules, and what operators do with them: in a third of the runs.
+const RULES_STREAM: u64 = 0x7275_6c65_735f_3134;
+const RULES_ONE_IN: u64 = 3;
+
 /// Combined with a seed for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
 /// One whole simulated run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a thing of its own that a run has or has not"
+)]
 pub struct Plan {
     /// The seed that it was drawn from; random events within the run come from it too.
     pub seed: u64,
@@ -94,6 +102,9 @@ pub struct Plan {
     /// Scopes that fall back on Cassandra, and the clients that lock in them.
     #[serde(default)]
     pub scopes: Option<ScopesPlan>,
+    /// The rules of who may do what are on, and operators use them.
+    #[serde(default)]
+    pub rules: bool,
 }
 
 /// Settings of the nodes.
@@ -174,17 +185,23 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_rules(seed, clocks).with_rules()
+    }
+
+    /// The run as it was before runs had rules.
+    pub fn without_rules(seed: u64, clocks: Clocks) -> Self {
         Self::without_scopes(seed, clocks).with_scopes()
     }
 
-    /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes, `all`
-    /// everything, and the name of a schedule its runs; never with a large table.
+    /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
+    /// `all` all but rules, `rules` everything, and the name of a schedule its runs; never with a large table.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
             "first" => Self::of_two_streams(seed, Clocks::Within).first_stream_alone(),
             "two" => Self::of_two_streams(seed, Clocks::Within),
             "three" => Self::without_scopes(seed, Clocks::Within),
-            "all" => Self::draw(seed, Clocks::Within),
+            "all" => Self::without_rules(seed, Clocks::Within),
+            "rules" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -241,6 +258,7 @@ impl Plan {
             table: 0,
             full_leader: false,
             scopes: None,
+            rules: false,
         };
         plan.with_lasting()
     }
@@ -251,6 +269,27 @@ impl Plan {
         if let Some((scopes, strikes)) = ScopesPlan::draw(self.seed, self.length_ms) {
             self.scopes = Some(scopes);
             self.limits.clear();
+            self.strikes.extend(strikes);
+            self.strikes.sort_by_key(|strike| strike.at_ms);
+        }
+        self
+    }
+
+    /// Adds what the stream of rules draws.
+    fn with_rules(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ RULES_STREAM);
+        self.rules = draw.below(RULES_ONE_IN) == 0;
+        if self.rules {
+            let within_ms = self.length_ms - 10_000;
+            let strikes = (0..6 + draw.below(12)).map(|_| {
+                let fault = match pick(&mut draw, &Kind::OF_OPERATORS) {
+                    Kind::EndSession => Fault::EndSession(draw.below(1_000)),
+                    Kind::Forbid => Fault::Forbid(draw.below(1_000)),
+                    _ => Fault::TakeLock(draw.below(1_000)),
+                };
+                let (at_ms, lasts_ms) = (draw.below(within_ms), 500 + draw.below(6_000));
+                Strike { at_ms, lasts_ms, fault }
+            });
             self.strikes.extend(strikes);
             self.strikes.sort_by_key(|strike| strike.at_ms);
         }
@@ -307,6 +346,7 @@ impl Plan {
         self.table = 0;
         self.full_leader = false;
         self.scopes = None;
+        self.rules = false;
         self
     }
 
@@ -630,7 +670,7 @@ mod tests {
         for kind in Kind::ALL {
             assert!(drawn(kind) > 400, "{kind}: {} in 2,000 runs", drawn(kind));
         }
-        for kind in Kind::LASTING.into_iter().chain(Kind::OF_SCOPES) {
+        for kind in Kind::every().skip(Kind::ALL.len()) {
             assert!(drawn(kind) > 150, "{kind}: {} in 2,000 runs", drawn(kind));
         }
     }

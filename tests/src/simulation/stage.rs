@@ -108,6 +108,9 @@ impl<'a> Stage<'a> {
     fn set(machine: &'a Machine, plan: &'a Plan, trace: Trace) -> Self {
         let world = World::new(machine, settings(plan, trace));
         world.network().set_usual(usual(&plan.air));
+        if plan.rules {
+            world.network().identify_clients();
+        }
         let runtime = world.runtime();
         let recorder = Recorder::in_memory(runtime.clock.clone());
         Self {
@@ -209,8 +212,9 @@ impl<'a> Stage<'a> {
         let schedule = self.act_schedule(earlier).boxed_local();
         let scopes = self.set_scopes().boxed_local();
         let moves = self.operate_moves().boxed_local();
+        let rules = self.turn_rules_on().boxed_local();
         let acts: Vec<LocalBoxFuture<'_, ()>> =
-            strikes.chain([end, schedule, scopes, moves]).collect();
+            strikes.chain([end, schedule, scopes, moves, rules]).collect();
         self.watched(join_all(acts)).await;
         let ran = self.runtime.clock.now().saturating_since(begun);
         self.counts().simulated_ms = u64::try_from(ran.as_millis()).unwrap_or(0);
@@ -341,6 +345,7 @@ impl<'a> Stage<'a> {
             for id in lost {
                 self.remove_lost(id).await;
             }
+            self.allow_all().await;
         })
         .await;
         self.recorder.write(STAGE, What::Healed);

@@ -225,12 +225,7 @@ fn cause(reason: i32) -> LostCause {
     match LostReason::try_from(reason) {
         Ok(LostReason::SessionExpired) => LostCause::Expired,
         Ok(LostReason::SessionClosed) => LostCause::Closed,
-        Ok(
-            LostReason::EpochRaised
-            | LostReason::Revoked
-            | LostReason::Forced
-            | LostReason::Unspecified,
-        )
-        | Err(_) => LostCause::Gone,
+        Ok(LostReason::Revoked | LostReason::Forced) => LostCause::TakenAway,
+        Ok(LostReason::EpochRaised | LostReason::Unspecified) | Err(_) => LostCause::Gone,
     }
 }

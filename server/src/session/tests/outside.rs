@@ -2,6 +2,7 @@
 //! never before (DESIGN §14, I35).
 
 use holdfast_core::{Command, Deed, FencingToken, Identity, Label, LockName, SessionId, Tenure};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{
     AcquireRequest, ClosedHold, KeptAlive, LostReason, OpenSessionRequest, RefusalReason,
     SessionEnded, SessionKey, State, request_state,
@@ -245,6 +246,9 @@ async fn the_answer_to_a_keepalive_call_names_closed_holds() {
     assert_eq!(world.keep_alive(&key).await.unwrap().closed, []);
     world.close("jobs");
     assert_eq!(world.keep_alive(&key).await.unwrap().closed, closed(token));
+    arm(Some(Mutant::ClosedNotNamed));
+    assert_ne!(world.keep_alive(&key).await.unwrap().closed, closed(token), "without the rule");
+    arm(None);
     world.give_back(&key, token).await.unwrap();
     assert_eq!(world.keep_alive(&key).await.unwrap().closed, []);
 }
