@@ -9,6 +9,7 @@
 pub mod authority;
 mod bytes_budget;
 pub mod config;
+mod denials;
 pub mod exit;
 pub mod http;
 pub mod incoming;

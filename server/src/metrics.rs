@@ -232,7 +232,10 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         losses,
         expiries,
         expiry_lateness,
+        denials,
     } = from.clone();
+    let meaning = "Calls refused for want of a right, by the verb, or with a wrong token";
+    registry.register("calls_denied", meaning, denials.counted);
     registry.register("streams", "Streams that a session is attached to", attached_streams);
     registry.register("watches", "Watches that are open", watches);
     let unit = || Unit::Bytes;
@@ -264,12 +267,8 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     for (name, meaning, counter) in counters {
         registry.register(name, meaning, counter);
     }
-    registry.register_with_unit(
-        "expiry_lateness",
-        "From a session's deadline to its end, on the leader",
-        Unit::Seconds,
-        expiry_lateness.0,
-    );
+    let meaning = "From a session's deadline to its end, on the leader";
+    registry.register_with_unit("expiry_lateness", meaning, Unit::Seconds, expiry_lateness.0);
 }
 
 /// Adds the counters of connections, each with the port as label: `clients`, `members` or `admin`.

@@ -8,6 +8,8 @@
 //!   no table.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,11 +59,25 @@ impl Door {
     /// lead does not know the token, which may be newer than its table.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let identity = match request.metadata().get("authorization") {
-            Some(_) => self.owner_of(&token_of(request).ok_or_else(wrong_token)?).await?,
+            Some(_) => {
+                let peer = request.extensions().get();
+                let hash = token_of(request).ok_or_else(|| self.wrong_token(peer))?;
+                self.owner_of(&hash, peer).await?
+            }
             None => certified(request.extensions().get())?,
         };
         let is_admin = self.admins.contains(&identity);
         Ok(Caller { identity, is_admin })
+    }
+
+    /// As [`Door::caller`], with where the request came from: for the log of an administrative act.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Door::caller`].
+    pub(super) async fn by<T>(&self, request: &Request<T>) -> Result<By, Status> {
+        let from = Origin::of(request.extensions().get());
+        Ok(By { caller: self.caller(request).await?, from })
     }
 
     /// Serves a stream for as long as the token counts that its request showed, if it showed one.
@@ -117,13 +133,20 @@ impl Door {
 
     /// Whose token it is. Before a leader calls one unknown, a quorum round makes sure that its table is
     /// not an old one.
-    async fn owner_of(&self, hash: &[u8; 32]) -> Result<Identity, Status> {
+    async fn owner_of(&self, hash: &[u8; 32], peer: Option<&Peer>) -> Result<Identity, Status> {
         if let Some(identity) = self.known_token(hash) {
             return Ok(identity);
         }
         let confirmed = self.hub.consensus().confirm().await;
         confirmed.map_err(|error| status::of_propose_error(&error))?;
-        self.known_token(hash).ok_or_else(wrong_token)
+        self.known_token(hash).ok_or_else(|| self.wrong_token(peer))
+    }
+
+    fn wrong_token(&self, peer: Option<&Peer>) -> Status {
+        self.hub.note_wrong_token(&Origin::of(peer));
+        Status::unauthenticated(
+            "the bearer token is not valid: it is unknown, revoked, or has ended",
+        )
     }
 
     fn known_token(&self, hash: &[u8; 32]) -> Option<Identity> {
@@ -143,7 +166,7 @@ impl Door {
     ///
     /// `PERMISSION_DENIED`.
     pub(super) fn allow(&self, caller: &Caller, verb: Verb) -> Result<(), Status> {
-        self.ask(&|table| table.rules().allows(caller, verb, []))
+        self.ask(caller, &|table| table.rules().allows(caller, verb, []))
     }
 
     /// The same for the names that begin with a prefix.
@@ -152,14 +175,18 @@ impl Door {
     ///
     /// `PERMISSION_DENIED`.
     pub(super) fn allow_on(&self, caller: &Caller, verb: Verb, name: &str) -> Result<(), Status> {
-        self.ask(&|table| table.rules().allows(caller, verb, [name]))
+        self.ask(caller, &|table| table.rules().allows(caller, verb, [name]))
     }
 
-    fn ask(&self, rules: &dyn Fn(&LockTable) -> Result<(), Missing>) -> Result<(), Status> {
+    fn ask(
+        &self,
+        caller: &Caller,
+        rules: &dyn Fn(&LockTable) -> Result<(), Missing>,
+    ) -> Result<(), Status> {
         // Without a table nothing is allowed.
         let mut answer = Err(Missing::Any);
         self.hub.consensus().read(&mut |table, _| answer = rules(table));
-        answer.map_err(forbidden)
+        answer.map_err(|missing| forbidden(&self.hub, caller, missing))
     }
 
     /// Whether the caller has any right at all.
@@ -168,7 +195,7 @@ impl Door {
     ///
     /// `PERMISSION_DENIED`.
     pub(super) fn allow_any(&self, caller: &Caller) -> Result<(), Status> {
-        self.ask(&|table| table.rules().allows_any(caller))
+        self.ask(caller, &|table| table.rules().allows_any(caller))
     }
 
     /// The caller that sends a request, if the caller may do `verb`.
@@ -186,6 +213,17 @@ impl Door {
         Ok(caller)
     }
 
+    /// As [`Door::admit`], for the log of an administrative act.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Door::admit`].
+    pub(super) async fn admit_by<T>(&self, request: &Request<T>, verb: Verb) -> Result<By, Status> {
+        let by = self.by(request).await?;
+        self.allow(&by.caller, verb)?;
+        Ok(by)
+    }
+
     /// As [`Door::admit`], where nothing can be waited for: a token is unknown that this node's table does
     /// not have yet.
     ///
@@ -201,7 +239,8 @@ impl Door {
         let identity = match authorization {
             Some(header) => {
                 let hash = str::from_utf8(header).ok().and_then(bearer).and_then(hash_of);
-                hash.and_then(|hash| self.known_token(&hash)).ok_or_else(wrong_token)?
+                let owner = hash.and_then(|hash| self.known_token(&hash));
+                owner.ok_or_else(|| self.wrong_token(peer))?
             }
             None => certified(peer)?,
         };
@@ -228,16 +267,9 @@ impl Door {
     }
 }
 
-/// Whether the table lets `caller` read `name`, a lock's or a prefix.
-///
-/// # Errors
-///
-/// `PERMISSION_DENIED`.
-pub(super) fn may_read(table: &LockTable, caller: &Caller, name: &str) -> Result<(), Status> {
-    table.rules().allows(caller, Verb::Read, [name]).map_err(forbidden)
-}
-
-fn forbidden(missing: Missing) -> Status {
+/// Notes that a call lacks a right, and refuses it.
+pub(super) fn forbidden(hub: &Hub, caller: &Caller, missing: Missing) -> Status {
+    hub.note_missing(caller, &missing);
     status::of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing)))
 }
 
@@ -252,8 +284,36 @@ fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
     })
 }
 
-fn wrong_token() -> Status {
-    Status::unauthenticated("the bearer token is not valid: it is unknown, revoked, or has ended")
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin(Option<SocketAddr>);
+
+impl Origin {
+    pub(super) fn of(peer: Option<&Peer>) -> Self {
+        Self(peer.and_then(|peer| peer.address))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("an unknown address"),
+        }
+    }
+}
+
+/// A caller of an administrative act, for the log.
+#[derive(Debug)]
+pub(super) struct By {
+    pub(super) caller: Caller,
+    from: Origin,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} from {}", self.caller.identity, self.from)
+    }
 }
 
 /// The hash of the token that a request shows, if it shows one that could be.

@@ -12,7 +12,7 @@ use holdfast_proto::v1::auth_service_server::AuthService;
 use holdfast_proto::v1::change_rules_request::Change;
 use tonic::{Request, Response, Status};
 
-use super::access::{Door, TOKEN_BYTES, hash_of, token_text, unusable};
+use super::access::{By, Door, TOKEN_BYTES, hash_of, token_text, unusable};
 use super::status;
 use crate::consensus::propose_when_known;
 use crate::session::outside::Ending;
@@ -43,9 +43,9 @@ impl AuthApi {
     }
 
     /// Each change of the rules is logged with its caller, whatever comes of it; it holds no secret.
-    async fn change(&self, caller: Caller, change: RuleChange) -> Result<(), Status> {
-        tracing::info!(by = %caller.identity, ?change, "a change of the rules is asked for");
-        let command = Command::By { caller, deed: Deed::Rule { change } };
+    async fn change(&self, by: By, change: RuleChange) -> Result<(), Status> {
+        tracing::info!(%by, ?change, "a change of the rules is asked for");
+        let command = Command::By { caller: by.caller, deed: Deed::Rule { change } };
         let consensus = &**self.hub.consensus();
         let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
         let committed = committed.map_err(|error| status::of_propose_error(&error))?;
@@ -90,9 +90,9 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::ChangeRulesRequest>,
     ) -> Result<Response<v1::ChangeRulesResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let change = read_change(request.into_inner())?;
-        self.change(caller, change).await?;
+        self.change(by, change).await?;
         Ok(Response::new(v1::ChangeRulesResponse {}))
     }
 
@@ -100,7 +100,7 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::CreateTokenRequest>,
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let v1::CreateTokenRequest { name, roles, lasts_ms } = request.into_inner();
         let (name, roles) = (read_name("name", &name)?, read_roles(&roles)?);
         let mut secret = [0; TOKEN_BYTES];
@@ -110,8 +110,7 @@ impl AuthService for AuthApi {
         let now_ms = self.hub.runtime().clock.wall_ms();
         let ends_ms = lasts_ms.map(|lasts_ms| now_ms.saturating_add(lasts_ms));
         let token = Token { hash, ends_ms };
-        self.change(caller, RuleChange::CreateToken { name, token, roles: roles.collect() })
-            .await?;
+        self.change(by, RuleChange::CreateToken { name, token, roles: roles.collect() }).await?;
         Ok(Response::new(v1::CreateTokenResponse { token: text }))
     }
 
@@ -138,15 +137,15 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::RevokeRequest>,
     ) -> Result<Response<v1::RevokeResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let v1::RevokeRequest { identity, reason, now } = request.into_inner();
         let identity = Identity::parse(&identity).map_err(|error| unusable("identity", &error))?;
         if self.door.admins().contains(&identity) {
             return Err(status::of_refusal(&admin_stays(&identity)));
         }
         let ending = read_ending(&reason, now)?;
-        tracing::info!(by = %caller.identity, %identity, reason, now, "an identity is to be cut off");
-        let sessions = self.hub.cut_off(&caller, identity, ending).await;
+        tracing::info!(%by, %identity, reason, now, "an identity is to be cut off");
+        let sessions = self.hub.cut_off(&by.caller, identity, ending).await;
         let sessions = sessions.map_err(|error| status::of_call_error(&error))?;
         Ok(Response::new(v1::RevokeResponse { sessions }))
     }
@@ -155,12 +154,12 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::EndSessionRequest>,
     ) -> Result<Response<v1::EndSessionResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let v1::EndSessionRequest { session_id, reason, now } = request.into_inner();
         let ending = read_ending(&reason, now)?;
-        tracing::info!(by = %caller.identity, session_id, reason, now, "a session is to be ended");
+        tracing::info!(%by, session_id, reason, now, "a session is to be ended");
         let session = SessionId::new(session_id);
-        let within = self.hub.end_session(&caller, session, ending).await;
+        let within = self.hub.end_session(&by.caller, session, ending).await;
         let within = within.map_err(|error| status::of_call_error(&error))?;
         Ok(Response::new(v1::EndSessionResponse { within_ms: millis(within) }))
     }
@@ -169,14 +168,14 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::CloseHoldsRequest>,
     ) -> Result<Response<v1::CloseHoldsResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let v1::CloseHoldsRequest { name, token, reason, now } = request.into_inner();
         let lock = LockName::parse(&name);
         let lock = lock.map_err(|error| status::of_text_error("lock name", &error))?;
         let ending = read_ending(&reason, now)?;
-        tracing::info!(by = %caller.identity, %lock, token, reason, now, "holds are to be closed");
+        tracing::info!(%by, %lock, token, reason, now, "holds are to be closed");
         let which = (lock, token.map(FencingToken::from_raw));
-        let holds = self.hub.close_holds(&caller, which, ending).await;
+        let holds = self.hub.close_holds(&by.caller, which, ending).await;
         let holds = holds.map_err(|error| status::of_call_error(&error))?;
         let hold = |(grant, within): (Grant, Duration)| v1::ClosingHold {
             session_id: grant.session.get(),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use holdfast_core::{Caller, Verb};
+use holdfast_core::Verb;
 use holdfast_proto::v1;
 use holdfast_proto::v1::ClusterRefusalReason as Reason;
 use holdfast_proto::v1::cluster_service_server::ClusterService;
 use tonic::{Request, Response, Status};
 
-use super::access::Door;
+use super::access::{By, Door};
 use super::status;
 use crate::config::Advertised;
 use crate::members::{Change, ClusterStatus, Member, MemberStatus, Members};
@@ -26,8 +26,8 @@ impl ClusterApi {
     }
 
     /// Each change is logged with its caller, whatever comes of it.
-    async fn change(&self, caller: &Caller, change: Change) -> Result<(), Status> {
-        tracing::info!(by = %caller.identity, ?change, "a change of the members is asked for");
+    async fn change(&self, by: &By, change: Change) -> Result<(), Status> {
+        tracing::info!(%by, ?change, "a change of the members is asked for");
         self.members.change(change).await.map_err(|error| status::of_membership_error(&error))
     }
 }
@@ -48,7 +48,7 @@ impl ClusterService for ClusterApi {
         &self,
         request: Request<v1::AddLearnerRequest>,
     ) -> Result<Response<v1::AddLearnerResponse>, Status> {
-        let caller = self.door.admit(&request, Verb::Members).await?;
+        let by = self.door.admit_by(&request, Verb::Members).await?;
         let v1::AddLearnerRequest { node_id, advertise, peer_advertise } = request.into_inner();
         let member = Member {
             node_id: id(node_id)?,
@@ -58,7 +58,7 @@ impl ClusterService for ClusterApi {
         if member.advertise == member.peer_advertise {
             return Err(invalid("clients and members need an address each"));
         }
-        self.change(&caller, Change::AddLearner(member)).await?;
+        self.change(&by, Change::AddLearner(member)).await?;
         Ok(Response::new(v1::AddLearnerResponse {}))
     }
 
@@ -66,9 +66,9 @@ impl ClusterService for ClusterApi {
         &self,
         request: Request<v1::PromoteRequest>,
     ) -> Result<Response<v1::PromoteResponse>, Status> {
-        let caller = self.door.admit(&request, Verb::Members).await?;
+        let by = self.door.admit_by(&request, Verb::Members).await?;
         let node_id = id(request.into_inner().node_id)?;
-        self.change(&caller, Change::Promote { node_id }).await?;
+        self.change(&by, Change::Promote { node_id }).await?;
         Ok(Response::new(v1::PromoteResponse {}))
     }
 
@@ -76,9 +76,9 @@ impl ClusterService for ClusterApi {
         &self,
         request: Request<v1::RemoveRequest>,
     ) -> Result<Response<v1::RemoveResponse>, Status> {
-        let caller = self.door.admit(&request, Verb::Members).await?;
+        let by = self.door.admit_by(&request, Verb::Members).await?;
         let node_id = id(request.into_inner().node_id)?;
-        self.change(&caller, Change::Remove { node_id }).await?;
+        self.change(&by, Change::Remove { node_id }).await?;
         Ok(Response::new(v1::RemoveResponse {}))
     }
 
@@ -86,9 +86,9 @@ impl ClusterService for ClusterApi {
         &self,
         request: Request<v1::TransferLeadershipRequest>,
     ) -> Result<Response<v1::TransferLeadershipResponse>, Status> {
-        let caller = self.door.admit(&request, Verb::Members).await?;
+        let by = self.door.admit_by(&request, Verb::Members).await?;
         let to = request.into_inner().to.map(id).transpose()?;
-        self.change(&caller, Change::TransferLeader { to }).await?;
+        self.change(&by, Change::TransferLeader { to }).await?;
         Ok(Response::new(v1::TransferLeadershipResponse {}))
     }
 }

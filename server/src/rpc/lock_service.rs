@@ -183,8 +183,10 @@ impl LockService for LockApi {
         &self,
         request: Request<v1::ImportRequest>,
     ) -> Result<Response<v1::ImportResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
-        answer(self.hub.import(&request.into_inner(), &caller).await)
+        let by = self.door.by(&request).await?;
+        let groups = request.get_ref().groups.len();
+        tracing::info!(%by, groups, "an import is asked for");
+        answer(self.hub.import(&request.into_inner(), &by.caller).await)
     }
 
     async fn inspect_session(

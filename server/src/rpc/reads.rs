@@ -2,7 +2,7 @@
 
 use holdfast_core::{
     Caller, FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView,
-    SessionId, SessionView, WaiterView,
+    SessionId, SessionView, Verb, WaiterView,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{
@@ -12,7 +12,7 @@ use holdfast_proto::v1::{
 };
 use tonic::Status;
 
-use super::access::may_read;
+use super::access::forbidden;
 use super::status;
 use crate::session::Hub;
 use crate::session::answers::{
@@ -173,11 +173,12 @@ async fn linearizable<T>(
     let mut seen = None;
     consensus.read(&mut |table, index| {
         if let Some(look) = look.take() {
-            let allowed = may_read(table, caller, name);
+            let allowed = table.rules().allows(caller, Verb::Read, [name]);
             seen = Some(allowed.map(|()| look(table, index, now_ms(table, &**clock))));
         }
     });
-    seen.unwrap_or_else(|| Err(Status::internal("the table was not read")))
+    let seen = seen.ok_or_else(|| Status::internal("the table was not read"))?;
+    seen.map_err(|missing| forbidden(hub, caller, missing))
 }
 
 /// Checks that a prefix is empty or a valid name.

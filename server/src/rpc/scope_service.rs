@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Caller, Deed, ScopePrefix, ScopeState, Verb};
+use holdfast_core::{Answer, Deed, ScopePrefix, ScopeState, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::RefusalReason;
 use holdfast_proto::v1::scope_service_server::ScopeService;
 use tonic::{Request, Response, Status};
 
-use super::access::Door;
+use super::access::{By, Door};
 use super::status;
 use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
 use crate::consensus::propose_when_known;
@@ -40,9 +40,9 @@ impl ScopeApi {
     }
 
     /// Each change is logged with its caller, whatever comes of it.
-    async fn change(&self, caller: &Caller, deed: Deed) -> Result<Option<ScopeState>, Status> {
-        tracing::info!(by = %caller.identity, ?deed, "a change of the scopes is asked for");
-        let command = deed.by(caller);
+    async fn change(&self, by: &By, deed: Deed) -> Result<Option<ScopeState>, Status> {
+        tracing::info!(%by, ?deed, "a change of the scopes is asked for");
+        let command = deed.by(&by.caller);
         let consensus = &**self.hub.consensus();
         let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
         let committed = committed.map_err(|error| status::of_propose_error(&error))?;
@@ -71,12 +71,12 @@ impl ScopeService for ScopeApi {
         &self,
         request: Request<v1::SetScopeRequest>,
     ) -> Result<Response<v1::SetScopeResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let scope = prefix(&request.get_ref().scope)?;
         self.lead().await?;
-        self.door.allow_on(&caller, Verb::Scope, scope.as_str())?;
+        self.door.allow_on(&by.caller, Verb::Scope, scope.as_str())?;
         self.authorities()?;
-        let now = self.change(&caller, Deed::SetScope { scope }).await?;
+        let now = self.change(&by, Deed::SetScope { scope }).await?;
         let epoch = now.map_or(0, |now| now.epoch).into();
         Ok(Response::new(v1::SetScopeResponse { epoch }))
     }
@@ -87,17 +87,17 @@ impl ScopeService for ScopeApi {
         &self,
         request: Request<v1::RemoveScopeRequest>,
     ) -> Result<Response<v1::RemoveScopeResponse>, Status> {
-        let caller = self.door.caller(&request).await?;
+        let by = self.door.by(&request).await?;
         let scope = prefix(&request.get_ref().scope)?;
         self.lead().await?;
         // Before the row is retired, which no command does.
-        self.door.allow_on(&caller, Verb::Scope, scope.as_str())?;
+        self.door.allow_on(&by.caller, Verb::Scope, scope.as_str())?;
         let mut known = false;
         self.hub.consensus().read(&mut |table, _| known = table.scope(&scope).is_some());
         if known {
             let retired = self.authorities()?.retire(&scope).await;
             retired.map_err(|error| refused(&error))?;
-            self.change(&caller, Deed::RemoveScope { scope }).await?;
+            self.change(&by, Deed::RemoveScope { scope }).await?;
         }
         Ok(Response::new(v1::RemoveScopeResponse {}))
     }

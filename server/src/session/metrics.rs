@@ -4,6 +4,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
+use crate::denials::Denials;
+
 /// Counters and gauges of the session layer. Cheap to clone; clones count together.
 #[derive(Clone, Debug, Default)]
 pub struct SessionMetrics {
@@ -46,6 +48,8 @@ pub struct SessionMetrics {
     /// Seconds from a session's deadline to the moment its expiry was applied, on the leader
     /// (DESIGN §5.3, I7).
     pub expiry_lateness: Lateness,
+    /// Calls that were refused for want of a right, or with a wrong token.
+    pub denials: Denials,
 }
 
 /// How late something is, seconds.

@@ -54,6 +54,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use holdfast_core::{Caller, Missing};
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
@@ -63,6 +64,7 @@ pub use settings::SessionSettings;
 
 use crate::authority::{FallbackSettings, ScopeAuthorities};
 use crate::consensus::Consensus;
+use crate::denials::Noted;
 use lead::Lead;
 use registry::Registry;
 use watch::Watches;
@@ -101,6 +103,8 @@ impl Hub {
         runtime: Runtime,
     ) -> Self {
         let registry = Arc::new(Registry::new(runtime, settings));
+        let (denials, runtime) = (registry.metrics.denials.clone(), registry.runtime.clone());
+        let consensus: Arc<dyn Consensus> = Arc::new(Noted { inner: consensus, denials, runtime });
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.runtime.spawn("session-lead", lead.run());
@@ -135,6 +139,18 @@ impl Hub {
     /// Tells of each change of the rules from now on.
     pub(crate) fn rules_changes(&self) -> tokio::sync::watch::Receiver<()> {
         self.registry.rules_changed.subscribe()
+    }
+
+    /// A call lacks a right.
+    pub(crate) fn note_missing(&self, by: &Caller, missing: &Missing) {
+        let now = self.registry.runtime.clock.now();
+        self.registry.metrics.denials.missing(now, &by.identity, missing);
+    }
+
+    /// A call from that address shows a token that does not count.
+    pub(crate) fn note_wrong_token(&self, from: &dyn std::fmt::Display) {
+        let now = self.registry.runtime.clock.now();
+        self.registry.metrics.denials.wrong_token(now, from);
     }
 
     fn watches(&self) -> &Arc<Watches> {

@@ -458,6 +458,30 @@ async fn a_watch_ends_when_the_rules_change_and_is_asked_anew() {
     assert_eq!(client.watch(watch()).await.unwrap_err().code(), Code::PermissionDenied);
 }
 
+/// Each refusal is counted by the verb that was missing: of a read, a command, a stream, a token.
+#[tokio::test]
+async fn refused_calls_are_counted_by_what_was_missing() {
+    let node = node().await;
+    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    let mut session = Owned::open(&node, owner).await;
+    session.acquire(Some(owner), 1, "pay/1").await.unwrap_err();
+    let look = || InspectRequest { name: NAME.to_owned() };
+    let mut client = node.client().await;
+    client.inspect(with(look(), Some(owner))).await.unwrap_err();
+    client.inspect(with(look(), Some(header(99)))).await.unwrap_err();
+    client.watch(with(v1::WatchRequest::default(), Some(owner))).await.unwrap_err();
+    client.status(with(StatusRequest {}, None)).await.unwrap_err();
+    client.open_session(with(v1::OpenSessionRequest::default(), None)).await.unwrap_err();
+    // The owner of the session is looked up in a task of its own.
+    Runtime::system().sleep(Duration::from_millis(50)).await;
+
+    let counted = node.hub.metrics().denials.counted;
+    for (verb, times) in [("acquire", 1), ("read", 2), ("token", 1), ("status", 1), ("any", 1)] {
+        assert_eq!(counted.get_or_create(&[("verb", verb)]).get(), times, "{verb}");
+    }
+}
+
 /// Nothing that was begun with a token goes on once it is revoked, or has ended.
 #[tokio::test]
 async fn streams_end_with_the_token_that_they_showed() {

@@ -53,7 +53,10 @@ impl Hub {
         self.consensus().read(&mut |table, _| {
             allowed = table.rules().allows(caller, Verb::Read, [prefix]);
         });
-        allowed.map_err(StreamError::Forbidden)?;
+        allowed.map_err(|missing| {
+            self.note_missing(caller, &missing);
+            StreamError::Forbidden(missing)
+        })?;
         Ok(Watcher { membership, shown: Shown::default(), read: None })
     }
 

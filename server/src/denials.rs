@@ -1,0 +1,219 @@
+//! Calls that were refused for want of a right, or with a wrong token: each is counted, and most are logged
+//! (DESIGN §14).
+//!
+//! What somebody asks for without a right is of interest to an operator, and a flood of it must not fill
+//! the disk: at most [`AT_ONCE`] lines in [`EVERY`], and then how many there were more.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdfast_core::{
+    Caller, Command, Identity, LockTable, LogIndex, Missing, Rejection, SessionId,
+};
+use holdfast_runtime::{BoxFuture, Instant, Runtime};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use tokio::sync::watch;
+
+use crate::consensus::{Committed, Confirmed, Consensus, Done, Listener, Role};
+use crate::error::ProposeError;
+
+/// Lines about single calls in [`EVERY`].
+const AT_ONCE: u64 = 10;
+/// The time for which they count.
+const EVERY: Duration = Duration::from_secs(10);
+/// What a call with a token that does not count is counted as.
+const WRONG_TOKEN: &str = "token";
+
+/// The one label: the verb that was missing, `any`, or `token`.
+type Label = [(&'static str, &'static str); 1];
+
+/// Cheap to clone; clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Denials {
+    /// By the verb that was missing.
+    pub counted: Family<Label, Counter>,
+    lines: Arc<Mutex<Lines>>,
+}
+
+/// The lines of the present time.
+#[derive(Debug, Default)]
+struct Lines {
+    since: Option<Instant>,
+    written: u64,
+    untold: u64,
+}
+
+/// Whether a line may be written, and how many were not before it.
+#[derive(Debug, PartialEq, Eq)]
+struct Due {
+    may_write: bool,
+    untold: u64,
+}
+
+impl Lines {
+    fn due(&mut self, now: Instant) -> Due {
+        let mut untold = 0;
+        if self.since.is_none_or(|since| now >= since + EVERY) {
+            (self.since, self.written) = (Some(now), 0);
+            untold = std::mem::take(&mut self.untold);
+        }
+        let may_write = self.written < AT_ONCE;
+        if may_write {
+            self.written += 1;
+        } else {
+            self.untold += 1;
+        }
+        Due { may_write, untold }
+    }
+}
+
+impl Denials {
+    /// A call lacks a right.
+    pub(crate) fn missing(&self, now: Instant, by: &Identity, missing: &Missing) {
+        let verb = match missing {
+            Missing::On { verb, .. } | Missing::Whole { verb } => verb.name(),
+            Missing::Any => "any",
+        };
+        self.note(now, verb, by, missing);
+    }
+
+    /// A call shows a token that does not count; `from` is its address.
+    pub(crate) fn wrong_token(&self, now: Instant, from: &dyn fmt::Display) {
+        self.note(now, WRONG_TOKEN, from, &"a token that is unknown, revoked, or has ended");
+    }
+
+    fn note(
+        &self,
+        now: Instant,
+        label: &'static str,
+        by: &dyn fmt::Display,
+        missing: &dyn fmt::Display,
+    ) {
+        self.counted.get_or_create(&[("verb", label)]).inc();
+        let due = self.lines.lock().unwrap_or_else(PoisonError::into_inner).due(now);
+        if due.untold > 0 {
+            tracing::warn!(calls = due.untold, "as many calls more were refused");
+        }
+        if due.may_write {
+            tracing::warn!(%by, %missing, "a call was refused");
+        }
+    }
+}
+
+/// A replica whose refusals for want of a right are noted.
+pub(crate) struct Noted {
+    pub(crate) inner: Arc<dyn Consensus>,
+    pub(crate) denials: Denials,
+    pub(crate) runtime: Runtime,
+}
+
+/// Who sent a command.
+enum By {
+    Caller(Identity),
+    Session(SessionId),
+}
+
+impl By {
+    /// `None` for what needs no right.
+    fn of(command: &Command) -> Option<Self> {
+        match command {
+            Command::By { caller: Caller { identity, .. }, .. } => {
+                Some(Self::Caller(identity.clone()))
+            }
+            Command::Acquire { session, .. }
+            | Command::SetValue { session, .. }
+            | Command::Claim { session, .. } => Some(Self::Session(*session)),
+            Command::OpenSession { .. }
+            | Command::Import { .. }
+            | Command::SetScope { .. }
+            | Command::RemoveScope { .. } => Some(Self::Caller(Identity::default())),
+            _ => None,
+        }
+    }
+}
+
+impl Noted {
+    /// Reads the owner of a session in a task of its own: where a command's outcome comes in, the table
+    /// may be locked.
+    fn denied(
+        inner: &Arc<dyn Consensus>,
+        (denials, runtime): (Denials, Runtime),
+        by: By,
+        missing: Missing,
+    ) {
+        let now = runtime.clock.now();
+        match by {
+            By::Caller(identity) => denials.missing(now, &identity, &missing),
+            By::Session(session) => {
+                let inner = inner.clone();
+                let look = async move {
+                    let mut owner = Identity::default();
+                    inner.read(&mut |table, _| {
+                        let found = table.session(session);
+                        owner =
+                            found.map(|found| found.caller.identity.clone()).unwrap_or_default();
+                    });
+                    denials.missing(now, &owner, &missing);
+                };
+                runtime.spawn("denial", look).detach();
+            }
+        }
+    }
+}
+
+/// The right whose lack refused a command.
+fn missing_in(result: &Result<Committed, ProposeError>) -> Option<&Missing> {
+    match result {
+        Err(ProposeError::Forbidden(missing))
+        | Ok(Committed { outcome: Err(Rejection::Forbidden(missing)), .. }) => Some(missing),
+        _ => None,
+    }
+}
+
+impl Consensus for Noted {
+    fn role(&self) -> watch::Receiver<Role> {
+        self.inner.role()
+    }
+
+    fn submit(&self, command: Command, done: Done) {
+        let Some(by) = By::of(&command) else { return self.inner.submit(command, done) };
+        let (inner, with) = (self.inner.clone(), (self.denials.clone(), self.runtime.clone()));
+        let noted = move |result: Result<Committed, ProposeError>| {
+            if let Some(missing) = missing_in(&result) {
+                Self::denied(&inner, with, by, missing.clone());
+            }
+            done(result);
+        };
+        self.inner.submit(command, Box::new(noted));
+    }
+
+    fn confirm(&self) -> BoxFuture<'static, Result<Confirmed, ProposeError>> {
+        self.inner.confirm()
+    }
+
+    fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex)) {
+        self.inner.read(look);
+    }
+
+    fn attach(&self, listener: Arc<dyn Listener>) {
+        self.inner.attach(listener);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_refusals_writes_a_bounded_number_of_lines() {
+        let mut lines = Lines::default();
+        let at = |seconds| Instant::from_origin(Duration::from_secs(seconds));
+        let written = (0..1_000).filter(|_| lines.due(at(1)).may_write).count();
+        assert_eq!(written as u64, AT_ONCE);
+        assert_eq!(lines.due(at(10)), Due { may_write: false, untold: 0 });
+        assert_eq!(lines.due(at(11)), Due { may_write: true, untold: 991 });
+        assert_eq!(lines.due(at(11)), Due { may_write: true, untold: 0 });
+    }
+}
