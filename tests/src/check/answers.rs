@@ -71,11 +71,12 @@ fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Vi
 /// Whether the session may have ended by `now_ns`: its client closed it, an answer reported its
 /// end, or its lease is no longer known to be certain.
 fn session_may_be_over(story: &Story, request: &Request, now_ns: u64) -> bool {
-    story.clients.get(&request.client).is_none_or(|client| {
-        client.closed_ns.is_some()
-            || client.ended_ns.is_some()
-            || client.leases.certain_until(now_ns).is_none_or(|until| until <= now_ns)
-    })
+    story.facts.took_from(request.client, now_ns)
+        || story.clients.get(&request.client).is_none_or(|client| {
+            client.closed_ns.is_some()
+                || client.ended_ns.is_some()
+                || client.leases.certain_until(now_ns).is_none_or(|until| until <= now_ns)
+        })
 }
 
 /// I5: no grant after the client learned that its session is over.

@@ -115,7 +115,12 @@ impl Facts {
 
     /// Whether an operator had ended something of the client by `at_ns`.
     pub(super) fn took_from(&self, client: ClientId, at_ns: u64) -> bool {
-        self.taken_away.get(&client).is_some_and(|from_ns| *from_ns <= at_ns)
+        self.taken_from_ns(client).is_some_and(|from_ns| from_ns <= at_ns)
+    }
+
+    /// Since when operators may have ended anything of the client.
+    pub(super) fn taken_from_ns(&self, client: ClientId) -> Option<u64> {
+        self.taken_away.get(&client).copied()
     }
 
     /// The scope of a name: its prefix; `None` for every name in no scope.

@@ -74,7 +74,8 @@ fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
     let lease = client.leases.certain_until(queued.at_ns).unwrap_or(queued.at_ns);
     let limit = request.limit_ns.map(|limit| limit.saturating_sub(TIMER_NS));
     let told = request.answers.iter().find(|(_, answer)| *answer != Answer::Queued);
-    [limit, request.cancel_ns, client.closed_ns, client.killed_ns, client.ended_ns]
+    let taken = story.facts.taken_from_ns(request.client);
+    [limit, taken, request.cancel_ns, client.closed_ns, client.killed_ns, client.ended_ns]
         .into_iter()
         .chain([told.map(|(at_ns, _)| *at_ns)])
         .flatten()

@@ -99,7 +99,10 @@ impl<'a> Known<'a> {
     /// I11: the look shows a holder whose session had ended.
     fn is_over(&self, story: &Story, look: &Look, seen: &Seen, found: &mut Vec<(u8, String)>) {
         for hold in seen.holders.iter().filter_map(|shown| self.by_token.get(&shown.token)) {
+            // What an operator ends stays a holder until its deadline.
+            let taken = story.facts.took_from(hold.client, look.called_ns);
             let told = story.clients.get(&hold.client).and_then(|client| client.ended_ns);
+            let told = told.filter(|_| !taken);
             let expired = story.facts.expired_holding(hold.client, hold.token, hold.from_ns);
             if told.into_iter().chain(expired).any(|ended_ns| ended_ns < look.called_ns) {
                 found.push((11, format!("{}, whose session had ended", owner(hold))));

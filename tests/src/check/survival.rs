@@ -43,7 +43,7 @@ fn wrong(story: &Story, state: &State, request: &Request) -> Option<(u8, String)
     }
     let waits = request.queued.is_some_and(|queued| queued.at_ns < state.at_ns);
     let kept = matches!(shown(state, request), Some(KeptState::Queued | KeptState::Granted { .. }));
-    (waits && !kept && !ended_by_its_client(story, state, request))
+    (waits && !kept && !may_be_ended(story, state, request))
         .then(|| (4, "was acknowledged as waiting".into()))
 }
 
@@ -57,7 +57,7 @@ fn wrong_hold(
         Some(KeptState::Granted { token, names }) => (Some(*token), names.as_slice()),
         _ => (None, &[][..]),
     };
-    let ended = ended_by_its_client(story, state, request);
+    let ended = may_be_ended(story, state, request);
     for hold in story.holds_of(request.client, grant.token) {
         let there = token == Some(grant.token) && names.contains(&hold.name);
         let given_up = ended || before(state, hold.over.map(|(at_ns, _)| at_ns));
@@ -81,9 +81,11 @@ fn before(state: &State, at_ns: Option<u64>) -> bool {
     at_ns.is_some_and(|at_ns| at_ns < state.at_ns)
 }
 
-/// Whether the client itself had begun to end the request, or its call got another answer.
-fn ended_by_its_client(story: &Story, state: &State, request: &Request) -> bool {
+/// Whether the client itself had begun to end the request, its call got another answer, or an operator
+/// may have ended it.
+fn may_be_ended(story: &Story, state: &State, request: &Request) -> bool {
     let limit = request.granted.is_none() && before(state, request.limit_ns);
     let closed = story.clients.get(&state.client).and_then(|client| client.closed_ns);
-    before(state, request.cancel_ns) || limit || before(state, closed)
+    let taken = story.facts.took_from(state.client, state.at_ns);
+    before(state, request.cancel_ns) || limit || taken || before(state, closed)
 }

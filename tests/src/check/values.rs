@@ -278,7 +278,10 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
             let released = matches!(hold.release_told, Some((_, ReleaseTold::Released)));
             let lives =
                 client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
-            if released || lives { Ending::Clean } else { Ending::Unknown }
+            // An operator may have ended the hold just before the release came.
+            let told_ns = hold.release_told.map_or(u64::MAX, |(told_ns, _)| told_ns);
+            let taken = story.facts.took_from(hold.client, told_ns);
+            if (released || lives) && !taken { Ending::Clean } else { Ending::Unknown }
         }
         Some((_, Over::Told(LostCause::Expired | LostCause::TakenAway))) => Ending::Unclean,
         // The client gives a hold back that it lost, and says so: no release by its holder.
