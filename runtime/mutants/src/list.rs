@@ -132,6 +132,8 @@ mutants! {
         "a tenure begins, and acknowledges, before an entry of its own is applied";
     KeepaliveWhileExpiring, "keepalive-while-expiring", "§5.2, I6",
         "a keepalive is acknowledged while the expiry of its session is on its way";
+    NobodysIsAnothers, "nobodys-is-anothers", "I6",
+        "a session that was opened while members knew no callers is refused to its client once rules are on";
     ResumeWithoutQuorum, "resume-without-quorum", "§5.1, I6, I23",
         "a resume is answered, and renews, without confirming leadership";
     StreamEndEndsSession, "stream-end-ends-session", "§6, I6",

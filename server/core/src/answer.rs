@@ -96,6 +96,8 @@ pub enum Answer {
         /// Each of them; those too that were closed before, or whose session is revoked.
         holds: Vec<Grant>,
     },
+    /// The session is its caller's.
+    SessionOwned,
 }
 
 /// The state of a request that waits or holds.

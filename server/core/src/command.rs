@@ -293,6 +293,14 @@ pub enum Deed {
         /// As in `EndSession`.
         now: bool,
     },
+    /// Makes a session the caller's own that nobody in particular has opened: an identified client opened
+    /// it while a member of an older release was there, which knows no callers. Of the caller's own session it
+    /// brings up to date whether the caller is an administrator. It needs no right: the leader proposes
+    /// it for who has shown the session's secret, over which nobody else disposes.
+    OwnSession {
+        /// The session.
+        session: SessionId,
+    },
 }
 
 impl Deed {
@@ -323,7 +331,8 @@ impl Deed {
             Self::Rule { .. }
             | Self::EndSession { .. }
             | Self::CutOff { .. }
-            | Self::CloseHolds { .. } => return None,
+            | Self::CloseHolds { .. }
+            | Self::OwnSession { .. } => return None,
         })
     }
 }

@@ -271,6 +271,26 @@ impl LockTable {
         Ok(Answer::SessionOpened { session })
     }
 
+    /// Makes a session the caller's that nobody in particular has opened. A second copy changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::UnknownSession`], also if it is somebody else's; [`Rejection::TableFull`]. The state is
+    /// unchanged.
+    pub(crate) fn own_session(&mut self, caller: &Caller, session: SessionId) -> Outcome {
+        let owner = &self.open(session)?.caller.identity;
+        if !owner.is_anonymous() && *owner != caller.identity {
+            return Err(Rejection::UnknownSession { session });
+        }
+        let more = caller.identity.bytes().saturating_sub(owner.bytes());
+        self.check_table(more)?;
+        self.change_session(session, |found| {
+            found.caller = caller.clone();
+            found.bytes = found.bytes.saturating_add(more);
+        });
+        Ok(Answer::SessionOwned)
+    }
+
     /// Gives a session its id.
     ///
     /// # Errors

@@ -231,6 +231,7 @@ impl LockTable {
             Deed::CloseHolds { ref lock, token, ref reason, now } => {
                 self.close_holds((lock, token), reason, now, events)
             }
+            Deed::OwnSession { session } => self.own_session(caller, session),
         }
     }
 

@@ -217,7 +217,7 @@ impl Stage {
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "limits" | "table-bytes" | "import" | "scope"
-            | "unscope" | "suspend" | "resume" | "raise" | "cut-off" | "close-holds" => {
+            | "unscope" | "suspend" | "resume" | "raise" | "cut-off" | "close-holds" | "own" => {
                 (SessionId::new(0), RequestId::new(0))
             }
             _ => (words.session(), words.done_below()),
@@ -266,7 +266,7 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "rules" | "role" | "give" => rule(words),
-            "end" | "cut-off" | "close-holds" => from_outside(words),
+            "end" | "cut-off" | "close-holds" | "own" => from_outside(words),
             "end-closed" => {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
                 Command::EndClosed { session, token, tenure }
@@ -382,6 +382,11 @@ fn rule(words: &Words<'_>) -> Command {
 }
 
 fn from_outside(words: &Words<'_>) -> Command {
+    if words.plain[0] == "own" {
+        let identity = Identity::parse(words.plain[2]).unwrap();
+        let deed = Deed::OwnSession { session: words.session() };
+        return Command::By { caller: Caller { identity, is_admin: false }, deed };
+    }
     let reason = Label::parse(words.plain[2]).unwrap();
     let now = words.named("now").is_some();
     let deed = match words.plain[0] {

@@ -260,10 +260,13 @@ impl Door {
     ) -> Result<(), Status> {
         let caller = self.caller(request).await?;
         let session = key.map(|key| SessionId::new(key.session_id));
-        match session.filter(|session| self.hub.is_anothers(*session, &caller)) {
-            Some(session) => Err(status::of_refusal(&refusals::unknown_session(session))),
-            None => Ok(()),
+        if let Some(session) = session.filter(|session| self.hub.is_anothers(*session, &caller)) {
+            return Err(status::of_refusal(&refusals::unknown_session(session)));
         }
+        if let Some(key) = key {
+            self.hub.own_by_key(key, &caller).await;
+        }
+        Ok(())
     }
 }
 

@@ -242,6 +242,7 @@ pub(super) fn of_outcome(
             | Answer::RulesChanged
             | Answer::Revoked { .. }
             | Answer::HoldsClosed { .. }
+            | Answer::SessionOwned
             | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,

@@ -201,7 +201,7 @@ impl Hub {
         Ok(key)
     }
 
-    fn ttl_if_own(&self, key: &Key) -> Option<u64> {
+    pub(super) fn ttl_if_own(&self, key: &Key) -> Option<u64> {
         let mut ttl_ms = None;
         self.consensus.read(&mut |table, _| ttl_ms = key.ttl_if_own(table));
         ttl_ms

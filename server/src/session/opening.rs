@@ -1,9 +1,11 @@
 //! The first frame of a stream: it opens a session, or resumes one.
 
-use holdfast_core::{Answer, Caller, Deed, LockTable, LogIndex, SessionId, Tenure};
+use std::time::Duration;
+
+use holdfast_core::{Answer, Caller, Command, Deed, LockTable, LogIndex, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::server_frame::Body;
-use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority};
+use holdfast_proto::v1::{Opened, Redirect, Refusal, RefusalReason, ScopeAuthority, SessionKey};
 use holdfast_runtime::Instant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -20,6 +22,9 @@ use crate::error::ProposeError;
 
 /// Length of a session's secret, bytes.
 pub(super) const SECRET_BYTES: usize = 16;
+
+/// The pause before a session is offered to its caller again.
+const OWN_AGAIN: Duration = Duration::from_secs(5);
 
 /// A session's secret. The log holds only its hash.
 pub(super) type Secret = [u8; SECRET_BYTES];
@@ -231,16 +236,57 @@ impl Hub {
         }
     }
 
-    /// Whether somebody else opened a session, while that counts (DESIGN §14). Nobody else becomes its owner
-    /// later, so this may be asked of any state.
+    /// Whether a session is somebody else's, while that counts (DESIGN §14). A session that is somebody's
+    /// stays theirs, so this may be asked of any state.
     pub(crate) fn is_anothers(&self, session: SessionId, caller: &Caller) -> bool {
         let mut anothers = false;
         self.consensus.read(&mut |table, _| {
-            let opened_by = table.session(session).map(|view| &view.caller.identity);
-            anothers = table.rules().are_on()
-                && opened_by.is_some_and(|identity| *identity != caller.identity);
+            let owner = table.session(session).map(|view| &view.caller.identity);
+            let owner = owner.filter(|owner| !owner.is_anonymous() || mutant!(NobodysIsAnothers));
+            anothers =
+                table.rules().are_on() && owner.is_some_and(|owner| *owner != caller.identity);
         });
         anothers
+    }
+
+    /// Whether the table does not have a session as its caller's own, and would take it.
+    fn is_to_own(&self, session: SessionId, caller: &Caller) -> bool {
+        let mut is_to_own = false;
+        self.consensus.read(&mut |table, _| {
+            is_to_own = table.session(session).is_some_and(|view| {
+                let owner = &view.caller.identity;
+                *view.caller != *caller && (owner.is_anonymous() || *owner == caller.identity)
+            });
+        });
+        is_to_own
+    }
+
+    /// Makes a session its caller's own that nobody in particular opened: while an older member was there,
+    /// the log had no place for who did. For a caller that has shown the session's secret. Whether it
+    /// succeeds decides only what the session may do from then on; false: it is to be tried again.
+    pub(super) async fn own(&self, session: SessionId, caller: &Caller) -> bool {
+        if !self.is_to_own(session, caller) {
+            return true;
+        }
+        let command = Command::By { caller: caller.clone(), deed: Deed::OwnSession { session } };
+        let owned = propose(&*self.consensus, command).await;
+        owned.is_ok_and(|committed| committed.outcome.is_ok())
+    }
+
+    /// As [`Hub::own`], if the key is the session's.
+    pub(crate) async fn own_by_key(&self, key: &SessionKey, caller: &Caller) {
+        let Ok(key) = Key::read(key.session_id, &key.secret) else { return };
+        if self.is_to_own(key.session, caller) && self.ttl_if_own(&key).is_some() {
+            let _ = self.own(key.session, caller).await;
+        }
+    }
+
+    /// As [`Hub::own`], until it succeeds. Then it waits without end.
+    pub(super) async fn own_in_time(&self, session: SessionId, caller: &Caller) {
+        while !self.own(session, caller).await {
+            self.registry.runtime.sleep(OWN_AGAIN).await;
+        }
+        std::future::pending::<()>().await;
     }
 
     /// Resumes a session: after a quorum round begun after Open came in, if the secret is its own.

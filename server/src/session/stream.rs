@@ -70,28 +70,27 @@ impl Hub {
     async fn read(&self, registration: &Registration, mut inbox: Inbox, caller: &Caller) -> End {
         let Some(first) = self.first_frame(&mut inbox).await? else { return Ok(()) };
         let done_below = RequestId::new(first.frame.done_below);
-        let start = {
-            let mut opening = std::pin::pin!(self.open(registration, first, caller));
-            loop {
-                holdfast_runtime::select! {
-                    start = &mut opening => break start?,
-                    filled = inbox.fill() => if !filled? { return Ok(()) },
-                }
-            }
-        };
-        match start {
+        let opening = self.open(registration, first, caller);
+        let Some(start) = filling(&mut inbox, opening).await? else { return Ok(()) };
+        match start? {
             Start::Turned(last) => {
                 let index = self.registry.applied();
                 registration.handle.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }
             Start::Attached { session, pages, taking } => {
+                // What comes in has the rights of the session's owner.
+                let owning = filling(&mut inbox, self.own(session, caller));
+                if owning.await?.is_none() {
+                    return Ok(());
+                }
                 let handle = registration.handle.clone();
                 let showing = self.show(&registration.handle, pages);
                 let attached = AttachedStream { hub: self, handle, session, done_below, taking };
                 holdfast_runtime::select! {
                     end = attached.read(inbox) => end,
                     () = showing => Ok(()),
+                    () = self.own_in_time(session, caller) => Ok(()),
                 }
             }
         }
@@ -119,6 +118,24 @@ impl Hub {
         first.unwrap_or_else(|_| {
             Err(StreamError::Protocol(format!("no Open came within {waited_ms} ms")))
         })
+    }
+}
+
+/// Does something while frames come in, and notes when they do. `None`: the client went away.
+///
+/// # Errors
+///
+/// Those of the inbox.
+async fn filling<T>(
+    inbox: &mut Inbox,
+    work: impl Future<Output = T>,
+) -> Result<Option<T>, StreamError> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        holdfast_runtime::select! {
+            done = &mut work => return Ok(Some(done)),
+            filled = inbox.fill() => if !filled? { return Ok(None) },
+        }
     }
 }
 

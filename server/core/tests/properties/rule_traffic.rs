@@ -75,6 +75,7 @@ pub(crate) fn from_outside(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: 
             let token = rng.random_bool(0.5).then_some(token);
             Deed::CloseHolds { lock, token, reason, now }
         }
+        65..75 => Deed::OwnSession { session: traffic::session(rng, model) },
         _ => return end_closed(rng, model, tenure),
     };
     Command::By { caller: somebody(rng, "cn:ops"), deed }

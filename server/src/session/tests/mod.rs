@@ -8,6 +8,7 @@ mod imports;
 mod large_states;
 mod leases;
 mod outside;
+mod owners;
 mod places;
 mod requests;
 mod scopes;
@@ -97,11 +98,15 @@ impl World {
 
     /// A stream whose transport takes `messages` each way before it pushes back.
     fn connect_holding(&self, messages: usize) -> Client {
+        self.connect_by(Caller::default(), messages)
+    }
+
+    fn connect_by(&self, caller: Caller, messages: usize) -> Client {
         let (ours, theirs) = simulated::pipe(messages);
         let (tell, end) = oneshot::channel();
         let hub = self.hub.clone();
         let serve = async move {
-            let _ = tell.send(hub.serve(theirs, &Caller::default()).await);
+            let _ = tell.send(hub.serve(theirs, &caller).await);
         };
         self.runtime.spawn("stream", serve).detach();
         Client { runtime: self.runtime.clone(), pipe: ours, read: VecDeque::new(), end }

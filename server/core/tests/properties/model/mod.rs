@@ -251,6 +251,24 @@ impl Model {
         Ok(Answer::SessionOpened { session })
     }
 
+    fn own(&mut self, caller: &Caller, session: SessionId) -> Outcome {
+        let open = self.session(session).filter(|open| open.stands_for.is_none());
+        let known = open.map(|open| open.caller.clone());
+        let Some(known) = known
+            .filter(|known| known.identity.is_anonymous() || known.identity == caller.identity)
+        else {
+            return Err(Rejection::UnknownSession { session });
+        };
+        let more = name_bytes(caller) - name_bytes(&known);
+        if let Some(full) = self.no_table_room(more) {
+            return Err(full);
+        }
+        let open = self.sessions.iter_mut().find(|open| open.id == session).unwrap();
+        open.label_bytes += more;
+        open.caller = caller.clone();
+        Ok(Answer::SessionOwned)
+    }
+
     /// The session of a caller; of none: an import's.
     fn new_session(
         &mut self,
@@ -265,9 +283,7 @@ impl Model {
         }
         let imported = caller.is_none();
         let caller = caller.cloned().unwrap_or_default();
-        let named = !caller.identity.is_anonymous();
-        let identity_bytes = if named { caller.identity.as_str().len() } else { 0 };
-        let label_bytes = (label.as_str().len() + identity_bytes) as u64;
+        let label_bytes = label.as_str().len() as u64 + name_bytes(&caller);
         if let Some(full) = self.no_table_room(size::of_session(label_bytes)) {
             return Err(full);
         }
@@ -408,4 +424,9 @@ impl Model {
 
 fn asks_for(request: &Request, lock: &LockName) -> bool {
     request.items().iter().any(|item| item.lock == *lock)
+}
+
+/// What the identity of a session counts.
+fn name_bytes(caller: &Caller) -> u64 {
+    if caller.identity.is_anonymous() { 0 } else { caller.identity.as_str().len() as u64 }
 }

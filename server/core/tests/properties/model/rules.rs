@@ -88,6 +88,7 @@ impl Model {
             Deed::CloseHolds { lock, token, reason, now } => {
                 self.close_holds((&lock, token), (&reason, now), events)
             }
+            Deed::OwnSession { session } => self.own(caller, session),
         }
     }
 
@@ -145,6 +146,7 @@ impl Model {
                 }
                 self.may_hurry(&caller, now)
             }
+            Deed::OwnSession { .. } => Ok(()),
         }
     }
 
