@@ -11,7 +11,7 @@ use holdfast_runtime::{Runtime, Transport, select};
 use crate::Tls;
 use crate::endpoints::Servers;
 use crate::session::{Machine, Opening, Session, SessionConfig};
-use crate::transport::{Bearer, Connect, GrpcTransport, tcp};
+use crate::transport::{Bearer, Connect, GrpcTransport, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -49,6 +49,10 @@ impl Builder {
 
     /// The servers, each as `host:port`. The client finds out which of them leads, and follows
     /// changes. Default: `127.0.0.1:7420`.
+    ///
+    /// A server on this machine may be named by its Unix socket, `unix:PATH`: there the client is the identity
+    /// `uid:NUMBER` of its user, without TLS. Only a server that leads answers there; it sends the client to
+    /// the leader's `host:port` otherwise, where the client has to prove itself in another way.
     pub fn endpoints(mut self, endpoints: impl IntoIterator<Item: Into<String>>) -> Self {
         self.endpoints = endpoints.into_iter().map(Into::into).collect();
         self
@@ -144,7 +148,7 @@ impl Builder {
         if let Some(tls) = &self.tls {
             return Ok(Arc::new(tls.clone().connect(&self.runtime)?));
         }
-        Ok(Arc::new(tcp))
+        Ok(Arc::new(plain))
     }
 
     fn servers(&self, limit: Duration) -> Result<Servers> {

@@ -23,6 +23,9 @@ const MEMBERS: u64 = 64;
 const ADMIN: u64 = 32;
 /// A node that serves fewer clients is of no use.
 const CLIENTS_LEAST: u64 = 64;
+/// Of the connections for clients, one of so many is for the Unix socket, if there is one: a flood over the
+/// network does not keep out an operator on the machine.
+const LOCAL_PART: u64 = 8;
 /// With fewer open files a node does not start.
 const LEAST: u64 = RESERVE_LEAST + MEMBERS + ADMIN + CLIENTS_LEAST;
 
@@ -42,6 +45,8 @@ pub struct TooFewFiles {
 pub struct Shares {
     /// The port for clients.
     pub clients: u64,
+    /// The Unix socket for clients.
+    pub local: u64,
     /// The port for the other members.
     pub members: u64,
     /// The admin port.
@@ -51,18 +56,21 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares `limit` open files out; clients get at most `wanted` of them.
+    /// Shares `limit` open files out; clients get at most `wanted` of them, and those on a Unix socket a part
+    /// of that, if it `has_socket`.
     ///
     /// # Errors
     ///
     /// [`TooFewFiles`].
-    pub fn of(limit: u64, wanted: u64) -> Result<Self, TooFewFiles> {
+    pub fn of(limit: u64, wanted: u64, has_socket: bool) -> Result<Self, TooFewFiles> {
         if limit < LEAST {
             return Err(TooFewFiles { limit });
         }
         let reserve = RESERVE_LEAST.max(limit / RESERVE_PART);
         let left = limit.saturating_sub(reserve + MEMBERS + ADMIN);
-        Ok(Self { clients: left.min(wanted), members: MEMBERS, admin: ADMIN, reserve })
+        let both = left.min(wanted);
+        let local = if has_socket { both / LOCAL_PART } else { 0 };
+        Ok(Self { clients: both - local, local, members: MEMBERS, admin: ADMIN, reserve })
     }
 }
 
@@ -72,14 +80,14 @@ impl Shares {
 /// # Errors
 ///
 /// [`TooFewFiles`].
-pub fn share_out(wanted: u64) -> Result<Shares, TooFewFiles> {
+pub fn share_out(wanted: u64, has_socket: bool) -> Result<Shares, TooFewFiles> {
     let limit = raise_limit();
-    let shares = Shares::of(limit, wanted)?;
-    if shares.clients < wanted {
+    let shares = Shares::of(limit, wanted, has_socket)?;
+    let both = shares.clients + shares.local;
+    if both < wanted {
         tracing::warn!(
-            "this process may open {limit} files: at most {} clients can be connected, not {wanted} \
-             (max_connections); raise the limit (ulimit -n, LimitNOFILE= in a unit of systemd)",
-            shares.clients
+            "this process may open {limit} files: at most {both} clients can be connected, not {wanted} \
+             (max_connections); raise the limit (ulimit -n, LimitNOFILE= in a unit of systemd)"
         );
     }
     Ok(shares)
@@ -107,24 +115,29 @@ mod tests {
     fn what_is_shared_out_is_never_more_than_there_is() {
         for limit in [256, 257, 1_023, 1_024, 1_536, 1_600, 20_000, 262_144, u64::MAX] {
             for wanted in [64, 1_000, 131_072, 10_000_000] {
-                let shares = Shares::of(limit, wanted).unwrap();
-                let Shares { clients, members, admin, reserve } = shares;
-                let all = clients.checked_add(members + admin + reserve);
-                assert!(all.is_some_and(|all| all <= limit), "{limit}, {wanted}: {shares:?}");
-                assert!(reserve >= RESERVE_LEAST && (64..=wanted).contains(&clients), "{shares:?}");
+                for has_socket in [false, true] {
+                    let shares = Shares::of(limit, wanted, has_socket).unwrap();
+                    let Shares { clients, local, members, admin, reserve } = shares;
+                    let both = clients + local;
+                    let all = both.checked_add(members + admin + reserve);
+                    assert!(all.is_some_and(|all| all <= limit), "{limit}, {wanted}: {shares:?}");
+                    assert!(reserve >= RESERVE_LEAST, "{shares:?}");
+                    assert!((64..=wanted).contains(&both), "{shares:?}");
+                    assert_eq!(has_socket, local >= 8, "{shares:?}");
+                }
             }
         }
     }
 
     #[test]
     fn a_shell_leaves_832_clients_and_a_unit_of_ours_as_many_as_are_wanted() {
-        let clients = |limit| Shares::of(limit, 131_072).map(|shares| shares.clients);
+        let clients = |limit| Shares::of(limit, 131_072, false).map(|shares| shares.clients);
         assert_eq!((clients(1_024), clients(262_144)), (Ok(832), Ok(131_072)));
     }
 
     #[test]
     fn below_256_files_nothing_is_shared_out() {
-        assert_eq!(Shares::of(255, 1_000), Err(TooFewFiles { limit: 255 }));
-        assert_eq!(Shares::of(256, 1_000).map(|shares| shares.clients), Ok(64));
+        assert_eq!(Shares::of(255, 1_000, false), Err(TooFewFiles { limit: 255 }));
+        assert_eq!(Shares::of(256, 1_000, false).map(|shares| shares.clients), Ok(64));
     }
 }

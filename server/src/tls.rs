@@ -122,12 +122,14 @@ impl NodeTls {
         }))
     }
 
-    /// TLS of one of the node's ports.
+    /// TLS of one of the node's ports, if it has any.
     pub fn of(&self, port: Port) -> Option<(Security, Handshakes)> {
         let security = match port {
             Port::Clients => Some(&self.clients),
             Port::Members => self.members.as_ref(),
             Port::Admin => Some(&self.admin),
+            // The system itself says who is at the other end, and nobody is on the way.
+            Port::Local => None,
         };
         security.map(|security| (security.clone(), self.handshakes.clone()))
     }

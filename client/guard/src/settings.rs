@@ -6,22 +6,40 @@ use crate::{Error, Result};
 
 /// How much of a name that is too long an error shows, in characters.
 const SHOWN_MAX: usize = 32;
+/// What the endpoint of a Unix socket begins with; its path follows.
+const UNIX: &str = "unix:";
 
-/// Checks a list of `host:port`.
+/// Whether an endpoint is a Unix socket: `unix:PATH`.
+pub fn is_unix_socket(endpoint: &str) -> bool {
+    endpoint.starts_with(UNIX)
+}
+
+/// Checks a list of endpoints: `host:port` or `unix:PATH`.
 ///
 /// # Errors
 ///
-/// [`Error::InvalidConfig`] if the list is empty, or an endpoint has no port.
+/// [`Error::InvalidConfig`] if the list is empty, or an endpoint has neither port nor path.
 pub fn check_endpoints(endpoints: &[String]) -> Result<()> {
     let invalid = |message| Err(Error::InvalidConfig { message });
     if endpoints.is_empty() {
         return invalid("no endpoint is given; e.g. 127.0.0.1:7420".into());
     }
     for endpoint in endpoints {
+        if let Some(path) = endpoint.strip_prefix(UNIX) {
+            if path.is_empty() {
+                return invalid(format!(
+                    "endpoint {UNIX} names no path, as in {UNIX}/run/holdfast.sock"
+                ));
+            }
+            continue;
+        }
         let port = endpoint.rsplit_once(':').filter(|(host, _)| !host.is_empty());
         if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none() {
             let shown = endpoint.escape_debug();
-            return invalid(format!("endpoint {shown} is not host:port, as in 127.0.0.1:7420"));
+            return invalid(format!(
+                "endpoint {shown} is neither host:port, as in 127.0.0.1:7420, nor a Unix socket, as in \
+                 {UNIX}/run/holdfast.sock"
+            ));
         }
     }
     Ok(())
@@ -67,7 +85,10 @@ mod tests {
     fn there_is_at_least_one_endpoint_and_each_has_a_port() {
         assert_eq!(check(&["a:1", "b:2"]), Ok(()));
         assert_eq!(check(&["[::1]:7420"]), Ok(()));
-        for bad in [&[][..], &[""], &["localhost"], &[":7420"], &["a:99999"], &["a:1", "a:b"]] {
+        assert_eq!(check(&["unix:/run/holdfast.sock", "unix:here.sock", "a:1"]), Ok(()));
+        for bad in
+            [&[][..], &[""], &["unix:"], &["localhost"], &[":7420"], &["a:99999"], &["a:1", "a:b"]]
+        {
             assert!(matches!(check(bad), Err(Error::InvalidConfig { .. })), "{bad:?}");
         }
     }

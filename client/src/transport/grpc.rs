@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
-use holdfast_guard::innermost;
+use holdfast_guard::{innermost, is_unix_socket};
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
@@ -82,8 +82,8 @@ impl fmt::Debug for GrpcTransport {
     }
 }
 
-/// As [`Connect`], over TCP.
-pub(crate) fn tcp(endpoint: Endpoint) -> Connecting {
+/// As [`Connect`], without TLS.
+pub(crate) fn plain(endpoint: Endpoint) -> Connecting {
     Box::pin(async move { endpoint.connect().await })
 }
 
@@ -97,6 +97,8 @@ pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel
         endpoint: endpoint.to_owned(),
         detail: hinted(innermost(&error)),
     };
+    // Nobody is on the way to a Unix socket, and the system says to the server who connects: no TLS.
+    let connect = if is_unix_socket(endpoint) { &plain } else { connect };
     connect(described(endpoint).map_err(unreachable)?).await.map_err(unreachable)
 }
 
@@ -118,7 +120,9 @@ fn hinted(detail: String) -> String {
 
 /// The endpoint of a server, with the client's settings.
 pub(super) fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(format!("http://{endpoint}"))?
+    let is_local = is_unix_socket(endpoint);
+    let uri = if is_local { endpoint.to_owned() } else { format!("http://{endpoint}") };
+    Ok(Endpoint::from_shared(uri)?
         .tcp_nodelay(true)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_stream_window_size(WINDOW_BYTES)

@@ -10,7 +10,7 @@ mod verdict;
 pub(crate) use bearer::Bearer;
 #[cfg(feature = "tls")]
 pub(crate) use grpc::Connecting;
-pub(crate) use grpc::{Connect, tcp};
+pub(crate) use grpc::{Connect, plain};
 pub use grpc::{GrpcTransport, told};
 #[cfg(feature = "tls")]
 pub use tls::Tls;

@@ -18,6 +18,8 @@ const HEARTBEATS_PER_ELECTION: u64 = 3;
 /// A client that comes back sends at once all requests without an answer, and what it requested and
 /// released meanwhile: with fewer frames a second its stream ends each time, and its locks stay held.
 const FRAMES_PER_REQUEST: u64 = 2;
+/// What the system has room for in the address of a Unix socket, with the byte that ends it.
+const SOCKET_PATH_BYTES: usize = 107;
 /// Twice the frames that a client puts into one message.
 const FRAMES_LEAST: u64 = 128;
 
@@ -41,6 +43,7 @@ impl Config {
         check.join(&node, &cluster.members)?;
         check.tls(&node, has_peers)?;
         check.listeners(&node, has_peers)?;
+        check.unix_socket(&node)?;
         check.fallback(&fallback)?;
         Ok(Self { node, cluster, fallback, own, has_peers })
     }
@@ -258,6 +261,15 @@ impl Check<'_> {
             return Err(self.refuse("client_certs", "required", problem.to_owned()));
         }
         Ok(())
+    }
+
+    fn unix_socket(&self, node: &NodeConfig) -> Result<(), ConfigError> {
+        let bytes = node.unix_socket.as_os_str().len();
+        if bytes <= SOCKET_PATH_BYTES {
+            return Ok(());
+        }
+        let problem = format!("has {bytes} bytes; the system takes at most {SOCKET_PATH_BYTES}");
+        Err(self.refuse("unix_socket", node.unix_socket.display(), problem))
     }
 
     /// Checks that listeners outside loopback without TLS are intended: every process that can connect can

@@ -25,7 +25,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::incoming::{Admission, Arrivals, Peer, Port};
-use crate::listen::{Claim, ListenError};
+use crate::listen::{Claim, ListenError, LocalAddress};
 
 /// How long the thread may take to end after a request to stop.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
@@ -123,7 +123,7 @@ impl AdminPort {
     /// [`ListenError`], also if the system provides no thread or no event queue.
     pub fn start(claim: Claim, router: Router, admission: &Admission) -> Result<Self, ListenError> {
         let (key, address) = (claim.key, claim.address);
-        let fail = |source| ListenError { key, address, source };
+        let fail = |source| ListenError { key, address: LocalAddress::Port(address), source };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
         let incoming = {

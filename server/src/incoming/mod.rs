@@ -12,7 +12,7 @@
 //!   descriptors, the loop tries at most 100 times a second, and soon 10 times.
 //! - A connection gives its place back when it is dropped, in whatever task that is.
 //!
-//! A port with TLS has its handshakes on a thread of their own ([`Handshakes`]); what its servers get has proved
+//! A Unix socket counts as a port. A port with TLS has its handshakes on a thread of their own ([`Handshakes`]); what its servers get has proved
 //! itself.
 
 mod handshakes;
@@ -24,12 +24,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, TryFutureExt, stream};
 use holdfast_runtime::{BoxFuture, Instant, Runtime, select};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::transport::server::Connected;
 
@@ -37,6 +37,7 @@ use self::handshakes::{Failed, Newcomer, Outcome};
 pub use self::handshakes::{Handshakes, Security};
 use self::wire::Socket;
 pub use self::wire::{Peer, Wire};
+use crate::listen::LocalListener;
 use crate::open_files::Shares;
 use crate::tls::{CertificateEnds, NodeTls};
 
@@ -76,6 +77,8 @@ pub enum Port {
     Members,
     /// For health, readiness and metrics.
     Admin,
+    /// The Unix socket, for clients on this machine.
+    Local,
 }
 
 impl Port {
@@ -85,6 +88,7 @@ impl Port {
             Self::Clients => "clients",
             Self::Members => "members",
             Self::Admin => "admin",
+            Self::Local => "local",
         }
     }
 }
@@ -109,12 +113,29 @@ impl Admission {
         Arrivals::new(self.incoming(port, listener), security, &self.metrics)
     }
 
-    fn incoming(&self, port: Port, listener: TcpListener) -> Incoming {
-        let Shares { clients, members, admin, reserve: _ } = self.shares;
+    /// The connections of the Unix socket, as [`Arrivals::into_stream`] has those of a port.
+    pub fn local(
+        &self,
+        listener: LocalListener,
+    ) -> impl Stream<Item = io::Result<Wire>> + Send + use<> {
+        let incoming = self.incoming(Port::Local, listener);
+        stream::unfold(incoming, async |mut incoming| {
+            loop {
+                // One whose other end the system does not know is closed.
+                if let Ok(wire) = Wire::local(incoming.next().await) {
+                    return Some((Ok(wire), incoming));
+                }
+            }
+        })
+    }
+
+    fn incoming<A: Accept>(&self, port: Port, listener: A) -> Incoming<A> {
+        let Shares { clients, local, members, admin, reserve: _ } = self.shares;
         let limit = match port {
             Port::Clients => clients,
             Port::Members => members,
             Port::Admin => admin,
+            Port::Local => local,
         };
         Incoming::new(listener, port, limit, &self.metrics, self.runtime.clone())
     }
@@ -126,14 +147,22 @@ pub trait Accept: Send + 'static {
     type Connection: Send;
 
     /// The next connection. Cancel safe.
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Self::Connection, SocketAddr)>>;
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Self::Connection>>;
 }
 
 impl Accept for TcpListener {
     type Connection = TcpStream;
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(TcpStream, SocketAddr)>> {
-        Box::pin(Self::accept(self))
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<TcpStream>> {
+        Box::pin(Self::accept(self).map_ok(|(stream, _)| stream))
+    }
+}
+
+impl Accept for LocalListener {
+    type Connection = UnixStream;
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<UnixStream>> {
+        Box::pin(self.listener.accept().map_ok(|(stream, _)| stream))
     }
 }
 
@@ -178,14 +207,14 @@ impl<A: Accept> Incoming<A> {
     }
 
     /// The next connection for which there is a place. Cancel safe.
-    async fn next(&mut self) -> (Connection<A::Connection>, SocketAddr) {
+    async fn next(&mut self) -> Connection<A::Connection> {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.listener.accept().await {
-                Ok((connection, from)) => {
+                Ok(connection) => {
                     pause = FIRST_PAUSE;
                     match Arc::clone(&self.places).try_acquire_owned() {
-                        Ok(place) => return (self.admitted(connection, place), from),
+                        Ok(place) => return self.admitted(connection, place),
                         Err(_) => self.refuse(connection),
                     }
                 }
@@ -256,7 +285,7 @@ impl Arrivals {
                     }
                     continue;
                 }
-                (accepted, _) = self.incoming.next() => accepted,
+                accepted = self.incoming.next() => accepted,
             };
             // Small frames must not wait to be sent together: a client waits for each. A connection that
             // refuses this option is about to end.

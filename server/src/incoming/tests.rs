@@ -7,8 +7,6 @@ use tokio::io::AsyncReadExt;
 
 use super::*;
 
-const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
-
 /// Fails with the same error a number of times, then yields one connection, and nothing after it.
 struct Failing {
     error: Errno,
@@ -19,11 +17,11 @@ struct Failing {
 impl Accept for Failing {
     type Connection = ();
 
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<((), SocketAddr)>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<()>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let fails = self.left > 0;
         self.left = self.left.saturating_sub(1);
-        let answer = if fails { Err(self.error.into()) } else { Ok(((), FROM)) };
+        let answer = if fails { Err(self.error.into()) } else { Ok(()) };
         Box::pin(std::future::ready(answer))
     }
 }
@@ -108,8 +106,8 @@ async fn one_connection_more_than_the_limit_is_closed_and_counted_and_the_others
     for _ in 0..3 {
         clients.push(TcpStream::connect(address).await.unwrap());
     }
-    let (first, _) = incoming.next().await;
-    let (_second, _) = incoming.next().await;
+    let first = incoming.next().await;
+    let _second = incoming.next().await;
     let open = metrics.open.get_or_create(&[("port", "clients")]).clone();
     assert_eq!(open.get(), 2);
 
@@ -123,7 +121,7 @@ async fn one_connection_more_than_the_limit_is_closed_and_counted_and_the_others
     drop(first);
     assert_eq!(open.get(), 1);
     let _fourth = TcpStream::connect(address).await.unwrap();
-    let (_connection, _) = incoming.next().await;
+    let _connection = incoming.next().await;
     assert_eq!((open.get(), count(&metrics.refused)), (2, 1));
 }
 

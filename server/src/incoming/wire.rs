@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use holdfast_tls::Certificate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::Connected;
@@ -107,17 +107,19 @@ pub struct Wire {
     _place: Place,
 }
 
-type Stream = Either<Box<TlsStream<Socket>>, Socket>;
+type Stream = Either<Either<Box<TlsStream<Socket>>, Socket>, UnixStream>;
 
 /// The other end of a connection, as each call on it is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it connects from.
+    /// Where it connects from, over a network.
     pub address: Option<SocketAddr>,
     /// Whether the connection has TLS.
     pub has_tls: bool,
     /// What the certificate says that it has proved to own.
     pub certificate: Option<Arc<Certificate>>,
+    /// The user of its process, over a Unix socket.
+    pub uid: Option<u32>,
 }
 
 impl Wire {
@@ -125,21 +127,35 @@ impl Wire {
     pub(super) fn plain(connection: Connection<Socket>) -> Self {
         let Connection { stream, place } = connection;
         let peer = Peer { address: stream.peer(), ..Peer::default() };
-        Self { stream: Either::Right(stream), peer, _place: place }
+        Self { stream: Either::Left(Either::Right(stream)), peer, _place: place }
     }
 
     /// With TLS, and what the other end has shown.
     pub(super) fn tls(stream: TlsStream<Socket>, place: Place, shown: Option<Certificate>) -> Self {
         let address = stream.get_ref().0.peer();
-        let peer = Peer { address, has_tls: true, certificate: shown.map(Arc::new) };
-        Self { stream: Either::Left(Box::new(stream)), peer, _place: place }
+        let peer = Peer { address, has_tls: true, certificate: shown.map(Arc::new), uid: None };
+        Self { stream: Either::Left(Either::Left(Box::new(stream))), peer, _place: place }
+    }
+
+    /// Over a Unix socket: the system says whose process connects.
+    ///
+    /// # Errors
+    ///
+    /// The system does not know.
+    pub(super) fn local(connection: Connection<UnixStream>) -> io::Result<Self> {
+        let Connection { stream, place } = connection;
+        let uid = stream.peer_cred()?.uid();
+        let peer = Peer { uid: Some(uid), ..Peer::default() };
+        Ok(Self { stream: Either::Right(stream), peer, _place: place })
     }
 
     /// Goes over to the event queue of the caller. After an error the connection is lost.
     pub(super) fn come_here(&mut self) -> io::Result<()> {
         match &mut self.stream {
-            Either::Right(socket) => socket.come_here(),
-            Either::Left(stream) => stream.get_mut().0.come_here(),
+            Either::Left(Either::Right(socket)) => socket.come_here(),
+            Either::Left(Either::Left(stream)) => stream.get_mut().0.come_here(),
+            // It never leaves the event queue on which it was accepted.
+            Either::Right(_) => Ok(()),
         }
     }
 }

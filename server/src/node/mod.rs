@@ -29,7 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::select_all;
+use futures_util::stream::{self, BoxStream};
 use holdfast_runtime::{Runtime, Task};
 use holdfast_tls::Dialler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -43,8 +45,8 @@ use self::view::{Phase, Running, View, announce};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
-use crate::incoming::{self, Admission, ConnectionMetrics, Peer};
-use crate::listen::{Claim, Claims, ListenError};
+use crate::incoming::{self, Admission, ConnectionMetrics, Peer, Wire};
+use crate::listen::{Claim, Claims, ListenError, LocalClaim};
 use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
 use crate::rpc::{BadDescriptors, ClientPort, Door, client_port};
@@ -130,8 +132,9 @@ impl NodeError {
 /// [`NodeError`]; everything that was acknowledged is in the data folder.
 pub fn run(config: &Config) -> Result<(), NodeError> {
     greet(config);
-    let shares = open_files::share_out(config.node.max_connections)?;
-    let Claims { admin, peers, clients } = Claims::new(config)?;
+    let has_socket = config.node.unix_socket().is_some();
+    let shares = open_files::share_out(config.node.max_connections, has_socket)?;
+    let Claims { admin, peers, clients, local } = Claims::new(config)?;
     let view = Arc::new(View::new());
     let runtime = Runtime::system();
     let metrics = ConnectionMetrics::default();
@@ -145,7 +148,8 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
         .map_err(|source| NodeError::System { what: "event queue", source })?;
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut node = Node::start(config, store, (peers, clients), &view, &admission).await?;
+        let listeners = Listeners { peers, clients, local };
+        let mut node = Node::start(config, store, listeners, &view, &admission).await?;
         let result = node.serve(&mut signals).await;
         view.set(Phase::Stopping);
         node.stop(signals).await;
@@ -201,6 +205,12 @@ fn greet(config: &Config) {
     let node = &config.node;
     tracing::info!("holdfastd {}, node {}", env!("CARGO_PKG_VERSION"), node.node_id);
     tracing::info!("clients connect to {}", node.advertise);
+    if let Some(socket) = node.unix_socket() {
+        tracing::info!(
+            "clients on this machine connect to unix:{} too",
+            absolute(socket).display()
+        );
+    }
     tracing::info!("data lies in {}", absolute(&node.data_dir).display());
     let scheme = if node.has_tls() { "https" } else { "http" };
     tracing::info!("health and metrics are at {scheme}://{}/", node.admin_listen);
@@ -212,6 +222,13 @@ fn greet(config: &Config) {
 /// What `./holdfast-data` means depends on where the node was started.
 fn absolute(folder: &Path) -> PathBuf {
     std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// What the event queue of Raft and gRPC listens on.
+struct Listeners {
+    peers: Option<Claim>,
+    clients: Claim,
+    local: Option<LocalClaim>,
 }
 
 /// The parts of a running node.
@@ -230,7 +247,7 @@ impl Node {
     async fn start(
         config: &Config,
         store: Store,
-        (peers, clients): (Option<Claim>, Claim),
+        listeners: Listeners,
         view: &View,
         admission: &Admission,
     ) -> Result<Self, NodeError> {
@@ -256,13 +273,19 @@ impl Node {
         view.set(Phase::Running(Arc::new(running)));
         let announcer = runtime.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
+        let Listeners { peers, clients, local } = listeners;
         if let Some(claim) = peers {
             let members = peer_server(replica.peer(), proven_node);
-            ports.push(Port::open(incoming::Port::Members, claim, members, admission)?);
+            let arrivals = arrivals(incoming::Port::Members, claim, admission)?;
+            ports.push(Port::open(incoming::Port::Members, arrivals, members, &runtime));
         }
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &rpc)?;
-        ports.push(Port::open(incoming::Port::Clients, clients, router, admission)?);
+        let mut arrivals = arrivals(incoming::Port::Clients, clients, admission)?;
+        if let Some(claim) = local {
+            arrivals = stream::select(arrivals, admission.local(claim.listen()?)).boxed();
+        }
+        ports.push(Port::open(incoming::Port::Clients, arrivals, router, &runtime));
         let mut tellers = vec![announcer, health];
         if let Some(tls) = admission.tls.clone() {
             let ends = admission.metrics.certificate_ends.clone();
@@ -346,6 +369,19 @@ async fn fault_of(replica: &Replica) -> NodeError {
 /// How long connections may take to end by themselves.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
+/// The connections of a port that begins to listen. Call it inside the runtime.
+///
+/// # Errors
+///
+/// [`ListenError`].
+fn arrivals(
+    port: incoming::Port,
+    claim: Claim,
+    admission: &Admission,
+) -> Result<BoxStream<'static, io::Result<Wire>>, ListenError> {
+    Ok(admission.arrivals(port, claim.listen()?).into_stream().boxed())
+}
+
 /// A gRPC server on its port. Dropping it ends it with all its connections.
 #[derive(Debug)]
 struct Port {
@@ -356,29 +392,24 @@ struct Port {
 }
 
 impl Port {
-    /// Begins to listen, and serves `router` on `port`. Call it inside the runtime.
-    ///
-    /// # Errors
-    ///
-    /// [`NodeError::Listen`]; nothing is served.
+    /// Serves `router` to what arrives.
     fn open(
         port: incoming::Port,
-        claim: Claim,
+        arrivals: BoxStream<'static, io::Result<Wire>>,
         router: Router,
-        admission: &Admission,
-    ) -> Result<Self, NodeError> {
+        runtime: &Runtime,
+    ) -> Self {
         let whom = port.name();
-        let incoming = admission.arrivals(port, claim.listen()?).into_stream();
         let stop = CancellationToken::new();
         let asked = stop.clone().cancelled_owned();
         let (tell, ended) = oneshot::channel();
-        let task = admission.runtime.spawn(whom, async move {
-            let served = router.serve_with_incoming_shutdown(incoming, asked).await;
+        let task = runtime.spawn(whom, async move {
+            let served = router.serve_with_incoming_shutdown(arrivals, asked).await;
             let why = served.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string());
             // The receiver is gone if the port was dropped meanwhile.
             let _ = tell.send(why);
         });
-        Ok(Self { whom, stop, ended, _task: task })
+        Self { whom, stop, ended, _task: task }
     }
 
     /// Waits until the port ends without a request to stop. Cancel safe.

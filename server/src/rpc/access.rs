@@ -278,8 +278,9 @@ pub(super) fn forbidden(hub: &Hub, caller: &Caller, missing: Missing) -> Status 
 
 /// Who the other end of the connection has proved to be.
 fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
-    let certificate = peer.and_then(|peer| peer.certificate.as_ref());
-    let Some(text) = certificate.and_then(|certificate| certificate.identity()) else {
+    let Some(peer) = peer else { return Ok(Identity::default()) };
+    let of_certificate = peer.certificate.as_ref().and_then(|certificate| certificate.identity());
+    let Some(text) = of_certificate.or_else(|| peer.uid.map(|uid| format!("uid:{uid}"))) else {
         return Ok(Identity::default());
     };
     Identity::parse(&text).map_err(|error| {
@@ -289,19 +290,27 @@ fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin(Option<SocketAddr>);
+pub(super) enum Origin {
+    Address(SocketAddr),
+    /// A process of this user, over the Unix socket.
+    User(u32),
+    Unknown,
+}
 
 impl Origin {
     pub(super) fn of(peer: Option<&Peer>) -> Self {
-        Self(peer.and_then(|peer| peer.address))
+        let address = peer.and_then(|peer| peer.address).map(Self::Address);
+        let user = || peer.and_then(|peer| peer.uid).map(Self::User);
+        address.or_else(user).unwrap_or(Self::Unknown)
     }
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(address) => address.fmt(f),
-            None => f.write_str("an unknown address"),
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::User(uid) => write!(f, "the Unix socket, user {uid}"),
+            Self::Unknown => f.write_str("an unknown address"),
         }
     }
 }

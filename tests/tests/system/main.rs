@@ -17,5 +17,6 @@ mod membership;
 mod readme;
 mod recovery;
 mod tls;
+mod unix_socket;
 mod vocabulary;
 mod watching;

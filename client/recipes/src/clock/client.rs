@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast_guard::is_unix_socket;
 use holdfast_runtime::Runtime;
 
 use super::replica::is_time;
@@ -45,6 +46,11 @@ impl TimeClient {
     pub fn new(endpoints: impl IntoIterator<Item: Into<String>>) -> Result<Self> {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         holdfast_guard::check_endpoints(&endpoints)?;
+        if let Some(local) = endpoints.iter().find(|endpoint| is_unix_socket(endpoint)) {
+            let message =
+                format!("endpoint {local}: a time service has no Unix socket; name its host:port");
+            return Err(Error::InvalidConfig { message });
+        }
         let replica = |name: String| {
             let grpc = Arc::new(GrpcReplica::at(&name)?);
             let ask = move || -> BoxFuture<'static, Result<u64, NoTime>> {

@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 /// What every subcommand takes.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Global {
-    /// Where the servers are: host:port, several separated by commas [default: 127.0.0.1:7420].
+    /// Where the servers are: host:port or unix:PATH, several separated by commas [default: 127.0.0.1:7420].
     #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]
     pub(crate) endpoints: Option<String>,
     /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
