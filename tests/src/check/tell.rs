@@ -99,7 +99,7 @@ impl Story {
             }
             What::Acknowledged { session, until_ns } => {
                 let right = Right { at_ns, session: *session, until_ns: *until_ns };
-                self.client(client).rights.given.push(right);
+                self.acknowledged(client, right);
             }
             What::Killed => self.client(client).killed_ns = Some(at_ns),
             What::Opened { ttl_ms } => {
@@ -412,6 +412,16 @@ impl Story {
         ended.over = ended.over.or(Some((at_ns, over)));
         let client = ended.client;
         self.client(client).open_holds.remove(&hold);
+    }
+
+    fn acknowledged(&mut self, client: ClientId, right: Right) {
+        let client = self.client(client);
+        let before = client.rights.given.last().map(|before| before.session);
+        // Only what is granted from here on is of the new session, and made any safer by it.
+        if before.is_some_and(|before| before != right.session) {
+            client.open_holds.clear();
+        }
+        client.rights.given.push(right);
     }
 
     /// A belief about the lease of the session, so about all its holds.

@@ -108,8 +108,10 @@ fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
     for request in story.requests.iter().filter(|request| may_be_held_unseen(request)) {
         let client = story.clients.get(&request.client);
         let expires = |client: &Client| client.may_expire_from_ns(request.called_ns);
-        let Some(expires_ns) = client.map_or(Some(0), expires) else { continue };
-        let from_ns = expires_ns.max(request.called_ns.saturating_add(1));
+        let expires_ns = client.map_or(Some(0), expires);
+        let taken_ns = story.facts.taken_from_ns(request.client);
+        let Some(ends_ns) = expires_ns.into_iter().chain(taken_ns).min() else { continue };
+        let from_ns = ends_ns.max(request.called_ns.saturating_add(1));
         for (name, _) in request.items.iter().filter(|(_, shared)| !**shared) {
             let kept = first.entry(name).or_insert(from_ns);
             *kept = from_ns.min(*kept);
