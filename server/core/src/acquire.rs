@@ -87,6 +87,7 @@ impl LockTable {
             }
             return self.answer_again((session, request), &lock_set, record);
         }
+        self.check_acts(session)?;
         found.may_keep_another(session, limit)?;
         self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
         self.check_one_scope(&lock_set)?;

@@ -238,6 +238,7 @@ impl LockTable {
         if let Some(record) = claimer.seen(request)? {
             return self.answer_again(who, &lock_set, record);
         }
+        self.check_acts(session)?;
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
         self.check_table(size::of_request(std::iter::once(lock)))?;
         lock_set.share_names(|name| self.kept_name(name));

@@ -166,7 +166,6 @@ impl LockTable {
             }
             Command::Acquire { session, done_below, request, ref items, need, wait } => {
                 self.confirm(session, done_below)?;
-                self.check_acts(session)?;
                 self.acquire((session, request), (items, need, wait), events)
             }
             Command::Cancel { session, done_below, request } => {
@@ -186,7 +185,6 @@ impl LockTable {
             }
             Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
                 self.confirm(session, done_below)?;
-                self.check_acts(session)?;
                 self.set_value(&Write { session, request, token, lock, change }, events)
             }
             Command::Import { ref owner, ttl_ms, ref rows } => {
@@ -194,7 +192,6 @@ impl LockTable {
             }
             Command::Claim { session, done_below, request, ref lock, ref owner } => {
                 self.confirm(session, done_below)?;
-                self.check_acts(session)?;
                 self.claim((session, request), lock, owner, events)
             }
             Command::SetScope { ref scope } => self.set_scope(scope, events),

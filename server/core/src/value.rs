@@ -124,6 +124,7 @@ impl LockTable {
                 return Err(Rejection::RequestReused { request });
             }
         }
+        self.check_acts(write.session)?;
         session.may_keep_another(write.session, self.limits.max_requests_per_session)?;
         self.may_write(write)?;
         self.check_table_for(write)?;

@@ -171,7 +171,7 @@ impl Model {
                 self.end(session, EndCause::Expired, events)
             }
             Command::Acquire { session, done_below, request, items, need, wait } => {
-                let mark = self.confirm_acting(session, done_below)?;
+                let mark = self.confirm(session, done_below)?;
                 let asked = requests::in_order(items, need, wait)?;
                 self.acquire(mark, session, request, &asked, events)
             }
@@ -192,7 +192,7 @@ impl Model {
                 self.release(session, token, &locks, true, events)
             }
             Command::SetValue { session, done_below, request, token, lock, change } => {
-                let mark = self.confirm_acting(session, done_below)?;
+                let mark = self.confirm(session, done_below)?;
                 if let ValueChange::Set(bytes) = &change
                     && bytes.len() > 4_096
                 {
@@ -202,7 +202,7 @@ impl Model {
             }
             Command::Import { owner, ttl_ms, rows } => self.import(&owner, ttl_ms, &rows, events),
             Command::Claim { session, done_below, request, lock, owner } => {
-                let mark = self.confirm_acting(session, done_below)?;
+                let mark = self.confirm(session, done_below)?;
                 self.claim(mark, (session, request), &lock, &owner, events)
             }
             Command::SetScope { scope } => self.set_scope(&scope, events),
@@ -344,17 +344,6 @@ impl Model {
         };
         let holds = self.requests.iter().enumerate().filter(held);
         holds.min_by_key(|(_, request)| request.token()).map(|(at, _)| at)
-    }
-
-    /// For a request that a revoked session may not make.
-    fn confirm_acting(
-        &mut self,
-        session: SessionId,
-        done_below: RequestId,
-    ) -> Result<RequestId, Rejection> {
-        let mark = self.confirm(session, done_below)?;
-        self.refuse_revoked(session)?;
-        Ok(mark)
     }
 
     fn confirm(&mut self, id: SessionId, done_below: RequestId) -> Result<RequestId, Rejection> {

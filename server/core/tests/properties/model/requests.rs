@@ -94,6 +94,9 @@ impl Model {
             Some(known) if known.what != *what => Err(Rejection::RequestReused { request }),
             Some(known) => Ok(Some(known)),
             None => {
+                if *what != What::Nothing {
+                    self.refuse_revoked(session)?;
+                }
                 let limit = self.limits.max_requests_per_session;
                 if self.kept(session) >= limit {
                     return Err(Rejection::TooManyRequests { session, limit });
