@@ -201,7 +201,7 @@ impl Admin {
         Ok((!tested.allowed).then_some(tested.missing))
     }
 
-    async fn change_rules(&self, change: Change) -> Result<()> {
+    pub(crate) async fn change_rules(&self, change: Change) -> Result<()> {
         let request = v1::ChangeRulesRequest { change: Some(change) };
         let change = |mut at: Services| {
             let request = request.clone();

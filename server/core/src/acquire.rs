@@ -9,6 +9,7 @@ use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{Item, LockSet, Need, Part};
 use crate::pass_on::contended;
 use crate::queue::Waiter;
+use crate::quota::Quantity;
 use crate::session::{Record, State};
 use crate::{LockTable, Rejection, size};
 
@@ -65,7 +66,7 @@ impl LockTable {
     /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
     /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
-    /// [`Rejection::TableFull`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
+    /// [`Rejection::TableFull`], [`Rejection::OverQuota`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
     /// changed nothing.
     pub(crate) fn acquire(
         &mut self,
@@ -90,6 +91,7 @@ impl LockTable {
         self.check_acts(session)?;
         found.may_keep_another(session, limit)?;
         self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
+        self.check_quota_of(session, Quantity::Holds, lock_set.len() as u64)?;
         self.check_one_scope(&lock_set)?;
         if !self.counters.has_tokens() && lock_set.takes(self.fitting(&lock_set)).is_some() {
             // No holder is in its way, and yet there is no token for it.
@@ -100,7 +102,10 @@ impl LockTable {
         let free = if barges { self.fitting(&lock_set) } else { self.free_to_newcomer(&lock_set) };
         match lock_set.takes(free) {
             Some(part) => self.take_free(who, lock_set, part, events),
-            None if lock_set.waits() => self.enqueue(who, lock_set, events),
+            None if lock_set.waits() => {
+                self.check_quota_of(session, Quantity::Waits, 1)?;
+                self.enqueue(who, lock_set, events)
+            }
             None => {
                 let denial = self.denial(&lock_set);
                 self.deny(who, lock_set, denial, events)

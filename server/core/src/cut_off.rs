@@ -15,6 +15,7 @@
 //!   the grant later still.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
@@ -36,7 +37,47 @@ pub(crate) struct Cut {
     /// Why it was revoked.
     pub(crate) revoked: Option<Label>,
     /// Its closed holds; those too that are over, until its client has released them.
-    pub(crate) closed: BTreeMap<FencingToken, Closed>,
+    pub(crate) closed: ClosedHolds,
+}
+
+/// Closed holds by their tokens. Hardly a session has any, so they take room only where there are some.
+#[expect(clippy::box_collection, reason = "a map without a box takes room in every session")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClosedHolds(Option<Box<BTreeMap<FencingToken, Closed>>>);
+
+impl ClosedHolds {
+    pub(crate) fn contains(&self, token: FencingToken) -> bool {
+        self.0.as_ref().is_some_and(|closed| closed.contains_key(&token))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FencingToken, &Closed)> {
+        self.0.iter().flat_map(|closed| closed.iter()).map(|(&token, closed)| (token, closed))
+    }
+
+    fn insert(&mut self, token: FencingToken, closed: Closed) {
+        self.0.get_or_insert_default().insert(token, closed);
+    }
+
+    fn remove(&mut self, token: FencingToken) {
+        self.0.as_mut().and_then(|closed| closed.remove(&token));
+        self.0.take_if(|closed| closed.is_empty());
+    }
+}
+
+impl BorshSerialize for ClosedHolds {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        match &self.0 {
+            Some(closed) => closed.serialize(writer),
+            None => BTreeMap::<FencingToken, Closed>::new().serialize(writer),
+        }
+    }
+}
+
+impl BorshDeserialize for ClosedHolds {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        let closed = Box::<BTreeMap<_, _>>::deserialize_reader(reader)?;
+        Ok(Self(Some(closed).filter(|closed| !closed.is_empty())))
+    }
 }
 
 /// A hold that was closed from outside.
@@ -51,7 +92,7 @@ pub(crate) struct Closed {
 impl Session {
     /// Whether its client may still rely on the hold under `token` once it knows all that was decided.
     pub(crate) fn relies_on(&self, token: FencingToken) -> bool {
-        self.cut.revoked.is_none() && !self.cut.closed.contains_key(&token)
+        self.cut.revoked.is_none() && !self.cut.closed.contains(token)
     }
 }
 
@@ -221,7 +262,7 @@ impl LockTable {
         if heard_in != proposed_in {
             return Err(Rejection::OtherTenure { session, heard_in, proposed_in });
         }
-        let closed = found.cut.closed.contains_key(&token);
+        let closed = found.cut.closed.contains(token);
         let held = found.held_under(session, token).map(|(request, ..)| request);
         let request = held.ok().filter(|_| closed);
         let request = request.ok_or(Rejection::NotHolder { session, token })?;
@@ -242,8 +283,8 @@ impl LockTable {
     /// The client of a session releases a hold, or cancels its request: it relies on the hold no more,
     /// and need not be told any more that it was closed.
     pub(crate) fn let_go_of_closed(&mut self, session: SessionId, token: FencingToken) {
-        if self.sessions.get(&session).is_some_and(|found| found.cut.closed.contains_key(&token)) {
-            self.change_session(session, |found| found.cut.closed.remove(&token));
+        if self.sessions.get(&session).is_some_and(|found| found.cut.closed.contains(token)) {
+            self.change_session(session, |found| found.cut.closed.remove(token));
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::event::Event;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, read_grown_bytes};
 use crate::lock_set::{Item, LockSet, Mode, Need, Part};
 use crate::queue::Waiter;
+use crate::quota::Quantity;
 use crate::session::{Record, Session, State};
 use crate::value::{Value, check_length};
 use crate::{LockTable, Rejection, size};
@@ -210,7 +211,12 @@ impl LockTable {
         let name = self.kept_name(&row.lock).unwrap_or_else(|| row.lock.clone());
         self.imports.insert((name, owner.clone()), who);
         if let (Has::Hold(Some(value)), &Fate::Held { token }) = (&row.has, &fate) {
-            let value = Value { bytes: value.as_slice().into(), set_by: token, suspect: false };
+            let value = Value {
+                bytes: value.as_slice().into(),
+                set_by: token,
+                suspect: false,
+                owner: None,
+            };
             self.put_value(&row.lock, Some(value), events);
         }
         fate
@@ -241,6 +247,7 @@ impl LockTable {
         self.check_acts(session)?;
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
         self.check_table(size::of_request(std::iter::once(lock)))?;
+        self.check_quota_of(session, Quantity::Holds, 1)?;
         lock_set.share_names(|name| self.kept_name(name));
         match self.imported(lock, owner) {
             Some((_, _, State::Held { .. })) if !self.counters.has_tokens() => {
@@ -250,6 +257,7 @@ impl LockTable {
                 self.claim_hold(who, lock_set, (session, request, token), events)
             }
             Some((session, request, State::Waiting { ticket, .. })) => {
+                self.check_quota_of(who.0, Quantity::Waits, 1)?;
                 self.claim_place(who, lock_set, (session, request, ticket), events)
             }
             Some((_, _, State::Denied(_) | State::Ended)) | None => {

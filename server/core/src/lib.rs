@@ -92,6 +92,7 @@ mod lock;
 mod lock_set;
 mod pass_on;
 mod queue;
+mod quota;
 mod rejection;
 mod release;
 mod scope;
@@ -105,8 +106,8 @@ mod view;
 
 pub use access::{
     ACCESS_NAME_BYTES_MAX, AccessName, AccessNameError, Caller, IDENTITIES_MAX, IDENTITY_BYTES_MAX,
-    Identity, Missing, NamePrefix, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, Right, RuleChange,
-    Rules, RulesError, TOKENS_MAX, Token, Verb,
+    Identity, Missing, NamePrefix, QUOTAS_MAX, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, Right,
+    RuleChange, Rules, RulesError, TOKENS_MAX, Token, Verb,
 };
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
 pub use chain::{ReplicaFault, WITNESS_EVERY};
@@ -125,6 +126,7 @@ pub use import::{Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow};
 pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
 pub use lock_set::{Item, Items, Mode, NAMES_MAX, Need};
+pub use quota::{Quantity, Quota, Usage};
 pub use rejection::Rejection;
 pub use scope::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 pub use size::{IMPORT_BYTES, PLACE_BYTES, REQUEST_BYTES, SESSION_BYTES};

@@ -171,8 +171,8 @@ impl Part {
         self.0 == 0
     }
 
-    pub(crate) fn len(self) -> u64 {
-        u64::from(self.0.count_ones())
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
     }
 
     pub(crate) fn is_within(self, other: Self) -> bool {

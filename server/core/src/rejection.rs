@@ -2,8 +2,9 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::access::{Missing, RulesError};
+use crate::access::{Identity, Missing, RulesError};
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId, Tenure};
+use crate::quota::Quantity;
 
 /// Why the table refused a command. Nothing changed, except what a variant names.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
@@ -329,6 +330,19 @@ pub enum Rejection {
     NotHeld {
         /// The lock.
         lock: LockName,
+    },
+    /// The caller has as much as its quota allows. Not recorded: the client may retry under the same id.
+    #[error(
+        "{identity} has reached its quota of {what}, {limit}; try again when it has less, or have a \
+         larger one set (holdfast auth quota)"
+    )]
+    OverQuota {
+        /// Who.
+        identity: Identity,
+        /// What it would have too much of.
+        what: Quantity,
+        /// How much it may have.
+        limit: u64,
     },
 }
 

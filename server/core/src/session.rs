@@ -12,6 +12,7 @@ use crate::cut_off::Cut;
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
 use crate::lock_set::{LockSet, Part};
+use crate::quota::{Load, Quantity, Usage};
 use crate::release::Ending;
 use crate::size;
 use crate::{LockTable, Rejection};
@@ -49,6 +50,9 @@ pub(crate) struct Session {
     /// snapshots do not store them.
     #[borsh(skip)]
     pub(crate) bytes: u64,
+    /// What its requests are to its identity (`quota.rs`). It follows from the records, as `bytes`.
+    #[borsh(skip)]
+    pub(crate) load: Load,
 }
 
 /// The parts of an `OpenSession`.
@@ -127,6 +131,7 @@ impl Session {
             done_below: RequestId::new(0),
             records: BTreeMap::new(),
             holds: BTreeMap::new(),
+            load: Load::default(),
         }
     }
 
@@ -222,9 +227,16 @@ impl Session {
         since_ms: u64,
     ) {
         self.holds.insert(token, request);
-        if let Some(Record::Asked { state, .. }) = self.records.get_mut(&request) {
-            *state = State::Held { token, since_ms, part };
+        self.put_state(request, State::Held { token, since_ms, part });
+    }
+
+    fn put_state(&mut self, request: RequestId, changed: State) {
+        let Some(record) = self.records.get_mut(&request) else { return };
+        let before = record.load();
+        if let Record::Asked { state, .. } = record {
+            *state = changed;
         }
+        self.load = self.load.plus(record.load()).minus(before);
     }
 
     /// Notes that a hold goes on with `left` alone, or is over if that is empty.
@@ -232,10 +244,10 @@ impl Session {
         if left.is_empty() {
             self.holds.remove(&token);
             self.finish(request);
-        } else if let Some(Record::Asked { state: State::Held { part, .. }, .. }) =
-            self.records.get_mut(&request)
+        } else if let Some(&Record::Asked { state: State::Held { since_ms, .. }, .. }) =
+            self.records.get(&request)
         {
-            *part = left;
+            self.put_state(request, State::Held { token, since_ms, part: left });
         }
     }
 
@@ -244,8 +256,8 @@ impl Session {
     pub(crate) fn finish(&mut self, request: RequestId) {
         if request < self.done_below {
             self.drop_record(request);
-        } else if let Some(Record::Asked { state, .. }) = self.records.get_mut(&request) {
-            *state = State::Ended;
+        } else {
+            self.put_state(request, State::Ended);
         }
     }
 }
@@ -255,8 +267,8 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::TtlOutOfRange`], [`Rejection::TooManySessions`], [`Rejection::TableFull`]; the
-    /// state is unchanged.
+    /// [`Rejection::TtlOutOfRange`], [`Rejection::OverQuota`], [`Rejection::TooManySessions`],
+    /// [`Rejection::TableFull`]; the state is unchanged.
     pub(crate) fn open_session(&mut self, opens: &Opens<'_>, events: &mut Vec<Event>) -> Outcome {
         let Opens { caller, ttl_ms, label, secret_hash, knows_closed } = *opens;
         let (min_ms, max_ms) = (self.limits.ttl_min_ms, self.limits.ttl_max_ms);
@@ -267,6 +279,7 @@ impl LockTable {
         let cut = Cut { knows_closed, ..Cut::default() };
         let mut opened = Session { ttl_ms, secret_hash, caller: caller.clone(), cut, ..unnamed };
         opened.bytes = opened.recount();
+        self.check_quota(&caller.identity, Quantity::Sessions, 1)?;
         let session = self.add_session(opened, events)?;
         Ok(Answer::SessionOpened { session })
     }
@@ -284,10 +297,14 @@ impl LockTable {
         }
         let more = caller.identity.bytes().saturating_sub(owner.bytes());
         self.check_table(more)?;
+        let owner = owner.clone();
         self.change_session(session, |found| {
             found.caller = caller.clone();
             found.bytes = found.bytes.saturating_add(more);
         });
+        let usage = self.open(session)?.load.usage();
+        self.usages.change(&owner, usage, Usage::default());
+        self.usages.change(&caller.identity, Usage::default(), usage);
         Ok(Answer::SessionOwned)
     }
 
@@ -317,6 +334,9 @@ impl LockTable {
     pub(crate) fn put_session(&mut self, id: SessionId, session: Session) {
         self.counts.sessions += 1;
         self.counts.table_bytes = self.counts.table_bytes.saturating_add(session.bytes);
+        if !session.imported {
+            self.usages.change(&session.caller.identity, Usage::default(), session.load.usage());
+        }
         self.sessions.insert(id, session);
     }
 
@@ -368,6 +388,9 @@ impl LockTable {
         let cause = if ended.cut.revoked.is_some() { EndCause::Revoked } else { cause };
         self.counts.sessions -= 1;
         self.counts.table_bytes = self.counts.table_bytes.saturating_sub(ended.bytes);
+        if !ended.imported {
+            self.usages.change(&ended.caller.identity, ended.load.usage(), Usage::default());
+        }
         self.forget_imports(&ended);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
         for &(ticket, request, lock_set) in &waits {

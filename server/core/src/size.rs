@@ -95,8 +95,10 @@ impl Session {
     pub(crate) fn keep(&mut self, request: RequestId, record: Record) {
         let counted = !mutant!(TableBytesNotCounted);
         self.bytes += if counted { self.bytes_of(&record) } else { 0 };
+        self.load = self.load.plus(record.load());
         if let Some(replaced) = self.records.insert(request, record) {
             self.bytes = self.bytes.saturating_sub(self.bytes_of(&replaced));
+            self.load = self.load.minus(replaced.load());
         }
     }
 
@@ -104,6 +106,7 @@ impl Session {
     pub(crate) fn drop_record(&mut self, request: RequestId) {
         if let Some(dropped) = self.records.remove(&request) {
             self.bytes = self.bytes.saturating_sub(self.bytes_of(&dropped));
+            self.load = self.load.minus(dropped.load());
         }
     }
 }
@@ -123,16 +126,19 @@ impl LockTable {
         Ok(Answer::Configured)
     }
 
-    /// Changes an open session, and updates the count of bytes.
+    /// Changes an open session, and updates the count of bytes and what its identity has.
     pub(crate) fn change_session<T>(
         &mut self,
         session: SessionId,
         change: impl FnOnce(&mut Session) -> T,
     ) -> Option<T> {
         let found = self.sessions.get_mut(&session)?;
-        let before = found.bytes;
+        let (before, load) = (found.bytes, found.load);
         let changed = change(found);
         let after = found.bytes;
+        if !found.imported && load != found.load {
+            self.usages.change(&found.caller.identity, load.usage(), found.load.usage());
+        }
         let others = self.counts.table_bytes.saturating_sub(before);
         self.counts.table_bytes = others.saturating_add(after);
         Some(changed)

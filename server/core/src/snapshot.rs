@@ -17,7 +17,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
 use crate::LockTable;
-use crate::access::Rules;
+use crate::access::{Identity, Rules};
 use crate::answer::Grant;
 use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
@@ -28,6 +28,7 @@ use crate::limits::Limits;
 use crate::lock::Holder;
 use crate::lock_set::{LockSet, Part};
 use crate::queue::Waiter;
+use crate::quota::Load;
 use crate::scope::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
@@ -46,7 +47,8 @@ const SAYS_IMPORTED: u16 = 3;
 const HAS_SCOPES: u16 = 4;
 /// The first version with the limit of the table's bytes.
 const SAYS_MAX_BYTES: u16 = 5;
-/// The first version with rules, and with the caller of each session and what is ending of it.
+/// The first version with rules, with the caller of each session and what is ending of it, and with the
+/// owner of each value.
 const HAS_RULES: u16 = 6;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -206,7 +208,7 @@ impl LockTable {
             last = Some(place);
             table.restore(id, session, &mut waits)?;
         }
-        table.read_values(blocks, header.values)?;
+        table.read_values(blocks, (header.values, version))?;
         blocks.finish()?;
         table.restore_queues(waits)?;
         table.restore_put_off();
@@ -249,6 +251,8 @@ impl LockTable {
         }
         self.restore_imports(id, &session)?;
         session.bytes = session.recount();
+        session.load = session.recount_load();
+        session.caller.identity = self.usages.kept(session.caller.identity);
         self.put_session(id, session);
         Ok(())
     }
@@ -303,12 +307,14 @@ impl LockTable {
     fn read_values(
         &mut self,
         blocks: &mut BlockReader<'_, impl Read>,
-        count: u64,
+        (count, version): (u64, u16),
     ) -> Result<(), SnapshotError> {
         let mut last = None;
         for _ in 0..count {
             let name = LockName::deserialize_reader(blocks)?;
-            let value = Value::deserialize_reader(blocks)?;
+            let read = Value::deserialize_reader(blocks)?;
+            let owner: Option<Identity> = read_from(HAS_RULES, version, blocks)?;
+            let value = Value { owner: owner.map(|owner| self.usages.kept(owner)), ..read };
             let place = Some((name.shard(), name.clone()));
             if last >= place {
                 return Err(damaged(format!("the value of {name} is out of order")).into());
@@ -349,6 +355,7 @@ impl Session {
             cut: read_from(HAS_RULES, version, input)?,
             holds: BTreeMap::new(),
             bytes: 0,
+            load: Load::default(),
         })
     }
 }
@@ -448,6 +455,9 @@ impl Frozen {
         for (name, value) in self.values.iter() {
             name.serialize(&mut blocks)?;
             value.serialize(&mut blocks)?;
+            if version >= HAS_RULES {
+                value.owner.serialize(&mut blocks)?;
+            }
         }
         blocks.finish()
     }

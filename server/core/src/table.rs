@@ -14,6 +14,7 @@ use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::quota::Usages;
 use crate::scope::Scopes;
 use crate::session::{Opens, Session};
 use crate::shards::Shards;
@@ -54,6 +55,8 @@ pub struct LockTable {
     pub(crate) chain: Chain,
     /// Follows from the sessions and locks; not stored.
     pub(crate) counts: Counts,
+    /// Follows from the sessions and values; not stored.
+    pub(crate) usages: Usages,
 }
 
 /// How much is in the table.
@@ -103,6 +106,7 @@ impl LockTable {
             applied_version: COMMAND_VERSION_OLDEST,
             chain: Chain::new(),
             counts: Counts::default(),
+            usages: Usages::default(),
         }
     }
 

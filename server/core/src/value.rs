@@ -7,11 +7,13 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 use sha2::{Digest, Sha256};
 
+use crate::access::Identity;
 use crate::answer::{Answer, Outcome};
 use crate::chain::HashWriter;
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, read_bytes, read_grown_bytes};
 use crate::lock_set::{Item, Mode};
+use crate::quota::{Quantity, Usage};
 use crate::session::Record;
 use crate::size::REQUEST_BYTES;
 use crate::{LockTable, Rejection};
@@ -25,6 +27,11 @@ pub const VALUE_BYTES_MAX: usize = 4 * 1024;
 /// of its entries in the table, so that [`Limits::max_value_bytes`](crate::Limits) bounds memory
 /// even if values are small.
 pub const VALUE_OVERHEAD_BYTES: u64 = 256;
+
+/// The version of commands from which on values have owners. Before it a member of an older release may be
+/// there, which keeps none: a table that has been through its snapshot would count otherwise than one that has
+/// not (I16).
+const OWNERS_SINCE: u16 = 6;
 
 /// A change of a lock's value by its holder.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
@@ -47,6 +54,9 @@ pub struct Value {
     /// An exclusive holder was lost without giving the lock back: the next holder has to check
     /// whether the value is still true, and set or confirm it.
     pub suspect: bool,
+    /// The identity towards whose quota it counts, as of the session that set it; `None`: it was imported,
+    /// or set before there were quotas. Snapshots store it apart: older versions do not know it.
+    pub owner: Option<Identity>,
 }
 
 impl Value {
@@ -72,6 +82,7 @@ impl BorshDeserialize for Value {
             bytes: read_bytes(reader, VALUE_BYTES_MAX)?.into(),
             set_by: FencingToken::deserialize_reader(reader)?,
             suspect: bool::deserialize_reader(reader)?,
+            owner: None,
         })
     }
 }
@@ -107,8 +118,8 @@ impl LockTable {
     /// [`Rejection::UnknownSession`], [`Rejection::ValueTooLarge`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::NotHolder`], [`Rejection::NotHeldUnder`], [`Rejection::NotExclusive`],
-    /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`]: the state
-    /// is unchanged.
+    /// [`Rejection::TableFull`], [`Rejection::NoValue`], [`Rejection::TooManyValueBytes`],
+    /// [`Rejection::OverQuota`]: the state is unchanged.
     pub(crate) fn set_value(&mut self, write: &Write<'_>, events: &mut Vec<Event>) -> Outcome {
         check_size(write.change)?;
         let payload = write.digest();
@@ -180,8 +191,11 @@ impl LockTable {
         match (write.change, before) {
             (ValueChange::Set(bytes), before) => {
                 self.check_room(lock, before, bytes.len())?;
-                let value =
-                    Value { bytes: bytes.as_slice().into(), set_by: write.token, suspect: false };
+                let owner = self.open(write.session)?.caller.identity.clone();
+                self.check_quota_for(lock, bytes.len(), &owner)?;
+                let owner = Some(owner).filter(|_| self.applied_version >= OWNERS_SINCE);
+                let bytes = bytes.as_slice().into();
+                let value = Value { bytes, set_by: write.token, suspect: false, owner };
                 self.put_value(lock, Some(value), events);
             }
             (ValueChange::Clear, Some(_)) => self.put_value(lock, None, events),
@@ -212,6 +226,18 @@ impl LockTable {
             return Err(Rejection::TooManyValueBytes { limit });
         }
         Ok(())
+    }
+
+    /// Accepts every value by which its owner's take no more room than before.
+    fn check_quota_for(
+        &self,
+        lock: &LockName,
+        bytes: usize,
+        owner: &Identity,
+    ) -> Result<(), Rejection> {
+        let before = self.value(lock).filter(|value| value.owner.as_ref() == Some(owner));
+        let more = cost(lock, bytes).saturating_sub(before.map_or(0, |value| value.cost(lock)));
+        if more == 0 { Ok(()) } else { self.check_quota(owner, Quantity::ValueBytes, more) }
     }
 
     /// The value of a lock, if it carries one.
@@ -252,6 +278,7 @@ impl LockTable {
             self.counts.values += 1;
             self.counts.value_bytes = self.counts.value_bytes.saturating_add(value.cost(name));
             self.counts.table_bytes = self.counts.table_bytes.saturating_add(value.cost(name));
+            self.count_for_owner(value, Usage::default(), Usage::of_value(value.cost(name)));
         }
         let before = match value {
             Some(value) => self.values.insert(name.clone(), value),
@@ -261,6 +288,13 @@ impl LockTable {
             self.counts.values -= 1;
             self.counts.value_bytes = self.counts.value_bytes.saturating_sub(before.cost(name));
             self.counts.table_bytes = self.counts.table_bytes.saturating_sub(before.cost(name));
+            self.count_for_owner(&before, Usage::of_value(before.cost(name)), Usage::default());
+        }
+    }
+
+    fn count_for_owner(&mut self, value: &Value, before: Usage, after: Usage) {
+        if let Some(owner) = &value.owner {
+            self.usages.change(owner, before, after);
         }
     }
 }

@@ -238,7 +238,7 @@ impl LockTable {
             closed: found
                 .holds
                 .keys()
-                .filter(|token| found.cut.closed.contains_key(token))
+                .filter(|token| found.cut.closed.contains(**token))
                 .copied()
                 .collect(),
         })
@@ -247,8 +247,9 @@ impl LockTable {
     /// The closed holds that a client has to be told of with each answer that renews its session, and
     /// why each was closed; none for an unknown session. O(log n).
     pub fn closed_holds(&self, session: SessionId) -> impl Iterator<Item = (FencingToken, &Label)> {
-        let closed = self.sessions.get(&session).into_iter().flat_map(|found| &found.cut.closed);
-        closed.map(|(&token, closed)| (token, &closed.reason))
+        let closed =
+            self.sessions.get(&session).into_iter().flat_map(|found| found.cut.closed.iter());
+        closed.map(|(token, closed)| (token, &closed.reason))
     }
 
     /// The kept requests of a session, by id; none for an unknown session.
@@ -262,7 +263,7 @@ impl LockTable {
     /// one for each other request that the table keeps. 0 for an unknown session. O(its requests).
     pub fn steps_to_free(&self, session: SessionId) -> u64 {
         let steps = |record: &Record| match record {
-            Record::Asked { state: State::Held { part, .. }, .. } => part.len(),
+            Record::Asked { state: State::Held { part, .. }, .. } => part.len().into(),
             Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => 1,
         };
         let session = self.sessions.get(&session);

@@ -306,11 +306,28 @@ fn forged_content_is_refused_or_is_a_table_that_works() {
 #[test]
 fn values_out_of_order_are_damage() {
     let content = content_of(&bytes_of(&busy_table()));
-    // The values of `y` and `z`: a name, the bytes, a token, whether it is suspect.
-    let (of_y, of_z) = (5 + 4 + b"half way".len() + 9, 5 + 4 + 9);
-    let (rest, values) = content.split_at(content.len() - of_y - of_z);
-    let first = if values[4] == b'y' { of_y } else { of_z };
-    let (first, second) = values.split_at(first);
+    // A name, the bytes, a token, whether it is suspect, and an owner if it has one. The last two of them.
+    let of =
+        |name: &str, bytes: &[u8], owner: usize| 4 + name.len() + 4 + bytes.len() + 9 + 1 + owner;
+    let sizes = [
+        ("app/1", of("app/1", b"theirs", 4 + "cn:app".len())),
+        ("y", of("y", b"half way", 0)),
+        ("z", of("z", b"", 0)),
+        ("i", of("i", b"v", 0)),
+        ("j", of("j", b"v", 0)),
+    ];
+    let mut rest = content.as_slice();
+    let mut last = || {
+        let ends = sizes.iter().find_map(|(name, size)| {
+            let (before, value) = rest.split_at_checked(rest.len() - size)?;
+            let named = [&u32::try_from(name.len()).unwrap().to_le_bytes()[..], name.as_bytes()];
+            value.starts_with(&named.concat()).then_some((before, value))
+        });
+        let (before, value) = ends.unwrap();
+        rest = before;
+        value
+    };
+    let (second, first) = (last(), last());
     assert!(LockTable::read_from(&mut forge(&content).as_slice()).is_ok());
     for harmed in [[rest, second, first].concat(), [rest, first, first].concat()] {
         let read = LockTable::read_from(&mut forge(&harmed).as_slice());

@@ -234,7 +234,7 @@ fn a_lock_shows_its_readers_and_its_value() {
     let left = table.lock(&name("z")).unwrap();
     assert_eq!((left.held_by, left.waiting), (0, 0));
     let set_by = FencingToken::new(1, 6).unwrap();
-    let empty = Value { bytes: [].into(), set_by, suspect: false };
+    let empty = Value { bytes: [].into(), set_by, suspect: false, owner: None };
     assert_eq!(left.value, Some(&empty));
     let listed: Vec<_> =
         table.locks_after("", None, 99).map(|lock| lock.name.as_str().to_owned()).collect();

@@ -52,7 +52,7 @@ use std::path::{Path, PathBuf};
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
     Identity, ImportRow, Item, Label, LeaseView, Limits, LockName, LockTable, LogIndex, NamePrefix,
-    Need, RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
+    Need, Quota, RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -216,7 +216,7 @@ impl Stage {
 
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
-            "rules" | "role" | "give" | "limits" | "table-bytes" | "import" | "scope"
+            "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
             | "unscope" | "suspend" | "resume" | "raise" | "cut-off" | "close-holds" | "own" => {
                 (SessionId::new(0), RequestId::new(0))
             }
@@ -265,7 +265,7 @@ impl Stage {
                 Command::Claim { session, done_below, request, lock, owner }
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
-            "rules" | "role" | "give" => rule(words),
+            "rules" | "role" | "give" | "quota" => rule(words),
             "end" | "cut-off" | "close-holds" | "own" => from_outside(words),
             "end-closed" => {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
@@ -371,6 +371,16 @@ fn rule(words: &Words<'_>) -> Command {
         "role" => RuleChange::SetRole {
             role: name(words.plain[1]),
             rights: rest.iter().map(right).collect(),
+        },
+        "quota" => RuleChange::SetQuota {
+            identity: (words.plain[1] != "all").then(|| Identity::parse(words.plain[1]).unwrap()),
+            quota: Quota {
+                sessions: words.named("sessions"),
+                holds: words.named("holds"),
+                waits: words.named("waits"),
+                value_bytes: words.named("value-bytes"),
+                connections: None,
+            },
         },
         _ => RuleChange::SetRoles {
             identity: Identity::parse(words.plain[1]).unwrap(),

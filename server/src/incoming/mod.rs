@@ -15,6 +15,7 @@
 //! A Unix socket counts as a port. A port with TLS has its handshakes on a thread of their own ([`Handshakes`]); what its servers get has proved
 //! itself.
 
+mod counted;
 mod handshakes;
 mod wire;
 
@@ -33,6 +34,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::transport::server::Connected;
 
+pub use self::counted::{ConnectionCounts, Counted};
 use self::handshakes::{Failed, Newcomer, Outcome};
 pub use self::handshakes::{Handshakes, Security};
 use self::wire::Socket;

@@ -13,7 +13,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 
-use super::{Connection, Place};
+use super::{Connection, Counted, Place};
 
 /// A TCP connection that can go from one event queue to another: it is accepted on one, has its handshake on
 /// another, and is served on the first.
@@ -110,7 +110,7 @@ pub struct Wire {
 type Stream = Either<Either<Box<TlsStream<Socket>>, Socket>, UnixStream>;
 
 /// The other end of a connection, as each call on it is told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// Where it connects from, over a network.
     pub address: Option<SocketAddr>,
@@ -120,6 +120,8 @@ pub struct Peer {
     pub certificate: Option<Arc<Certificate>>,
     /// The user of its process, over a Unix socket.
     pub uid: Option<u32>,
+    /// For whom the connection counts.
+    pub counted: Arc<Counted>,
 }
 
 impl Wire {
@@ -133,7 +135,8 @@ impl Wire {
     /// With TLS, and what the other end has shown.
     pub(super) fn tls(stream: TlsStream<Socket>, place: Place, shown: Option<Certificate>) -> Self {
         let address = stream.get_ref().0.peer();
-        let peer = Peer { address, has_tls: true, certificate: shown.map(Arc::new), uid: None };
+        let certificate = shown.map(Arc::new);
+        let peer = Peer { address, has_tls: true, certificate, ..Peer::default() };
         Self { stream: Either::Left(Either::Left(Box::new(stream))), peer, _place: place }
     }
 

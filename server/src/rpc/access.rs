@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Caller, Identity, LockTable, Missing, Rejection, SessionId, Verb};
+use holdfast_core::{Caller, Identity, LockTable, Missing, Quantity, Rejection, SessionId, Verb};
 use holdfast_proto::v1::{RefusalReason, SessionKey};
 use sha2::{Digest, Sha256};
 use tonic::{Request, Status};
@@ -56,7 +56,8 @@ impl Door {
     /// # Errors
     ///
     /// `UNAUTHENTICATED`: the token or the certificate cannot be used. `UNAVAILABLE`: a node that does not
-    /// lead does not know the token, which may be newer than its table.
+    /// lead does not know the token, which may be newer than its table. `RESOURCE_EXHAUSTED`: it has as many
+    /// connections to this node as its quota allows.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         let identity = match request.metadata().get("authorization") {
             Some(_) => {
@@ -67,7 +68,31 @@ impl Door {
             None => certified(request.extensions().get())?,
         };
         let is_admin = self.admins.contains(&identity);
-        Ok(Caller { identity, is_admin })
+        let caller = Caller { identity, is_admin };
+        self.count(&caller, request.extensions().get())?;
+        Ok(caller)
+    }
+
+    /// Counts the connection for its caller, whose quota may not allow it. A configured administrator always
+    /// gets in.
+    ///
+    /// # Errors
+    ///
+    /// `RESOURCE_EXHAUSTED`.
+    fn count(&self, caller: &Caller, peer: Option<&Peer>) -> Result<(), Status> {
+        let (identity, Some(peer)) = (&caller.identity, peer) else { return Ok(()) };
+        let mut limit = None;
+        self.hub.consensus().read(&mut |table, _| {
+            limit = table.rules().quota_of(identity).connections.filter(|_| !caller.is_admin);
+        });
+        match (peer.counted.note(identity, limit, self.hub.connections()), limit) {
+            (false, Some(limit)) => {
+                let (identity, what) = (identity.clone(), Quantity::Connections);
+                let over = Rejection::OverQuota { identity, what, limit };
+                Err(status::of_refusal(&refusals::of_rejection(&over)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As [`Door::caller`], with where the request came from: for the log of an administrative act.
@@ -229,7 +254,7 @@ impl Door {
     ///
     /// # Errors
     ///
-    /// `UNAUTHENTICATED`, `PERMISSION_DENIED`.
+    /// `UNAUTHENTICATED`, `PERMISSION_DENIED`, `RESOURCE_EXHAUSTED`.
     pub(crate) fn admit_now(
         &self,
         authorization: Option<&[u8]>,
@@ -245,7 +270,9 @@ impl Door {
             None => certified(peer)?,
         };
         let is_admin = self.admins.contains(&identity);
-        self.allow(&Caller { identity, is_admin }, verb)
+        let caller = Caller { identity, is_admin };
+        self.count(&caller, peer)?;
+        self.allow(&caller, verb)
     }
 
     /// Whether a session whose key a request shows is its caller's own.

@@ -13,7 +13,7 @@ use holdfast_proto::v1::change_rules_request::Change;
 use tonic::{Request, Response, Status};
 
 use super::access::{By, Door, TOKEN_BYTES, hash_of, token_text, unusable};
-use super::status;
+use super::{quotas, status};
 use crate::consensus::propose_when_known;
 use crate::session::outside::Ending;
 use crate::session::{Hub, refusals};
@@ -84,6 +84,22 @@ impl AuthService for AuthApi {
         self.lead().await?;
         self.door.allow(&caller, Verb::Rules)?;
         self.read(listed).map(Response::new)
+    }
+
+    async fn list_quotas(
+        &self,
+        request: Request<v1::ListQuotasRequest>,
+    ) -> Result<Response<v1::ListQuotasResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        self.lead().await?;
+        self.door.allow(&caller, Verb::Rules)?;
+        let mut listed = None;
+        let connections = self.hub.connections();
+        self.hub
+            .consensus()
+            .read(&mut |table, _| listed = Some(quotas::listed(table, connections)));
+        let listed = listed.ok_or_else(|| Status::internal("the table was not read"))?;
+        Ok(Response::new(listed))
     }
 
     async fn change_rules(
@@ -252,6 +268,13 @@ fn read_change(request: v1::ChangeRulesRequest) -> Result<RuleChange, Status> {
         }
         Some(Change::RevokeToken(name)) => {
             RuleChange::RevokeToken { name: read_name("name", &name)? }
+        }
+        Some(Change::SetQuota(v1::IdentityQuota { identity, quota })) => {
+            let identity = identity.map(|identity| {
+                Identity::parse(&identity).map_err(|error| unusable("identity", &error))
+            });
+            let quota = quotas::read(quota.unwrap_or_default());
+            RuleChange::SetQuota { identity: identity.transpose()?, quota }
         }
         None => {
             return Err(status::invalid(

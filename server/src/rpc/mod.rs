@@ -16,6 +16,7 @@ mod auth_service;
 mod calls;
 mod cluster_service;
 mod lock_service;
+mod quotas;
 mod reads;
 mod scope_service;
 pub mod status;

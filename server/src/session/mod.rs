@@ -65,6 +65,7 @@ pub use settings::SessionSettings;
 use crate::authority::{FallbackSettings, ScopeAuthorities};
 use crate::consensus::Consensus;
 use crate::denials::Noted;
+use crate::incoming::ConnectionCounts;
 use lead::Lead;
 use registry::Registry;
 use watch::Watches;
@@ -87,6 +88,7 @@ pub struct Hub {
     registry: Arc<Registry>,
     consensus: Arc<dyn Consensus>,
     cluster_id: Arc<dyn ClusterId>,
+    connections: ConnectionCounts,
     /// The authorities of this node's scopes with fallback, once started.
     authorities: OnceLock<ScopeAuthorities>,
     /// The leader's task; it ends with the hub.
@@ -108,7 +110,13 @@ impl Hub {
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.runtime.spawn("session-lead", lead.run());
-        Self { registry, consensus, cluster_id, authorities: OnceLock::new(), _lead: lead }
+        let (connections, authorities) = (ConnectionCounts::default(), OnceLock::new());
+        Self { registry, consensus, cluster_id, connections, authorities, _lead: lead }
+    }
+
+    /// How many connections each identity has to this node.
+    pub(crate) fn connections(&self) -> &ConnectionCounts {
+        &self.connections
     }
 
     /// Keeps the scopes with fallback while this node leads; without `fallback`, it suspends them, so

@@ -1,7 +1,7 @@
 //! Refusals in their form on the wire: one table from the reasons of this server to those of the
 //! protocol.
 
-use holdfast_core::{Rejection, SessionId};
+use holdfast_core::{Quantity, Rejection, SessionId};
 use holdfast_proto::v1::{Refusal, RefusalReason};
 
 use super::pages::WHOLE_BYTES_MAX;
@@ -33,6 +33,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManyWaiters { .. } => limit_of_others("max_waiters_per_lock", message),
         Rejection::TooManyValueBytes { .. } => limit_of_others("max_value_bytes", message),
         Rejection::TableFull { .. } => limit_of_others("max_table_bytes", message),
+        Rejection::OverQuota { what, .. } => limit_of_others(quota_name(*what), message),
         Rejection::TooManyNames { .. } => limit("names_per_request", message),
         Rejection::ValueTooLarge { .. } => limit("value_bytes", message),
         Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => {
@@ -71,6 +72,17 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
         Rejection::SessionRevoked { .. } => refusal(RefusalReason::SessionRevoked, message),
         Rejection::NotHeld { .. } => refusal(RefusalReason::NotHeld, message),
+    }
+}
+
+/// The name of a quota, as a limit and in `holdfast auth quota`.
+const fn quota_name(what: Quantity) -> &'static str {
+    match what {
+        Quantity::Sessions => "quota_sessions",
+        Quantity::Holds => "quota_holds",
+        Quantity::Waits => "quota_waits",
+        Quantity::ValueBytes => "quota_value_bytes",
+        Quantity::Connections => "quota_connections",
     }
 }
 

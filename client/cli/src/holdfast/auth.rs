@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{EndArgs, Global, duration};
 use crate::failure::Failure;
+use crate::quota::{self, QuotaCommand};
 use crate::{cut_off, show};
 
 /// The exit code of `auth test` for an identity that may not.
@@ -39,6 +40,9 @@ pub(crate) enum AuthCommand {
     /// Bearer tokens, each with an identity of its own: token:NAME.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Quotas: how much an identity may have.
+    #[command(subcommand)]
+    Quota(QuotaCommand),
     /// Cut an identity off: take its roles, its token if it is one, and end its sessions.
     ///
     /// Its locks pass on when its clients have let go, or their leases have run out; its clients are told.
@@ -149,6 +153,10 @@ async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered
             let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(" ") };
             let text = format!("{} has {}", show::escaped(identity), show::escaped(&has));
             Ok((0, said(as_json, &json!({ "identity": identity, "roles": roles }), text)))
+        }
+        AuthCommand::Quota(command) => {
+            let (json, text) = quota::run(admin, command).await?;
+            Ok((0, said(as_json, &json, text)))
         }
         AuthCommand::Revoke { identity, how } => {
             let (json, text) = cut_off::identity(admin, identity, how).await?;

@@ -12,6 +12,7 @@ mod cut_off;
 mod demo;
 mod inspect;
 mod lock;
+mod quota;
 mod show;
 mod signals;
 mod watch;

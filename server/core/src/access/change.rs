@@ -8,6 +8,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use super::{AccessName, Caller, Identity, Right, Rules, Token, Verb};
 use crate::answer::{Answer, Outcome};
 use crate::event::Event;
+use crate::quota::Quota;
 use crate::{LockTable, Rejection};
 
 /// Most roles.
@@ -20,6 +21,8 @@ pub const RIGHTS_MAX: u64 = 10_000;
 pub const IDENTITIES_MAX: u64 = 10_000;
 /// Most tokens.
 pub const TOKENS_MAX: u64 = 10_000;
+/// Most identities with a quota of their own.
+pub const QUOTAS_MAX: u64 = 10_000;
 /// Most roles of one identity.
 pub const ROLES_OF_ONE_MAX: u64 = 16;
 
@@ -63,6 +66,13 @@ pub enum RuleChange {
     RevokeToken {
         /// Its name.
         name: AccessName,
+    },
+    /// Sets how much an identity may have. Nothing ends because of it.
+    SetQuota {
+        /// Whom; `None`: every identity, where its own quota says nothing.
+        identity: Option<Identity>,
+        /// All that is said; an empty one: nothing.
+        quota: Quota,
     },
 }
 
@@ -118,6 +128,9 @@ pub enum RulesError {
         /// How many there may be.
         max: u64,
     },
+    /// A quota of no connection: nobody could take it back over one.
+    #[error("a quota of 0 connections keeps out whoever could change it; take roles away instead")]
+    NoConnection,
 }
 
 impl Rules {
@@ -132,6 +145,7 @@ impl Rules {
             ("rights of all roles together", rights, RIGHTS_MAX),
             ("identities", self.identities.len() as u64, IDENTITIES_MAX),
             ("tokens", self.tokens.len() as u64, TOKENS_MAX),
+            ("identities with a quota of their own", self.quotas.len() as u64, QUOTAS_MAX),
         ] {
             if count > max {
                 return Err(RulesError::TooMany { what: what.to_owned(), max });
@@ -176,6 +190,17 @@ impl Rules {
             RuleChange::CreateToken { name, token, roles } => self.create(name, token, roles)?,
             RuleChange::RevokeToken { name } => {
                 self.take_all(&Identity::of_token(name));
+            }
+            RuleChange::SetQuota { quota: Quota { connections: Some(0), .. }, .. } => {
+                return Err(RulesError::NoConnection);
+            }
+            RuleChange::SetQuota { identity: None, quota } => self.quota_of_all = *quota,
+            RuleChange::SetQuota { identity: Some(identity), quota } => {
+                if *quota == Quota::default() {
+                    self.quotas.remove(identity);
+                } else {
+                    self.quotas.insert(identity.clone(), *quota);
+                }
             }
         }
         Ok(())

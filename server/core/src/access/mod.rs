@@ -18,7 +18,8 @@ use std::fmt;
 use borsh::{BorshDeserialize, BorshSerialize};
 
 pub use change::{
-    IDENTITIES_MAX, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, RuleChange, RulesError, TOKENS_MAX,
+    IDENTITIES_MAX, QUOTAS_MAX, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, RuleChange, RulesError,
+    TOKENS_MAX,
 };
 pub use names::{
     ACCESS_NAME_BYTES_MAX, AccessName, AccessNameError, IDENTITY_BYTES_MAX, Identity, NamePrefix,
@@ -28,6 +29,7 @@ use crate::LockTable;
 use crate::check::Violation;
 use crate::command::{Command, Deed};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
+use crate::quota::Quota;
 
 /// What a right allows. The order of the variants is part of the stored encoding: new ones go to the
 /// end.
@@ -178,6 +180,9 @@ pub struct Rules {
     roles: BTreeMap<AccessName, BTreeSet<Right>>,
     identities: BTreeMap<Identity, BTreeSet<AccessName>>,
     tokens: BTreeMap<AccessName, Token>,
+    quotas: BTreeMap<Identity, Quota>,
+    /// Of every identity, where its own says nothing.
+    quota_of_all: Quota,
     /// Follows from the tokens; not stored.
     #[borsh(skip)]
     owners: BTreeMap<[u8; 32], AccessName>,
@@ -207,6 +212,21 @@ impl Rules {
     /// The token with that SHA-256, and its name.
     pub fn token_of(&self, hash: &[u8; 32]) -> Option<(&AccessName, &Token)> {
         self.tokens.get_key_value(self.owners.get(hash)?)
+    }
+
+    /// Each identity that has a quota of its own, and that quota as it was set.
+    pub fn quotas(&self) -> impl Iterator<Item = (&Identity, Quota)> {
+        self.quotas.iter().map(|(identity, quota)| (identity, *quota))
+    }
+
+    /// What counts for every identity, where its own quota says nothing.
+    pub fn quota_of_all(&self) -> Quota {
+        self.quota_of_all
+    }
+
+    /// What counts for an identity. Quotas count with the rules on and off.
+    pub fn quota_of(&self, identity: &Identity) -> Quota {
+        self.quotas.get(identity).copied().unwrap_or_default().over(self.quota_of_all)
     }
 
     /// Whether `caller` may do `verb` to all of `names`, each the name of a lock, or a prefix that
@@ -299,6 +319,10 @@ impl Rules {
                 .values()
                 .all(|roles| !roles.is_empty() && roles.len() as u64 <= ROLES_OF_ONE_MAX),
             "an identity has no role, or too many",
+        )?;
+        ensure(
+            self.quotas.values().all(|quota| *quota != Quota::default()),
+            "a quota says nothing",
         )?;
         ensure(self.is_within_bounds(), "there are more than allowed")
     }

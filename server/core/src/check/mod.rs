@@ -8,6 +8,7 @@ use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
 use crate::lock_set::{LockSet, Mode, Part};
 use crate::queue::Waiter;
+use crate::quota::{Usage, Usages};
 use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
@@ -125,7 +126,15 @@ impl LockTable {
     /// [`Violation`]: the first found. This replica must stop.
     pub fn check(&self) -> Result<(), Violation> {
         let (mut records, mut locks) = (Side::default(), Side::default());
+        let mut usages = Usages::default();
         for (&id, session) in self.sessions.iter() {
+            if !session.imported {
+                usages.change(
+                    &session.caller.identity,
+                    Usage::default(),
+                    session.recount_load().usage(),
+                );
+            }
             records.counts.sessions += 1;
             records.counts.table_bytes =
                 records.counts.table_bytes.saturating_add(session.recount());
@@ -134,7 +143,7 @@ impl LockTable {
         self.check_scopes()?;
         self.rules.check()?;
         self.check_imports()?;
-        self.check_values(&mut records.counts)?;
+        self.check_values(&mut records.counts, &mut usages)?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
         }
@@ -146,6 +155,9 @@ impl LockTable {
         let counts = Counts { held: locks.counts.held, ..records.counts };
         ensure(counts == self.counts && counts.values == locks.counts.values, "index", || {
             format!("counted {counts:?} and {:?}, kept {:?}", locks.counts, self.counts)
+        })?;
+        ensure(usages == self.usages, "index", || {
+            format!("identities have {usages:?}, kept {:?}", self.usages)
         })?;
         self.check_numbers(&records)
     }
@@ -252,8 +264,8 @@ impl LockTable {
         ensure(session.cut.revoked.is_none() || session.waits().is_empty(), "I35", || {
             format!("session {id} was revoked, and waits")
         })?;
-        for (token, closed) in &session.cut.closed {
-            let own = session.holds.get(token).is_none_or(|request| *request == closed.request);
+        for (token, closed) in session.cut.closed.iter() {
+            let own = session.holds.get(&token).is_none_or(|request| *request == closed.request);
             ensure(own, "I35", || format!("session {id} lists {token} as closed: {closed:?}"))?;
         }
         ensure(session.holds.len() == held, "index", || {
@@ -344,8 +356,11 @@ impl LockTable {
         if needs_all { lock_set.iter().all(is_free) } else { lock_set.iter().any(is_free) }
     }
 
-    fn check_values(&self, counts: &mut Counts) -> Check {
+    fn check_values(&self, counts: &mut Counts, usages: &mut Usages) -> Check {
         for (name, value) in self.values.iter() {
+            if let Some(owner) = &value.owner {
+                usages.change(owner, Usage::default(), Usage::of_value(value.cost(name)));
+            }
             counts.values += 1;
             counts.value_bytes = counts.value_bytes.saturating_add(value.cost(name));
             counts.table_bytes = counts.table_bytes.saturating_add(value.cost(name));

@@ -127,7 +127,8 @@ fn set_part(table: &mut LockTable, new: Part) {
 
 /// Replaces the value of `x` at both its places.
 fn set_x(table: &mut LockTable, set_by: u64, suspect: bool) {
-    let value = Value { bytes: b"note".as_slice().into(), set_by: token(set_by), suspect };
+    let value =
+        Value { bytes: b"note".as_slice().into(), set_by: token(set_by), suspect, owner: None };
     table.keep_value(&name("x"), Some(value));
 }
 

@@ -124,6 +124,7 @@ impl History {
         assert_eq!(applied, elsewhere);
 
         self.model.stamp_ms = self.model.stamp_ms.max(stamp_ms);
+        self.model.knows_owners |= batch.version() >= 6;
         assert_eq!(applied.len(), batch.commands.len());
         for (command, applied) in batch.commands.iter().zip(&applied) {
             let (outcome, events) = self.model.apply(tenure, command);
@@ -173,6 +174,8 @@ impl History {
         let (model, table) = (&self.model, &self.table);
         assert_eq!(table.stamp_ms(), model.stamp_ms);
         assert_eq!(table.limits(), model.limits);
+        let usages = table.usages().map(|(identity, usage)| (identity.clone(), usage));
+        assert_eq!(usages.collect::<Vec<_>>(), model.usages());
         assert_eq!(table.max_table_bytes(), model.max_table_bytes);
         assert_eq!(table.counters().epoch, model.epoch);
         let mut scopes = model.scopes.clone();

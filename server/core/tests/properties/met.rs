@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 39] = [
+const REJECTIONS: [&str; 40] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -49,6 +49,7 @@ const REJECTIONS: [&str; 39] = [
     "Rules",
     "SessionRevoked",
     "NotHeld",
+    "OverQuota",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
 const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];

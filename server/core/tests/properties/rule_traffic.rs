@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::{
-    AccessName, Caller, Command, Deed, Identity, Label, LockName, NamePrefix, Right, RuleChange,
-    Tenure, Token, Verb,
+    AccessName, Caller, Command, Deed, Identity, Label, LockName, NamePrefix, Quota, Right,
+    RuleChange, Tenure, Token, Verb,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -116,6 +116,11 @@ pub(crate) fn change(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
             identity: Identity::parse(IDENTITIES.choose(rng).unwrap()).unwrap(),
             roles: roles(rng),
         },
+        88..94 => {
+            let identity = Identity::parse(IDENTITIES.choose(rng).unwrap()).unwrap();
+            let identity = rng.random_bool(0.8).then_some(identity);
+            RuleChange::SetQuota { identity, quota: quota(rng) }
+        }
         70..88 => {
             let hash = [rng.random_range(0..3); 32];
             let ends_ms = rng.random_bool(0.5).then_some(1_000);
@@ -125,6 +130,18 @@ pub(crate) fn change(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         _ => RuleChange::RevokeToken { name: name(TOKENS.choose(rng).unwrap()) },
     };
     Command::By { caller: somebody(rng, "cn:ops"), deed: Deed::Rule { change } }
+}
+
+/// Mostly such that something goes on.
+fn quota(rng: &mut Xoshiro256PlusPlus) -> Quota {
+    let mut some = |most: u64| rng.random_bool(0.4).then(|| rng.random_range(0..=most));
+    Quota {
+        sessions: some(6),
+        holds: some(12),
+        waits: some(6),
+        value_bytes: some(2_000),
+        connections: some(3),
+    }
 }
 
 fn roles(rng: &mut Xoshiro256PlusPlus) -> BTreeSet<AccessName> {

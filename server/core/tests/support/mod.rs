@@ -5,8 +5,8 @@
 
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Deed, FencingToken, Has, Identity,
-    ImportRow, Item, Label, LockName, LockTable, LogIndex, NamePrefix, Need, RequestId, Right,
-    RuleChange, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure, Token, ValueChange, Verb,
+    ImportRow, Item, Label, LockName, LockTable, LogIndex, NamePrefix, Need, Quota, RequestId,
+    Right, RuleChange, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure, Token, ValueChange, Verb,
 };
 
 pub(crate) const MAGIC_AND_VERSION: usize = 10;
@@ -188,11 +188,16 @@ fn commands_before_rules() -> Vec<Command> {
 }
 
 /// The same, and rules that are on: all sessions so far may go on, and `cn:app`, who has a session,
-/// may acquire `app/`.
+/// may acquire `app/`, holds `app/1` with a value of its own, and has a quota.
 pub(crate) fn busy_table() -> LockTable {
     let mut table = table_before_scopes();
-    apply(&mut table, 4, [commands_before_rules(), commands_of_rules()].concat());
+    // One is granted in a scope before.
+    let token = table.counters().token + 2;
+    let own = vec![acquire(5, 1, "app/1"), set_value(5, 2, token, "app/1", b"theirs")];
+    apply(&mut table, 4, [commands_before_rules(), commands_of_rules(), own].concat());
     assert!(table.rules().are_on() && table.session(SessionId::new(5)).is_some());
+    let owned = table.usages().find(|(owner, _)| **owner == identity("cn:app")).unwrap();
+    assert!(owned.1.value_bytes > 0 && owned.1.holds == 1, "{owned:?}");
     table
 }
 
@@ -211,6 +216,14 @@ fn commands_of_rules() -> Vec<Command> {
             name: access_name("ci"),
             token: Token { hash: [9; 32], ends_ms: Some(1_000) },
             roles: of_one("app"),
+        },
+        RuleChange::SetQuota {
+            identity: Some(identity("cn:app")),
+            quota: Quota { holds: Some(3), value_bytes: Some(1_000), ..Quota::default() },
+        },
+        RuleChange::SetQuota {
+            identity: None,
+            quota: Quota { sessions: Some(100), connections: Some(10), ..Quota::default() },
         },
         RuleChange::Turn { on: true },
     ];

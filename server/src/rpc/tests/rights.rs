@@ -98,6 +98,7 @@ fn calls() -> Vec<Call> {
         call!("ScopeService/RemoveScope", On(Verb::Scope), ScopeServiceClient, remove_scope, v1::RemoveScopeRequest { scope: NAME.to_owned() }),
         call!("ScopeService/ListScopes", Whole(Verb::Status), ScopeServiceClient, list_scopes, v1::ListScopesRequest {}),
         call!("AuthService/AuthStatus", Any, AuthServiceClient, auth_status, v1::AuthStatusRequest {}),
+        call!("AuthService/ListQuotas", Whole(Verb::Rules), AuthServiceClient, list_quotas, v1::ListQuotasRequest {}),
         call!("AuthService/ListRules", Whole(Verb::Rules), AuthServiceClient, list_rules, v1::ListRulesRequest {}),
         call!("AuthService/ChangeRules", Whole(Verb::Rules), AuthServiceClient, change_rules, v1::ChangeRulesRequest { change: Some(change_rules_request::Change::On(true)) }),
         call!("AuthService/CreateToken", Whole(Verb::Rules), AuthServiceClient, create_token, v1::CreateTokenRequest { name: "new".to_owned(), ..v1::CreateTokenRequest::default() }),

@@ -1,8 +1,8 @@
 //! Imports from another store in the model, and claims of them.
 
 use holdfast_core::{
-    Acquired, Answer, Event, Fate, Has, ImportRow, Item, Label, LockName, Need, Outcome, Rejection,
-    RequestId, SessionId, Value,
+    Acquired, Answer, Event, Fate, Has, ImportRow, Item, Label, LockName, Need, Outcome, Quantity,
+    Rejection, RequestId, SessionId, Value,
 };
 
 use super::grants::told_contended;
@@ -121,7 +121,12 @@ impl Model {
         };
         if let Some(bytes) = value {
             let lock = row.lock.clone();
-            let value = Value { bytes: bytes.as_slice().into(), set_by: token, suspect: false };
+            let value = Value {
+                bytes: bytes.as_slice().into(),
+                set_by: token,
+                suspect: false,
+                owner: None,
+            };
             self.values.retain(|(name, _)| *name != lock);
             self.values.push((lock.clone(), value.clone()));
             events.push(Event::ValueChanged { lock, value: Some(value) });
@@ -154,6 +159,7 @@ impl Model {
         if let Some(full) = self.no_table_room_for(&what) {
             return Err(full);
         }
+        self.refuse_over_quota_of(session, Quantity::Holds, 1)?;
         let items = asked.items.iter().cloned().collect();
         let imported = self.imported(lock, owner).cloned();
         match imported.filter(|r| r.token().is_none_or(|token| !self.is_ending(r.session, token))) {
@@ -177,6 +183,7 @@ impl Model {
                 Ok(Answer::Acquired { request, state, fresh: true })
             }
             Some(Request { session: from, id, state: State::Waiting { arrival, .. }, .. }) => {
+                self.refuse_over_quota_of(session, Quantity::Waits, 1)?;
                 self.request_mut(from, id).state = State::Over;
                 let state = State::Waiting { arrival, since_ms: self.stamp_ms };
                 self.keep(session, request, what, state);

@@ -4,6 +4,7 @@
 mod grants;
 mod imports;
 mod outside;
+mod quotas;
 mod requests;
 mod rules;
 mod scopes;
@@ -12,8 +13,8 @@ mod values;
 
 use holdfast_core::{
     Answer, Caller, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label, Limits,
-    LockName, LossCause, Mode, Need, Outcome, Rejection, RequestId, ScopePrefix, ScopeState,
-    SessionId, Tenure, Value, ValueChange,
+    LockName, LossCause, Mode, Need, Outcome, Quantity, Rejection, RequestId, ScopePrefix,
+    ScopeState, SessionId, Tenure, Value, ValueChange,
 };
 
 pub(crate) use values::cost;
@@ -27,6 +28,8 @@ pub(crate) struct Model {
     pub(crate) requests: Vec<Request>,
     /// At most one for each lock, in no order.
     pub(crate) values: Vec<(LockName, Value)>,
+    /// Every member knows of the owners of values.
+    pub(crate) knows_owners: bool,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
     pub(crate) rules: rules::Rules,
@@ -141,6 +144,7 @@ impl Model {
             sessions: Vec::new(),
             requests: Vec::new(),
             values: Vec::new(),
+            knows_owners: false,
             scopes: Vec::new(),
             rules: rules::Rules::default(),
             epoch: counters.epoch,
@@ -246,6 +250,7 @@ impl Model {
         if ttl_ms < min_ms || ttl_ms > max_ms {
             return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms, max_ms });
         }
+        self.refuse_over_quota(&caller.identity, Quantity::Sessions, 1)?;
         let session = self.new_session(Some(caller), ttl_ms, label, events)?;
         self.sessions.last_mut().unwrap().knows_closed = knows_closed;
         Ok(Answer::SessionOpened { session })

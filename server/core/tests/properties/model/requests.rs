@@ -1,8 +1,8 @@
 //! The start and the end of requests in the model.
 
 use holdfast_core::{
-    Acquired, Answer, Event, FencingToken, Grant, Item, LockName, Need, Outcome, Rejection,
-    RequestId, SessionId, Was,
+    Acquired, Answer, Event, FencingToken, Grant, Item, LockName, Need, Outcome, Quantity,
+    Rejection, RequestId, SessionId, Was,
 };
 
 use super::grants::told_contended;
@@ -24,6 +24,7 @@ impl Model {
         if let Some(full) = self.no_table_room_for(&what) {
             return Err(full);
         }
+        self.refuse_over_quota_of(session, Quantity::Holds, asked.items.len() as u64)?;
         self.refuse_several_scopes(&asked.items)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
         if !self.has_tokens() && asked.takes(fitting).is_some() {
@@ -42,6 +43,7 @@ impl Model {
             events.push(Event::Denied { session, request, items, rejection: rejection.clone() });
             return Err(rejection);
         }
+        self.refuse_over_quota_of(session, Quantity::Waits, 1)?;
         self.wait(session, request, asked, events)
     }
 

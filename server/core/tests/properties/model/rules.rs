@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::{
-    AccessName, Answer, Caller, Command, Deed, Event, Identity, Missing, Outcome, Rejection,
+    AccessName, Answer, Caller, Command, Deed, Event, Identity, Missing, Outcome, Quota, Rejection,
     RequestId, Right, RuleChange, RulesError, SessionId, Token, Verb,
 };
 
@@ -18,6 +18,8 @@ pub(crate) struct Rules {
     pub(crate) roles: Vec<(AccessName, BTreeSet<Right>)>,
     pub(crate) identities: Vec<(Identity, BTreeSet<AccessName>)>,
     pub(crate) tokens: Vec<(AccessName, Token)>,
+    pub(crate) quotas: Vec<(Identity, Quota)>,
+    pub(crate) quota_of_all: Quota,
 }
 
 impl Rules {
@@ -191,11 +193,14 @@ impl Model {
         }
         self.rules.roles.sort();
         self.rules.identities.sort();
+        self.rules.quotas.sort_by(|(a, _), (b, _)| a.cmp(b));
         self.rules.tokens.sort_by(|(a, _), (b, _)| a.cmp(b));
         let same = before.on == self.rules.on
             && before.roles == self.rules.roles
             && before.identities == self.rules.identities
-            && before.tokens == self.rules.tokens;
+            && before.tokens == self.rules.tokens
+            && before.quotas == self.rules.quotas
+            && before.quota_of_all == self.rules.quota_of_all;
         if !same {
             events.push(Event::RulesChanged);
         }
@@ -242,6 +247,16 @@ impl Model {
                 let owner = format!("token:{name}");
                 rules.tokens.retain(|(known, _)| *known != name);
                 rules.identities.retain(|(identity, _)| identity.as_str() != owner);
+            }
+            RuleChange::SetQuota { quota: Quota { connections: Some(0), .. }, .. } => {
+                return Err(RulesError::NoConnection);
+            }
+            RuleChange::SetQuota { identity: None, quota } => rules.quota_of_all = quota,
+            RuleChange::SetQuota { identity: Some(identity), quota } => {
+                rules.quotas.retain(|(known, _)| *known != identity);
+                if quota != Quota::default() {
+                    rules.quotas.push((identity, quota));
+                }
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! The values of locks in the model.
 
 use holdfast_core::{
-    Answer, Event, Item, LockName, Mode, Outcome, Rejection, RequestId, SessionId, Value,
+    Answer, Event, Item, LockName, Mode, Outcome, Quantity, Rejection, RequestId, SessionId, Value,
     ValueChange,
 };
 
@@ -40,7 +40,10 @@ impl Model {
                 Some(value) => Some(Value { suspect: false, ..value.clone() }),
             },
             ValueChange::Set(bytes) => {
-                let after = Value { bytes: bytes.into(), set_by: token, suspect: false };
+                let identity = self.session(session).unwrap().caller.identity.clone();
+                let more = self.growth_for(&lock, bytes.len(), &identity);
+                let owner = self.knows_owners.then(|| identity.clone());
+                let after = Value { bytes: bytes.into(), set_by: token, suspect: false, owner };
                 let grows = before.as_ref().is_none_or(|b| b.bytes.len() < after.bytes.len());
                 let others = self.values.iter().filter(|(name, _)| *name != lock);
                 let total: u64 =
@@ -48,6 +51,9 @@ impl Model {
                 let limit = self.limits.max_value_bytes;
                 if grows && total > limit {
                     return Err(Rejection::TooManyValueBytes { limit });
+                }
+                if more > 0 {
+                    self.refuse_over_quota(&identity, Quantity::ValueBytes, more)?;
                 }
                 Some(after)
             }

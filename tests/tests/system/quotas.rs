@@ -1,0 +1,105 @@
+//! How much an identity may have (DESIGN §14), with the programs of users.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast_runtime::Runtime;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::program::{Ended, Program};
+use serde_json::Value;
+
+/// Longer than any command's own limit.
+const LIMIT: Duration = Duration::from_mins(1);
+const REFUSED: Option<i32> = Some(122);
+/// How often a condition is checked before the test fails.
+const LOOKS: usize = 300;
+
+struct Scene(Cluster);
+
+impl Scene {
+    fn begin(&self, arguments: &[&str]) -> Program {
+        let endpoints = self.0.endpoints();
+        Program::start("holdfast", &[&["--endpoints", &endpoints], arguments].concat())
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Ended {
+        self.begin(arguments).end(LIMIT).await
+    }
+
+    async fn must(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments).await;
+        assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
+        ended.out
+    }
+
+    async fn refused(&self, arguments: &[&str], says: &str) {
+        let ended = self.run(arguments).await;
+        assert_eq!(ended.code, REFUSED, "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains(says), "{says}: {ended:?}");
+    }
+
+    /// Waits until somebody who proves nothing has so many locks held or waited for, and returns the row.
+    async fn until_holds(&self, holds: u64) -> Value {
+        for _ in 0..LOOKS {
+            let listed = self.must(&["--json", "auth", "quota", "list"]).await;
+            let listed: Value = serde_json::from_str(&listed).unwrap();
+            let row = listed["identities"].as_array().unwrap().first().cloned();
+            if let Some(row) = row.filter(|row| row["has"]["holds"] == holds) {
+                return row;
+            }
+            Runtime::system().sleep(Duration::from_millis(100)).await;
+        }
+        panic!("there never are {holds} holds");
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_more_than_a_quota_is_refused_by_its_name_and_nothing_ends() {
+    let scene = Scene(Cluster::start(&Setup::nodes(1)).await);
+    scene.must(&["auth", "quota", "set", "anonymous", "--holds", "1"]).await;
+    let mut holder = scene.begin(&["lock", "a", "--", "sleep", "1000"]);
+    let row = scene.until_holds(1).await;
+    assert_eq!(row["identity"], "anonymous");
+    assert_eq!((&row["quota"]["holds"], &row["has"]["sessions"]), (&1.into(), &1.into()), "{row}");
+
+    let lock_b = ["lock", "b", "--", "true"];
+    scene.refused(&lock_b, "quota of locks held or waited for, 1").await;
+    let table = scene.must(&["auth", "quota", "list"]).await;
+    assert!(table.contains("1 of 1"), "{table}");
+
+    scene.must(&["auth", "quota", "set", "anonymous", "--sessions", "1"]).await;
+    scene.refused(&lock_b, "quota of sessions, 1").await;
+
+    // The holder has one connection, and each command another one.
+    scene.must(&["auth", "quota", "set", "all", "--connections", "2"]).await;
+    scene.must(&["auth", "quota", "remove", "anonymous"]).await;
+    scene.must(&lock_b).await;
+    let second = scene.begin(&["lock", "c", "--", "sleep", "1000"]);
+    scene.until_refused("quota of connections to a node, 2").await;
+    drop(second);
+    scene.until_holds(1).await;
+    scene.must(&["auth", "quota", "remove", "all"]).await;
+
+    assert!(
+        !holder.ends_within(Duration::from_millis(100)).await,
+        "nothing ends because of a quota"
+    );
+    scene.refused(&["auth", "quota", "set", "all", "--connections", "0"], "0 connections").await;
+    let nothing = scene.run(&["auth", "quota", "set", "all"]).await;
+    assert!(nothing.code != Some(0) && nothing.err.contains("--sessions"), "{nothing:?}");
+}
+
+impl Scene {
+    /// Another client is connected in a moment, and then a third one is one too many.
+    async fn until_refused(&self, says: &str) {
+        for _ in 0..LOOKS {
+            let ended = self.run(&["list"]).await;
+            if ended.code == REFUSED {
+                assert!(ended.err.contains(says), "{ended:?}");
+                return;
+            }
+            Runtime::system().sleep(Duration::from_millis(100)).await;
+        }
+        panic!("it is never refused");
+    }
+}
