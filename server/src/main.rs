@@ -40,6 +40,10 @@ enum Action {
         #[arg(value_name = "FILE", env = "HOLDFAST_CONFIG")]
         config: Option<PathBuf>,
 
+        /// The same, as it is said to start the node.
+        #[arg(long = "config", value_name = "FILE")]
+        as_started: Option<PathBuf>,
+
         #[command(flatten)]
         overrides: Overrides,
     },
@@ -56,8 +60,8 @@ fn run() -> Result<(), Exit> {
     let matches = Arguments::command().try_get_matches().map_err(|error| usage(&error))?;
     let arguments = Arguments::from_arg_matches(&matches).map_err(|error| usage(&error))?;
     match (arguments.action, matches.subcommand()) {
-        (Some(Action::CheckConfig { config, overrides }), Some((_, matches))) => {
-            let settings = load(config.as_deref(), overrides, matches)?;
+        (Some(Action::CheckConfig { config, as_started, overrides }), Some((_, matches))) => {
+            let settings = load(as_started.or(config).as_deref(), overrides, matches)?;
             let certificates = certificates(&settings.config)?;
             print(&settings);
             print(&certificates);

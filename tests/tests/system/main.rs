@@ -17,6 +17,7 @@ mod membership;
 mod quotas;
 mod readme;
 mod recovery;
+mod security_guide;
 mod tls;
 mod unix_socket;
 mod vocabulary;

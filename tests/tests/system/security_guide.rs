@@ -1,0 +1,94 @@
+//! `docs/security.md`, followed as an operator does: its code blocks as they stand.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::cluster::{binary, end_with_parent};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// What takes longer hangs. An operator is promised ten minutes, with the reading.
+const WITHIN: Duration = Duration::from_secs(100);
+/// What the blocks have to say, in this order.
+const SAID: [&str; 11] = [
+    "ca.pem",
+    "tls_cert",
+    "127.0.0.1:7430",
+    "you are cn:ops, an administrator",
+    "not allowed: acquire on pay/1",
+    "the lock is mine",
+    "refused: 122",
+    "no lock is held",
+    "jobs/2 is held by",
+    "is ending",
+    "its lock was taken away: 121",
+];
+
+/// A shell and all that it started, which end with this.
+struct Shell(Child);
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // Fails only if all of them have ended by themselves.
+        let _ = killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// The blocks of shell commands, in their order.
+fn blocks(guide: &str) -> String {
+    let mut parts = guide.split("```sh\n").skip(1);
+    let block = |part: &str| part.split_once("```").map(|(block, _)| block.to_owned());
+    parts.by_ref().filter_map(block).collect()
+}
+
+#[test]
+fn the_security_guide_works_as_it_stands() -> Result<(), Box<dyn std::error::Error>> {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/security.md");
+    let script = blocks(&fs::read_to_string(guide)?);
+    assert!(script.lines().count() > 40, "these are not its blocks: {script}");
+    let folder = tempfile::tempdir()?;
+    let programs = binary("holdfast");
+    let programs = programs.parent().ok_or("the programs lie in no folder")?;
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH")?);
+    let log = folder.path().join("said");
+    let say = || fs::File::options().create(true).append(true).open(&log);
+    let mut command = Command::new("bash");
+    end_with_parent(&mut command);
+    command
+        .args(["-euo", "pipefail", "-c", &script])
+        .current_dir(&folder)
+        .env("PATH", path)
+        .stdin(Stdio::null())
+        .stdout(say()?)
+        .stderr(say()?)
+        .process_group(0);
+    let mut shell = Shell(command.spawn()?);
+
+    let since = Instant::now();
+    let status = loop {
+        if let Some(status) = shell.0.try_wait()? {
+            break Some(status);
+        }
+        if since.elapsed() > WITHIN {
+            break None;
+        }
+        sleep(Duration::from_millis(100));
+    };
+    let mut said = String::new();
+    fs::File::open(&log)?.read_to_string(&mut said)?;
+    assert!(status.is_some_and(|status| status.success()), "{status:?}: {said}");
+    let mut rest = said.as_str();
+    for words in SAID {
+        let Some((_, after)) = rest.split_once(words) else {
+            return Err(format!("{words:?} is not said in its place: {said}").into());
+        };
+        rest = after;
+    }
+    Ok(())
+}
