@@ -90,7 +90,11 @@ async fn the_command_line_shows_an_import_and_takes_it_over() {
     };
 
     let seen = run(&["inspect", "nightly"]).await;
-    assert!(seen.out.contains("nightly is held by old/\u{e9} (imported) for"), "{}", seen.out);
+    assert!(
+        seen.out.contains("nightly is held by old/\u{e9} (imported), session "),
+        "{}",
+        seen.out
+    );
     let listed = run(&["list"]).await;
     assert!(listed.out.contains("old/\u{e9} (imported)"), "{}", listed.out);
     let as_json = run(&["--json", "inspect", "nightly"]).await;
