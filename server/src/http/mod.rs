@@ -128,7 +128,7 @@ impl AdminPort {
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
         let incoming = {
             let _context = runtime.enter();
-            admission.arrivals(Port::Admin, claim.listen()?)
+            admission.arrivals(Port::Admin, claim.listen()?).map_err(fail)?
         };
         let stop = CancellationToken::new();
         let (end, ended) = std::sync::mpsc::sync_channel(1);

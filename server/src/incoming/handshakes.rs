@@ -1,5 +1,6 @@
 //! TLS handshakes, on a thread of their own: a handshake signs and verifies, and the thread of Raft has no
-//! time for that.
+//! time for that. The ports with TLS are accepted from there too, so that the thread of Raft learns of a
+//! connection only once it has proved itself: a flood of others costs it nothing.
 //!
 //! # Invariants
 //!
@@ -15,17 +16,21 @@ use std::time::Duration;
 
 use holdfast_runtime::{Runtime, select};
 use holdfast_tls::{HandshakeError, ServerSide};
+use prometheus_client::metrics::counter::Counter;
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Connection;
-use super::wire::{Socket, Wire};
+use super::wire::Wire;
+use super::{Connection, Incoming, Lines, Port};
 
 /// Handshakes under way.
 const AT_ONCE: usize = 1_024;
 /// How long a handshake may take.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Connections on their way to the thread, and back. A full queue holds up the accept loop of its port.
+/// Connections that have proved themselves, on their way to the servers of a port.
 const QUEUED: usize = 256;
+/// Ports on their way to the thread: a node has three.
+const PORTS: usize = 8;
 /// The first byte of TLS: a record of a handshake.
 const TLS_BEGINS: u8 = 22;
 
@@ -51,20 +56,20 @@ pub(super) enum Failed {
     Io(#[from] io::Error),
 }
 
-/// What came of a handshake.
-pub(super) type Outcome = Result<Wire, Failed>;
-
-/// A connection that has to prove itself, and where to say what came of it.
-pub(super) struct Newcomer {
-    pub(super) connection: Connection<Socket>,
+/// A port whose connections have to prove themselves.
+pub(super) struct SecuredPort {
+    /// Its listener comes from another event queue.
+    pub(super) incoming: Incoming<std::net::TcpListener>,
     pub(super) security: Security,
-    pub(super) tell: mpsc::Sender<Outcome>,
+    pub(super) unproven: Counter,
+    /// Where those go that have; the port is closed once nobody takes them.
+    pub(super) proven: mpsc::Sender<Wire>,
 }
 
 /// The thread. It ends when nothing can reach it any more.
 #[derive(Clone, Debug)]
 pub struct Handshakes {
-    newcomers: mpsc::Sender<Newcomer>,
+    ports: mpsc::Sender<SecuredPort>,
 }
 
 impl Handshakes {
@@ -75,41 +80,102 @@ impl Handshakes {
     /// The system gives no thread or no event queue.
     pub fn start(runtime: Runtime) -> io::Result<Self> {
         let events = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (newcomers, arriving) = mpsc::channel(QUEUED);
+        let (ports, opened) = mpsc::channel(PORTS);
         let thread = std::thread::Builder::new().name("holdfast-tls".to_owned());
-        thread.spawn(move || events.block_on(serve(arriving, runtime)))?;
-        Ok(Self { newcomers })
+        thread.spawn(move || events.block_on(serve(opened, runtime)))?;
+        Ok(Self { ports })
     }
 
-    /// Where the outcomes of one port come.
-    pub(super) fn outcomes() -> (mpsc::Sender<Outcome>, mpsc::Receiver<Outcome>) {
+    /// The way of a port's proven connections.
+    pub(super) fn proven() -> (mpsc::Sender<Wire>, mpsc::Receiver<Wire>) {
         mpsc::channel(QUEUED)
     }
 
-    /// Hands a connection over. It is dropped if the thread is gone, which happens only while the process ends.
-    pub(super) async fn begin(&self, newcomer: Newcomer) {
-        let _ = self.newcomers.send(newcomer).await;
+    /// Accepts the connections of a port from now on.
+    ///
+    /// # Errors
+    ///
+    /// The thread is gone, or has too many ports.
+    pub(super) fn open(&self, port: SecuredPort) -> io::Result<()> {
+        let sent = self.ports.try_send(port);
+        sent.map_err(|_| io::Error::other("the thread of TLS takes no port any more"))
     }
 }
 
-async fn serve(mut arriving: mpsc::Receiver<Newcomer>, runtime: Runtime) {
+async fn serve(mut opened: mpsc::Receiver<SecuredPort>, runtime: Runtime) {
     let under_way = Arc::new(Mutex::new(UnderWay::default()));
-    while let Some(newcomer) = arriving.recv().await {
-        let (number, give_way) = lock(&under_way).begin();
-        let (under_way, runtime) = (Arc::clone(&under_way), runtime.clone());
-        let handshake = async move {
-            let Newcomer { connection, security, tell } = newcomer;
-            let outcome = select! {
-                _ = give_way => Err(Failed::GaveWay),
-                outcome = runtime.timeout(WITHIN, prove(connection, &security)) => {
-                    outcome.unwrap_or(Err(Failed::TooLong))
-                }
-            };
-            lock(&under_way).ended(number);
-            // The port is gone: nobody wants the connection.
-            let _ = tell.send(outcome).await;
+    while let Some(port) = opened.recv().await {
+        runtime_spawn(accept_all(port, Arc::clone(&under_way), runtime.clone()));
+    }
+}
+
+/// Accepts until nobody takes the connections any more.
+async fn accept_all(port: SecuredPort, under_way: Arc<Mutex<UnderWay>>, runtime: Runtime) {
+    let SecuredPort { incoming, security, unproven, proven } = port;
+    let name = incoming.port;
+    let mut incoming = match incoming.on_this_queue() {
+        Ok(incoming) => incoming,
+        // Only an event queue without sockets says so.
+        Err(error) => {
+            tracing::error!(port = name.name(), %error, "the port cannot be listened on");
+            return;
+        }
+    };
+    let failures = Arc::new(Mutex::new(Lines::default()));
+    loop {
+        let connection = select! {
+            () = proven.closed() => return,
+            connection = incoming.next() => connection,
         };
-        runtime_spawn(handshake);
+        let begun = Begun {
+            port: name,
+            security: security.clone(),
+            unproven: unproven.clone(),
+            failures: failures.clone(),
+            proven: proven.clone(),
+        };
+        runtime_spawn(begun.prove(connection, under_way.clone(), runtime.clone()));
+    }
+}
+
+/// A handshake that has begun.
+struct Begun {
+    port: Port,
+    security: Security,
+    unproven: Counter,
+    failures: Arc<Mutex<Lines>>,
+    proven: mpsc::Sender<Wire>,
+}
+
+impl Begun {
+    async fn prove(
+        self,
+        connection: Connection<TcpStream>,
+        under_way: Arc<Mutex<UnderWay>>,
+        runtime: Runtime,
+    ) {
+        let (number, give_way) = lock(&under_way).begin();
+        let outcome = select! {
+            _ = give_way => Err(Failed::GaveWay),
+            outcome = runtime.timeout(WITHIN, prove(connection, &self.security)) => {
+                outcome.unwrap_or(Err(Failed::TooLong))
+            }
+        };
+        lock(&under_way).ended(number);
+        match outcome {
+            // If the port is gone, nobody wants the connection.
+            Ok(wire) => drop(self.proven.send(wire).await),
+            Err(failed) => self.failed(&failed, &runtime),
+        }
+    }
+
+    fn failed(&self, failed: &Failed, runtime: &Runtime) {
+        self.unproven.inc();
+        let mut lines = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = lines.due(runtime.clock.now()) {
+            let port = self.port.name();
+            tracing::warn!(port, last = %failed, "{count} connections did not prove themselves by TLS");
+        }
     }
 }
 
@@ -148,9 +214,8 @@ impl UnderWay {
     }
 }
 
-async fn prove(connection: Connection<Socket>, security: &Security) -> Outcome {
-    let Connection { stream: mut socket, place } = connection;
-    socket.come_here()?;
+async fn prove(connection: Connection<TcpStream>, security: &Security) -> Result<Wire, Failed> {
+    let Connection { stream: socket, place } = connection.ready();
     if security.plain_too && socket.first_byte().await? != Some(TLS_BEGINS) {
         return Ok(Wire::plain(Connection { stream: socket, place }));
     }

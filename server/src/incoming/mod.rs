@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, TryFutureExt, stream};
-use holdfast_runtime::{BoxFuture, Instant, Runtime, select};
+use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -35,7 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::transport::server::Connected;
 
 pub use self::counted::{ConnectionCounts, Counted};
-use self::handshakes::{Failed, Newcomer, Outcome};
+use self::handshakes::SecuredPort;
 pub use self::handshakes::{Handshakes, Security};
 use self::wire::Socket;
 pub use self::wire::{Peer, Wire};
@@ -109,10 +109,23 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The connections of a port, for its servers.
-    pub fn arrivals(&self, port: Port, listener: TcpListener) -> Arrivals {
+    /// The connections of a port, for its servers. Call it on the event queue of `listener`.
+    ///
+    /// # Errors
+    ///
+    /// The system does not let the listener go to the thread of handshakes.
+    pub fn arrivals(&self, port: Port, listener: TcpListener) -> io::Result<Arrivals> {
+        let address = listener.local_addr()?;
         let security = self.tls.as_ref().and_then(|tls| tls.of(port));
-        Arrivals::new(self.incoming(port, listener), security, &self.metrics)
+        let Some((security, handshakes)) = security else {
+            let ready = Ready::Plain(self.incoming(port, listener));
+            return Ok(Arrivals { address, ready });
+        };
+        let incoming = self.incoming(port, listener.into_std()?);
+        let unproven = self.metrics.unproven.get_or_create(&[("port", port.name())]).clone();
+        let (tell, proven) = Handshakes::proven();
+        handshakes.open(SecuredPort { incoming, security, unproven, proven: tell })?;
+        Ok(Arrivals { address, ready: Ready::Proven(proven) })
     }
 
     /// The connections of the Unix socket, as [`Arrivals::into_stream`] has those of a port.
@@ -131,7 +144,7 @@ impl Admission {
         })
     }
 
-    fn incoming<A: Accept>(&self, port: Port, listener: A) -> Incoming<A> {
+    fn incoming<A>(&self, port: Port, listener: A) -> Incoming<A> {
         let Shares { clients, local, members, admin, reserve: _ } = self.shares;
         let limit = match port {
             Port::Clients => clients,
@@ -182,7 +195,7 @@ pub struct Incoming<A = TcpListener> {
     runtime: Runtime,
 }
 
-impl<A: Accept> Incoming<A> {
+impl<A> Incoming<A> {
     /// At most `limit` connections of `listener` at a time.
     pub fn new(
         listener: A,
@@ -207,7 +220,34 @@ impl<A: Accept> Incoming<A> {
             runtime,
         }
     }
+}
 
+impl Incoming<std::net::TcpListener> {
+    /// The same on the event queue of the caller.
+    ///
+    /// # Errors
+    ///
+    /// The system does not let it.
+    fn on_this_queue(self) -> io::Result<Incoming> {
+        let Self { listener, port, limit, places, open, refused, put_off, .. } = self;
+        let (refusals, failures, runtime) = (self.refusals, self.failures, self.runtime);
+        let listener = TcpListener::from_std(listener)?;
+        Ok(Incoming {
+            listener,
+            port,
+            limit,
+            places,
+            open,
+            refused,
+            put_off,
+            refusals,
+            failures,
+            runtime,
+        })
+    }
+}
+
+impl<A: Accept> Incoming<A> {
     /// The next connection for which there is a place. Cancel safe.
     async fn next(&mut self) -> Connection<A::Connection> {
         let mut pause = FIRST_PAUSE;
@@ -257,66 +297,28 @@ impl<A: Accept> Incoming<A> {
 
 /// The connections of one port that its servers get: with TLS those that have proved themselves.
 pub struct Arrivals {
-    incoming: Incoming,
-    security: Option<(Security, Handshakes)>,
-    tell: mpsc::Sender<Outcome>,
-    outcomes: mpsc::Receiver<Outcome>,
-    unproven: Counter,
-    failures: Lines,
+    address: SocketAddr,
+    ready: Ready,
+}
+
+enum Ready {
+    Plain(Incoming),
+    Proven(mpsc::Receiver<Wire>),
 }
 
 impl Arrivals {
-    fn new(
-        incoming: Incoming,
-        security: Option<(Security, Handshakes)>,
-        metrics: &ConnectionMetrics,
-    ) -> Self {
-        let (tell, outcomes) = Handshakes::outcomes();
-        let unproven = metrics.unproven.get_or_create(&[("port", incoming.port.name())]).clone();
-        Self { incoming, security, tell, outcomes, unproven, failures: Lines::default() }
-    }
-
-    /// The next connection. Cancel safe but for one that is just handed over for its handshake, which is closed.
+    /// The next connection. Cancel safe but for one that is just handed over, which is closed. Waits without end
+    /// if the thread of handshakes is gone, which happens only while the process ends.
     async fn next(&mut self) -> Wire {
-        loop {
-            let accepted = select! {
-                outcome = self.outcomes.recv() => {
-                    // `tell` is ours: the channel never ends.
-                    if let Some(wire) = outcome.and_then(|outcome| self.proven(outcome)) {
-                        return wire;
-                    }
-                    continue;
+        match &mut self.ready {
+            Ready::Plain(incoming) => Wire::plain(incoming.next().await.ready()),
+            Ready::Proven(proven) => loop {
+                let Some(mut wire) = proven.recv().await else { std::future::pending().await };
+                // One that cannot be served here is lost.
+                if wire.come_here().is_ok() {
+                    return wire;
                 }
-                accepted = self.incoming.next() => accepted,
-            };
-            // Small frames must not wait to be sent together: a client waits for each. A connection that
-            // refuses this option is about to end.
-            let _ = accepted.stream.set_nodelay(true);
-            let connection = accepted.map(Socket::new);
-            match &self.security {
-                None => return Wire::plain(connection),
-                Some((security, handshakes)) => {
-                    let (security, tell) = (security.clone(), self.tell.clone());
-                    handshakes.begin(Newcomer { connection, security, tell }).await;
-                }
-            }
-        }
-    }
-
-    /// The connection on this event queue, if there is one.
-    fn proven(&mut self, outcome: Outcome) -> Option<Wire> {
-        let here = outcome.and_then(|mut wire| {
-            wire.come_here()?;
-            Ok(wire)
-        });
-        here.map_err(|failed| self.failed(&failed)).ok()
-    }
-
-    fn failed(&mut self, failed: &Failed) {
-        self.unproven.inc();
-        if let Some(count) = self.failures.due(self.incoming.runtime.clock.now()) {
-            let port = self.incoming.port.name();
-            tracing::warn!(port, last = %failed, "{count} connections did not prove themselves by TLS");
+            },
         }
     }
 
@@ -338,13 +340,13 @@ impl axum::serve::Listener for Arrivals {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.incoming.listener.local_addr()
+        Ok(self.address)
     }
 }
 
 impl fmt::Debug for Arrivals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrivals").field("incoming", &self.incoming).finish_non_exhaustive()
+        f.debug_struct("Arrivals").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -392,6 +394,16 @@ pub struct Connection<S> {
 impl<S> Connection<S> {
     fn map<T>(self, change: impl FnOnce(S) -> T) -> Connection<T> {
         Connection { stream: change(self.stream), place: self.place }
+    }
+}
+
+impl Connection<TcpStream> {
+    /// As its servers are to have it.
+    fn ready(self) -> Connection<Socket> {
+        // Small frames must not wait to be sent together: a client waits for each. A connection that refuses
+        // this option is about to end.
+        let _ = self.stream.set_nodelay(true);
+        self.map(Socket::new)
     }
 }
 

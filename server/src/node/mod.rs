@@ -46,7 +46,7 @@ use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
 use crate::incoming::{self, Admission, ConnectionMetrics, Peer, Wire};
-use crate::listen::{Claim, Claims, ListenError, LocalClaim};
+use crate::listen::{Claim, Claims, ListenError, LocalAddress, LocalClaim};
 use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
 use crate::rpc::{BadDescriptors, ClientPort, Door, client_port};
@@ -379,7 +379,10 @@ fn arrivals(
     claim: Claim,
     admission: &Admission,
 ) -> Result<BoxStream<'static, io::Result<Wire>>, ListenError> {
-    Ok(admission.arrivals(port, claim.listen()?).into_stream().boxed())
+    let (key, address) = (claim.key, LocalAddress::Port(claim.address));
+    let arrivals = admission.arrivals(port, claim.listen()?);
+    let arrivals = arrivals.map_err(|source| ListenError { key, address, source })?;
+    Ok(arrivals.into_stream().boxed())
 }
 
 /// A gRPC server on its port. Dropping it ends it with all its connections.
