@@ -290,7 +290,7 @@ async fn a_queue_without_its_time_is_told_so_and_takes_no_other() {
     let says = "no answer from the time service at 127.0.0.1:9 within ";
     expect(&attempt("127.0.0.1:9").await, 123, says);
     expect(&attempt(&at).await, 123, &format!("{at}: no answer within 2s"));
-    expect(&attempt("somewhere").await, 125, "endpoint somewhere is not host:port");
+    expect(&attempt("somewhere").await, 125, "endpoint somewhere is neither host:port");
 
     let ended = attempt(&format!("127.0.0.1:9,{at},{}", replica.endpoint)).await;
     assert_eq!(ended.code, Some(0), "{ended:?}");
