@@ -146,7 +146,8 @@ impl Builder {
     fn dial(&self) -> Result<Arc<Connect>> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return Ok(Arc::new(tls.clone().connect(&self.runtime)?));
+            let dialling = tls.clone().dialling(&self.runtime)?;
+            return Ok(Arc::new(move |endpoint| Box::pin(dialling.clone().connect(endpoint))));
         }
         Ok(Arc::new(plain))
     }

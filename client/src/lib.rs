@@ -90,9 +90,13 @@ pub use reader::Reader;
 pub use rules::{AuthStatus, Right, Role, Rules, TokenInfo};
 pub use scopes::{ScopeStatus, Scopes};
 pub use session_info::{RequestState, SessionInfo, SessionRequest};
+/// For the recipes, whose time service is reached in the same way.
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub use transport::Dialling;
 #[cfg(feature = "tls")]
 pub use transport::Tls;
 #[doc(hidden)]
-pub use transport::{GrpcTransport, told};
+pub use transport::{Bearer, GrpcTransport, Line, told};
 pub use value::Value;
 pub use watch::{ChangeKind, LockChange, Watch, WatchEvent};

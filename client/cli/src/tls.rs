@@ -36,33 +36,54 @@ impl TlsArgs {
     ///
     /// Options that do not go together; a token that cannot be read.
     pub fn over(&self, builder: Builder) -> Result<Builder, Failure> {
-        let builder = match &self.token_file {
-            Some(file) => builder.token(token_in(file)?),
-            None => builder,
-        };
-        self.secured(builder)
+        let builder = self.token()?.into_iter().fold(builder, Builder::token);
+        Ok(self.tls()?.into_iter().fold(builder, Builder::tls))
     }
 
-    fn secured(&self, builder: Builder) -> Result<Builder, Failure> {
-        let wrong = |message: &str| Err(Failure::new(OWN_ERROR, message));
+    /// TLS to servers, if the options ask for it.
+    ///
+    /// # Errors
+    ///
+    /// Options that do not go together.
+    pub fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let own = self.own()?;
         let Some(ca) = &self.ca else {
-            if self.cert.is_some() || self.key.is_some() || self.server_name.is_some() {
+            if own.is_some() || self.server_name.is_some() {
                 return wrong(
                     "--cert, --key and --server-name need --ca: the CA that vouches for the servers",
                 );
             }
-            return Ok(builder);
+            return Ok(None);
         };
-        let mut tls = Tls::new(ca);
-        tls = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => tls.certificate(cert, key),
-            (None, None) => tls,
-            _ => return wrong("--cert and --key belong together: a certificate and its key"),
-        };
-        if let Some(name) = &self.server_name {
-            tls = tls.server_name(name);
+        let tls = own.into_iter().fold(Tls::new(ca), |tls, (cert, key)| tls.certificate(cert, key));
+        Ok(Some(self.server_name.iter().fold(tls, Tls::server_name)))
+    }
+
+    /// The certificate and its key.
+    ///
+    /// # Errors
+    ///
+    /// One without the other.
+    pub fn own(&self) -> Result<Option<(&Path, &Path)>, Failure> {
+        match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Ok(Some((cert, key))),
+            (None, None) => Ok(None),
+            _ => wrong("--cert and --key belong together: a certificate and its key"),
         }
-        Ok(builder.tls(tls))
+    }
+
+    /// The file of the CAs that vouch for the other side.
+    pub fn ca(&self) -> Option<&Path> {
+        self.ca.as_deref()
+    }
+
+    /// The bearer token.
+    ///
+    /// # Errors
+    ///
+    /// Its file cannot be read, or holds none.
+    pub fn token(&self) -> Result<Option<String>, Failure> {
+        self.token_file.as_deref().map(token_in).transpose()
     }
 
     /// The variables that a child needs to connect in the same way: those to set, and to remove.
@@ -77,6 +98,10 @@ impl TlsArgs {
             ("HOLDFAST_TOKEN_FILE", file(&self.token_file)),
         ]
     }
+}
+
+fn wrong<T>(message: &str) -> Result<T, Failure> {
+    Err(Failure::new(OWN_ERROR, message))
 }
 
 /// The token in a file. The message of a failure names the file and never its content.

@@ -78,7 +78,7 @@ pub use {
     bakery::{Bakery, BakeryForm, BakeryTables},
     cassandra::{Cassandra, LockerOptions},
     clock::TimePort,
-    clock::{TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
+    clock::{TimeAccess, TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
     database::StatementCounts,
     fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},

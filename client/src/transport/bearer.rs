@@ -11,11 +11,11 @@ use tonic::{Request, Status};
 use crate::{Error, Result};
 
 /// A connection whose requests carry the token, if there is one.
-pub(super) type Line = InterceptedService<Channel, Bearer>;
+pub type Line = InterceptedService<Channel, Bearer>;
 
 /// Shows a token, if there is one, with every request.
 #[derive(Clone, Default)]
-pub(crate) struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer(Option<MetadataValue<Ascii>>);
 
 impl Bearer {
     /// Shows this token, without the white space around it.
@@ -23,7 +23,7 @@ impl Bearer {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], which does not repeat the text: it cannot be sent.
-    pub(crate) fn new(token: &str) -> Result<Self> {
+    pub fn new(token: &str) -> Result<Self> {
         let token = token.trim();
         let header = MetadataValue::try_from(format!("Bearer {token}"));
         match header {
@@ -39,7 +39,7 @@ impl Bearer {
     }
 
     /// The connection with the token.
-    pub(super) fn over(self, channel: Channel) -> Line {
+    pub fn over(self, channel: Channel) -> Line {
         InterceptedService::new(channel, self)
     }
 }

@@ -7,10 +7,8 @@ pub(crate) mod operator;
 mod tls;
 mod verdict;
 
-pub(crate) use bearer::Bearer;
-#[cfg(feature = "tls")]
-pub(crate) use grpc::Connecting;
+pub use bearer::{Bearer, Line};
 pub(crate) use grpc::{Connect, plain};
 pub use grpc::{GrpcTransport, told};
 #[cfg(feature = "tls")]
-pub use tls::Tls;
+pub use tls::{Dialling, Tls};

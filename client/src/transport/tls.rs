@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_runtime::Runtime;
 use holdfast_tls::{ClientSide, CredentialFiles, Credentials, Dialler, FileError, OwnFiles};
-use tonic::transport::{Endpoint, Uri};
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::Connecting;
 use crate::{Error, Result};
 
 /// How a client checks its servers, and proves itself to them. For [`Builder::tls`](crate::Builder::tls).
@@ -53,15 +54,13 @@ impl Tls {
         self
     }
 
-    /// Reads the files.
+    /// Reads the files. For the recipes, whose time service is reached in the same way.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], which names the file.
-    pub(crate) fn connect(
-        self,
-        runtime: &Runtime,
-    ) -> Result<impl Fn(Endpoint) -> Connecting + Send + Sync + Clone + 'static> {
+    #[doc(hidden)]
+    pub fn dialling(self, runtime: &Runtime) -> Result<Dialling> {
         let invalid = |message: String| Error::InvalidConfig { message };
         let loaded = Credentials::load(self.files, wall(runtime));
         let credentials =
@@ -69,13 +68,48 @@ impl Tls {
         let side = ClientSide::new(Arc::clone(&credentials), "h2");
         let side = side.map_err(|error| invalid(error.to_string()))?;
         let dialler = Dialler::to_servers(side, self.server_name);
-        let runtime = runtime.clone();
-        Ok(move |endpoint: Endpoint| -> Connecting {
-            // What was good before is good until something better is there.
-            let _ = credentials.reload(wall(&runtime));
-            let dialler = dialler.clone();
-            Box::pin(async move { secured(endpoint).connect_with_connector(dialler).await })
-        })
+        Ok(Dialling { credentials, dialler, runtime: runtime.clone() })
+    }
+}
+
+/// Dials with TLS, and looks at the files with each connection that begins. Cheap to clone.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Dialling {
+    credentials: Arc<Credentials>,
+    dialler: Dialler,
+    runtime: Runtime,
+}
+
+impl Dialling {
+    /// A channel that is connected.
+    ///
+    /// # Errors
+    ///
+    /// The connection does not come about.
+    pub async fn connect(self, endpoint: Endpoint) -> Result<Channel, tonic::transport::Error> {
+        secured(endpoint).connect_with_connector(self).await
+    }
+
+    /// A channel that is connected at its first request.
+    pub fn connect_lazy(self, endpoint: Endpoint) -> Channel {
+        secured(endpoint).connect_with_connector_lazy(self)
+    }
+}
+
+impl Service<Uri> for Dialling {
+    type Response = <Dialler as Service<Uri>>::Response;
+    type Error = <Dialler as Service<Uri>>::Error;
+    type Future = <Dialler as Service<Uri>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.dialler.poll_ready(context)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        // What was good before is good until something better is there.
+        let _ = self.credentials.reload(wall(&self.runtime));
+        self.dialler.call(uri)
     }
 }
 

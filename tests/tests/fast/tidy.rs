@@ -404,7 +404,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-server", "keyspace core mutants proto replication runtime tls"),
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime tls"),
-        ("holdfast-recipes", "keyspace client guard mutants proto runtime"),
+        ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),
         ("holdfast-cli", "client recipes runtime tls"),
         ("holdfast-migrate", "keyspace cli client core recipes runtime"),
         ("holdfast-tests", "keyspace client core migrate mutants proto recipes runtime server"),

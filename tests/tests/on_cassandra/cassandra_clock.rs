@@ -296,3 +296,38 @@ async fn a_queue_without_its_time_is_told_so_and_takes_no_other() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     drop(silent);
 }
+
+/// With the certificates that `holdfast cert` makes.
+#[tokio::test]
+async fn a_service_with_tls_and_a_token_tells_the_time_to_whoever_proves_itself() {
+    let stage = Stage::set("clock_tls", &[QUEUE, TIME]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let certs = folder.path().to_str().unwrap();
+    for made in [&["ca"][..], &["node", "--id", "1", "--address", "127.0.0.1"], &["client", "app"]]
+    {
+        let made = [&["cert"], &made[..1], &["--dir", certs], &made[1..]].concat();
+        let ended = run("holdfast", &made).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    std::fs::write(path("token"), "hft_00\n").unwrap();
+    let (ca, token) = (path("ca.pem"), path("token"));
+    let (node, node_key) = (path("node-1.pem"), path("node-1.key"));
+    let (app, app_key) = (path("app.pem"), path("app.key"));
+    let shared = ["--ca", &ca, "--token-file", &token];
+    let own = ["--cert", &node, "--key", &node_key];
+    let replica = Replica::start(&stage, 0, &[shared, own].concat()).await;
+
+    let attempt = async |options: &[&str]| {
+        let line = ["queue", "try", "--time-service", &replica.endpoint, "job"];
+        start(&stage, 0, &[&line[..], options, &["--", "true"]].concat()).end(STEP_LIMIT).await
+    };
+    let mine = ["--cert", &app, "--key", &app_key];
+    let ended = attempt(&[shared, mine].concat()).await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    expect(&attempt(&shared).await, 123, "received fatal alert");
+    let tokenless = [&shared[..2], &mine].concat();
+    expect(&attempt(&tokenless).await, 122, "it wants a token, and none was shown");
+    let half = start(&stage, 0, &["clock", "--listen", "127.0.0.1:0", "--ca", &ca]);
+    expect(&half.end(STEP_LIMIT).await, 125, "--ca needs --cert and --key here");
+}

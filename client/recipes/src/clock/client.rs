@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use holdfast_guard::is_unix_socket;
 use holdfast_runtime::Runtime;
 
+use super::access::TimeAccess;
 use super::replica::is_time;
 use crate::clock::grpc::{GrpcReplica, NoTime};
 use crate::queue::QueueTime;
@@ -44,6 +45,18 @@ impl TimeClient {
     ///
     /// [`Error::InvalidConfig`] if there is no replica, or one without a port.
     pub fn new(endpoints: impl IntoIterator<Item: Into<String>>) -> Result<Self> {
+        Self::with_access(endpoints, &TimeAccess::default())
+    }
+
+    /// As [`TimeClient::new`], with replicas that speak TLS or want a token.
+    ///
+    /// # Errors
+    ///
+    /// As of [`TimeClient::new`], and for a file of `access` that cannot be used.
+    pub fn with_access(
+        endpoints: impl IntoIterator<Item: Into<String>>,
+        access: &TimeAccess,
+    ) -> Result<Self> {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         holdfast_guard::check_endpoints(&endpoints)?;
         if let Some(local) = endpoints.iter().find(|endpoint| is_unix_socket(endpoint)) {
@@ -51,8 +64,9 @@ impl TimeClient {
                 format!("endpoint {local}: a time service has no Unix socket; name its host:port");
             return Err(Error::InvalidConfig { message });
         }
+        let runtime = Runtime::system();
         let replica = |name: String| {
-            let grpc = Arc::new(GrpcReplica::at(&name)?);
+            let grpc = Arc::new(GrpcReplica::at(&name, access, &runtime)?);
             let ask = move || -> BoxFuture<'static, Result<u64, NoTime>> {
                 let grpc = grpc.clone();
                 Box::pin(async move { grpc.now_us().await })
@@ -60,7 +74,7 @@ impl TimeClient {
             Ok(Replica { name, ask: Box::new(ask) })
         };
         let replicas = endpoints.into_iter().map(replica);
-        Ok(Self::of(replicas.collect::<Result<_>>()?, Runtime::system()))
+        Ok(Self::of(replicas.collect::<Result<_>>()?, runtime))
     }
 
     pub(super) fn of(replicas: Vec<Replica>, runtime: Runtime) -> Self {

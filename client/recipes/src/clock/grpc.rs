@@ -1,19 +1,25 @@
 //! gRPC: the time service, client and server.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use holdfast::{Bearer, Dialling};
 use holdfast_guard::innermost;
 use holdfast_proto::v1::time_service_client::TimeServiceClient;
 use holdfast_proto::v1::time_service_server::{TimeService, TimeServiceServer};
 use holdfast_proto::v1::{NowRequest, NowResponse};
+use holdfast_runtime::Runtime;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status};
 
+use super::access::{Doorkeeper, PortTls, TimeAccess};
 use crate::{Error, Result};
 
 /// A request and its answer are a few bytes.
@@ -34,6 +40,8 @@ pub(crate) enum NoTime {
 #[derive(Debug)]
 pub(crate) struct GrpcReplica {
     described: Endpoint,
+    dialling: Option<Dialling>,
+    token: Bearer,
     channel: OnceLock<Channel>,
 }
 
@@ -42,22 +50,30 @@ impl GrpcReplica {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if `endpoint` is no address.
-    pub(crate) fn at(endpoint: &str) -> Result<Self> {
+    /// [`Error::InvalidConfig`] if `endpoint` is no address, or a file of `access` cannot be used.
+    pub(crate) fn at(endpoint: &str, access: &TimeAccess, runtime: &Runtime) -> Result<Self> {
         let wrong = |error: tonic::transport::Error| Error::InvalidConfig {
             message: format!("endpoint {}: {}", endpoint.escape_debug(), innermost(&error)),
         };
         let described = described(endpoint).map_err(wrong)?;
-        Ok(Self { described, channel: OnceLock::new() })
+        let dialling = access.tls.clone().map(|tls| tls.dialling(runtime)).transpose()?;
+        Ok(Self { described, dialling, token: access.token.clone(), channel: OnceLock::new() })
     }
 
     pub(crate) async fn now_us(&self) -> Result<u64, NoTime> {
         // The channel can be made only inside a runtime.
-        let channel = self.channel.get_or_init(|| self.described.connect_lazy()).clone();
-        let mut client =
-            TimeServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let channel = self.channel.get_or_init(|| self.connect_lazy()).clone();
+        let line = self.token.clone().over(channel);
+        let mut client = TimeServiceClient::new(line).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let answered = client.now(NowRequest {}).await;
         answered.map(|answer| answer.into_inner().now_us).map_err(|status| no_time(&status))
+    }
+
+    fn connect_lazy(&self) -> Channel {
+        match &self.dialling {
+            Some(dialling) => dialling.clone().connect_lazy(self.described.clone()),
+            None => self.described.connect_lazy(),
+        }
     }
 }
 
@@ -72,7 +88,7 @@ fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Error> {
 fn no_time(status: &Status) -> NoTime {
     let said = || status.message().to_owned();
     match status.code() {
-        Code::FailedPrecondition => NoTime::Refused(said()),
+        Code::FailedPrecondition | Code::Unauthenticated => NoTime::Refused(said()),
         Code::Unimplemented => NoTime::Refused("there is no time service there".into()),
         // The connection's own error is the source of the status.
         _ => NoTime::NotNow(std::error::Error::source(status).map_or_else(said, innermost)),
@@ -81,9 +97,12 @@ fn no_time(status: &Status) -> NoTime {
 
 /// A port of a replica.
 #[derive(Debug)]
+#[must_use = "it answers nothing until a replica has it"]
 pub struct TimePort {
     listener: TcpListener,
     address: SocketAddr,
+    tls: Option<PortTls>,
+    doorkeeper: Doorkeeper,
 }
 
 impl TimePort {
@@ -98,7 +117,34 @@ impl TimePort {
         };
         let listener = TcpListener::bind(at).await.map_err(wrong)?;
         let address = listener.local_addr().map_err(wrong)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, tls: None, doorkeeper: Doorkeeper::default() })
+    }
+
+    /// Speaks TLS, and only TLS, with this certificate (the CAs between it and the root after it) and its key.
+    /// With `clients` it lets in only clients for which a CA in this file vouches. All files are PEM; they are
+    /// looked at again with each connection that begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`], which names the file that cannot be used.
+    pub fn tls(
+        mut self,
+        cert: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+        clients: Option<PathBuf>,
+    ) -> Result<Self> {
+        self.tls = Some(PortTls::load(cert.into(), key.into(), clients)?);
+        Ok(self)
+    }
+
+    /// Answers only clients that show this token.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a token that no client can send.
+    pub fn token(mut self, token: &str) -> Result<Self> {
+        self.doorkeeper = Doorkeeper::demanding(token)?;
+        Ok(self)
     }
 
     /// The local address.
@@ -111,20 +157,25 @@ impl TimePort {
         self,
         now_us: impl Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync + 'static,
     ) -> Result<()> {
-        let service = TimeServiceServer::new(Answering(Box::new(now_us)))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let served = Server::builder()
-            .tcp_nodelay(true)
-            .max_concurrent_streams(STREAMS_MAX)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(service)
-            .serve_with_incoming(TcpListenerStream::new(self.listener))
-            .await;
+        let router = router(Answering(Box::new(now_us)), self.doorkeeper);
+        let served = match self.tls {
+            None => router.serve_with_incoming(TcpListenerStream::new(self.listener)).await,
+            Some(tls) => router.serve_with_incoming(tls.connections(self.listener)).await,
+        };
         served.map_err(|error| Error::InvalidConfig {
             message: format!("serving at {}: {}", self.address, innermost(&error)),
         })
     }
+}
+
+fn router(answering: Answering, doorkeeper: Doorkeeper) -> Router {
+    let service = TimeServiceServer::new(answering).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    Server::builder()
+        .tcp_nodelay(true)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .add_service(InterceptedService::new(service, doorkeeper))
 }
 
 struct Answering(Box<dyn Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync>);
@@ -142,13 +193,15 @@ impl TimeService for Answering {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_runtime::Runtime;
-
     use super::*;
+
+    fn plain(at: &str) -> Result<GrpcReplica> {
+        GrpcReplica::at(at, &TimeAccess::default(), &Runtime::system())
+    }
 
     async fn asked(answer: Result<u64>) -> Result<u64, NoTime> {
         let port = TimePort::listen("127.0.0.1:0").await.unwrap();
-        let replica = GrpcReplica::at(&port.address().to_string()).unwrap();
+        let replica = plain(&port.address().to_string()).unwrap();
         let now_us = move || -> BoxFuture<'static, Result<u64>> {
             Box::pin(std::future::ready(answer.clone()))
         };
@@ -177,8 +230,8 @@ mod tests {
         let error = TimePort::listen(&at).await.unwrap_err();
         assert!(error.to_string().contains(&format!("cannot listen at {at}")), "{error}");
         drop(taken);
-        let refused = GrpcReplica::at(&at).unwrap().now_us().await.unwrap_err();
+        let refused = plain(&at).unwrap().now_us().await.unwrap_err();
         assert!(matches!(&refused, NoTime::NotNow(why) if why.contains("refused")), "{refused:?}");
-        assert!(GrpcReplica::at("no host:1").is_err());
+        assert!(plain("no host:1").is_err());
     }
 }

@@ -67,6 +67,7 @@
 //! - Replicas of the article's text may run beside these: their answers depend on read repair, those of
 //!   this module do not (`beside_old_replicas_no_answer_of_ours_is_less_than_one_before`).
 
+mod access;
 mod asking;
 mod client;
 mod course;
@@ -80,6 +81,7 @@ use std::time::Duration;
 use super::recipe::{Names, Naming, TableSpec};
 use super::statement::Ident;
 use crate::{Error, Result};
+pub use access::TimeAccess;
 pub use client::TimeClient;
 pub use grpc::TimePort;
 pub use replica::{TimeReplica, TimeUpdate};

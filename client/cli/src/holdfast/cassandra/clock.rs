@@ -1,16 +1,18 @@
 //! `holdfast cassandra clock`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use holdfast::{Error, Result as Answered};
 use holdfast_cli::place::failure;
+use holdfast_cli::tls::TlsArgs;
 use holdfast_recipes::{TimeOptions, TimePort, TimeReplica, TimeUpdate};
 use holdfast_runtime::select;
 
 use super::Place;
 use crate::args::{Global, duration};
-use crate::failure::Failure;
+use crate::failure::{Failure, OWN_ERROR};
 use crate::{show, signals};
 
 /// The address of a replica, and how it keeps the time.
@@ -43,7 +45,7 @@ pub(super) fn run(global: &Global, place: &Place, args: &ClockArgs) -> Result<u8
 }
 
 async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Failure> {
-    let port = TimePort::listen(&args.listen).await?;
+    let port = secured(TimePort::listen(&args.listen).await?, &global.tls)?;
     let cassandra = place.connect(Global::connect_limit(None)).await?;
     let options = TimeOptions::default().interval(args.interval).max_ahead(args.max_ahead);
     let replica = TimeReplica::new(&cassandra, place.layout().time, options).map_err(failure)?;
@@ -70,6 +72,22 @@ async fn keep(global: &Global, place: &Place, args: &ClockArgs) -> Result<(), Fa
     select! {
         error = replica.keep(&mut tell) => Err(failure(error)),
         served = replica.answer_at(port) => Ok(served?),
+    }
+}
+
+/// The port as the options for TLS and tokens say: here they are the servers'.
+fn secured(mut port: TimePort, tls: &TlsArgs) -> Result<TimePort, Failure> {
+    match (tls.own()?, tls.ca()) {
+        (Some((cert, key)), clients) => port = port.tls(cert, key, clients.map(Path::to_owned))?,
+        (None, Some(_)) => {
+            let message = "--ca needs --cert and --key here: with them the time service speaks TLS";
+            return Err(Failure::new(OWN_ERROR, message));
+        }
+        (None, None) => {}
+    }
+    match tls.token()? {
+        Some(token) => Ok(port.token(&token)?),
+        None => Ok(port),
     }
 }
 

@@ -16,7 +16,7 @@ use holdfast_cli::block_on;
 use holdfast_cli::place::{All, NameArgs, Reach, failure};
 use holdfast_recipes::{
     BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Schema, SerialScope,
-    TimeClient, Wait, check_lock_name,
+    TimeAccess, TimeClient, Wait, check_lock_name,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
@@ -70,7 +70,8 @@ enum CassandraCommand {
     /// Waiters in the order of their arrival (`lock_queue`), the holder in a row of its own (`lock_main`).
     Queue {
         /// Order places in the queue by the time service (`holdfast cassandra clock`) with these
-        /// replicas: host:port, several separated by commas. All clients of one queue have to do so
+        /// replicas: host:port, several separated by commas. All clients of one queue have to do so.
+        /// --ca, --cert and --key, --server-name and --token-file count for it too
         /// [default: this machine's clock].
         #[arg(long, global = true, value_name = "HOST:PORT,…", env = "HOLDFAST_TIME_SERVICE")]
         time_service: Option<String>,
@@ -106,7 +107,9 @@ enum CassandraCommand {
     Housekeeper(HousekeeperArgs),
     /// Run one replica of the time service (`global_time`) that can order places in a queue, until a signal asks to end.
     ///
-    /// Run several, on machines of their own; the time goes on as long as one runs, and never goes back over all of them. Exit
+    /// Run several, on machines of their own; the time goes on as long as one runs, and never goes back over all of them.
+    /// With --cert and --key it speaks TLS only; with --ca as well it answers only clients for which this CA vouches; with
+    /// --token-file it answers only clients that show the token in this file. Exit
     /// codes: 0 asked to end; 122 refused: no such table, or a cell whose value is no time; 123 no node could be reached; 125
     /// an error of holdfast itself, or an address that it cannot listen on.
     Clock(ClockArgs),
@@ -251,8 +254,7 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::Work(command) => return work::run(global, place, command),
         CassandraCommand::Lease(command) => (command, Chosen::from(Recipe::Lease)),
         CassandraCommand::Queue { time_service, command } => {
-            let client = |at: &str| TimeClient::new(holdfast_cli::endpoints(at));
-            let time = time_service.as_deref().map(client).transpose()?;
+            let time = time_service.map(|at| time_client(global, &at)).transpose()?;
             (command, Chosen { time, ..Recipe::Queue.into() })
         }
         CassandraCommand::TokensLwt(command) => (command, Recipe::TokensLwt.into()),
@@ -268,6 +270,18 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
         LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
     }
+}
+
+/// Reaches the time service as servers are reached: with the same CA, certificate and token.
+fn time_client(global: &Global, at: &str) -> Result<TimeClient, Failure> {
+    let mut access = TimeAccess::default();
+    if let Some(tls) = global.tls.tls()? {
+        access = access.tls(tls);
+    }
+    if let Some(token) = global.tls.token()? {
+        access = access.token(&token)?;
+    }
+    Ok(TimeClient::with_access(holdfast_cli::endpoints(at), &access)?)
 }
 
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {

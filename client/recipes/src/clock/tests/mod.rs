@@ -1,5 +1,6 @@
 //! The time service on the model of its table.
 
+mod access;
 mod asked;
 mod belief;
 mod flaws;

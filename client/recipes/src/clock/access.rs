@@ -1,0 +1,167 @@
+//! How a time service and its clients prove to each other who they are.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::ready;
+use futures_util::{Stream, StreamExt as _, stream};
+use holdfast::{Bearer, Tls};
+use holdfast_runtime::Runtime;
+use holdfast_tls::{Admits, CredentialFiles, Credentials, OwnFiles, ServerSide};
+use sha2::{Digest as _, Sha256};
+use tokio::io::{DuplexStream, copy_bidirectional, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::service::Interceptor;
+use tonic::{Request, Status};
+
+use crate::{Error, Result};
+
+/// Handshakes under way.
+const HANDSHAKES_MAX: usize = 256;
+/// How long a handshake may take.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Bytes between the end of TLS and gRPC: several requests and answers.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// How clients reach the replicas of a time service. Default: without TLS, and as nobody in particular.
+#[derive(Clone, Debug, Default)]
+#[must_use = "it does nothing until a TimeClient has it"]
+pub struct TimeAccess {
+    pub(super) tls: Option<Tls>,
+    pub(super) token: Bearer,
+}
+
+impl TimeAccess {
+    /// Speaks TLS with the replicas. The files are read when the client is made.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Shows this token with every request, without the white space around it. Use TLS, except on loopback: a
+    /// thief of the token can do what its owner can.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a token that cannot be sent.
+    pub fn token(mut self, token: &str) -> Result<Self> {
+        self.token = Bearer::new(token)?;
+        Ok(self)
+    }
+}
+
+/// TLS of a replica's port, with certificates that may be replaced while it serves.
+#[derive(Clone, Debug)]
+pub(super) struct PortTls {
+    credentials: Arc<Credentials>,
+    side: Arc<ServerSide>,
+    runtime: Runtime,
+}
+
+impl PortTls {
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a file that cannot be used.
+    pub(super) fn load(cert: PathBuf, key: PathBuf, clients: Option<PathBuf>) -> Result<Self> {
+        let runtime = Runtime::system();
+        let invalid = |message: String| Error::InvalidConfig { message };
+        let admits = if clients.is_some() { Admits::Certified } else { Admits::Anybody };
+        let files = CredentialFiles { own: Some(OwnFiles { cert, key }), ca: clients };
+        let credentials = Credentials::load(files, wall(&runtime));
+        let credentials = credentials.map_err(|error| invalid(error.to_string()))?;
+        let credentials = Arc::new(credentials);
+        let side = ServerSide::new(credentials.clone(), admits, &["h2"]);
+        let side = side.map_err(|error| invalid(error.to_string()))?;
+        Ok(Self { credentials, side: Arc::new(side), runtime })
+    }
+
+    /// The connections of `listener` that have proved themselves. Those that have not are closed.
+    pub(super) fn connections(
+        self,
+        listener: TcpListener,
+    ) -> impl Stream<Item = io::Result<DuplexStream>> {
+        let accepted = stream::unfold(listener, async |listener| {
+            let connection = listener.accept().await.map(|(connection, _)| connection);
+            Some((connection, listener))
+        });
+        let proven = accepted.map(move |connection| self.clone().prove(connection));
+        proven.buffer_unordered(HANDSHAKES_MAX).filter_map(ready).map(Ok)
+    }
+
+    async fn prove(self, connection: io::Result<TcpStream>) -> Option<DuplexStream> {
+        let connection = match connection {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                // As where there are no descriptors: trying at once would only spin.
+                self.runtime.sleep(Duration::from_millis(100)).await;
+                return None;
+            }
+        };
+        // A connection that refuses this option is about to end.
+        let _ = connection.set_nodelay(true);
+        // What was good before is good until something better is there.
+        let _ = self.credentials.reload(wall(&self.runtime));
+        let accepted = self.runtime.timeout(HANDSHAKE_LIMIT, self.side.accept(connection)).await;
+        let mut secured = match accepted {
+            Ok(Ok((secured, _))) => secured,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a client of the time service did not prove itself");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let (mut inner, served) = duplex(BUFFER_BYTES);
+        let pump = async move {
+            // An error is the end of the connection, which each end sees by itself.
+            let _ = copy_bidirectional(&mut secured, &mut inner).await;
+        };
+        self.runtime.spawn("time connection", pump).detach();
+        Some(served)
+    }
+}
+
+fn wall(runtime: &Runtime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(runtime.clock.wall_ms())
+}
+
+/// Lets in whoever shows the token; everybody if there is none.
+#[derive(Clone, Default)]
+pub(super) struct Doorkeeper(Option<[u8; 32]>);
+
+impl Doorkeeper {
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for a token that no client can send.
+    pub(super) fn demanding(token: &str) -> Result<Self> {
+        Bearer::new(token)?;
+        Ok(Self(Some(hash(token.trim()))))
+    }
+}
+
+/// Never the token.
+impl fmt::Debug for Doorkeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Doorkeeper(token)" } else { "Doorkeeper(everybody)" })
+    }
+}
+
+impl Interceptor for Doorkeeper {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(demanded) = self.0 else { return Ok(request) };
+        let shown = request.metadata().get("authorization").and_then(|shown| shown.to_str().ok());
+        // Hashes, so that the time of the comparison tells nothing of the token.
+        match shown.and_then(|shown| shown.strip_prefix("Bearer ")).map(hash) {
+            Some(shown) if shown == demanded => Ok(request),
+            Some(_) => Err(Status::unauthenticated("it does not take this token")),
+            None => Err(Status::unauthenticated("it wants a token, and none was shown")),
+        }
+    }
+}
+
+fn hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token).into()
+}
