@@ -9,9 +9,8 @@ use futures_util::future::BoxFuture;
 use holdfast_guard::is_unix_socket;
 use holdfast_runtime::Runtime;
 
-use super::access::TimeAccess;
 use super::replica::is_time;
-use crate::clock::grpc::{GrpcReplica, NoTime};
+use crate::clock::grpc::{GrpcReplica, NoTime, TimeAccess};
 use crate::queue::QueueTime;
 use crate::{Error, Result};
 

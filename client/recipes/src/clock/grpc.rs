@@ -1,5 +1,7 @@
 //! gRPC: the time service, client and server.
 
+mod access;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -19,8 +21,9 @@ use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status};
 
-use super::access::{Doorkeeper, PortTls, TimeAccess};
 use crate::{Error, Result};
+pub use access::TimeAccess;
+use access::{Doorkeeper, PortTls};
 
 /// A request and its answer are a few bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;

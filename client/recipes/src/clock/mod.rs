@@ -67,7 +67,6 @@
 //! - Replicas of the article's text may run beside these: their answers depend on read repair, those of
 //!   this module do not (`beside_old_replicas_no_answer_of_ours_is_less_than_one_before`).
 
-mod access;
 mod asking;
 mod client;
 mod course;
@@ -81,9 +80,9 @@ use std::time::Duration;
 use super::recipe::{Names, Naming, TableSpec};
 use super::statement::Ident;
 use crate::{Error, Result};
-pub use access::TimeAccess;
+
 pub use client::TimeClient;
-pub use grpc::TimePort;
+pub use grpc::{TimeAccess, TimePort};
 pub use replica::{TimeReplica, TimeUpdate};
 
 /// The name of the cell and its table. The article names the cell and no table.
