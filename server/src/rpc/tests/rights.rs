@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use holdfast_core::{
     AccessName, Caller, Deed, Identity, NamePrefix, Right, RuleChange, Token, Verb,
 };
+use holdfast_fuzz::{Outcome, Target};
 use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::import_row::Has;
@@ -13,8 +14,9 @@ use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
 use holdfast_proto::v1::{self, change_rules_request};
 use prost::Message as _;
 use tonic::Request;
+use tonic::metadata::MetadataValue;
 
-use super::super::access::{TOKEN_BYTES, hash_of, token_text};
+use super::super::access::{TOKEN_BYTES, hash_of, token_of, token_text};
 use super::*;
 
 /// The name, or prefix, that the calls of the matrix are about.
@@ -136,6 +138,28 @@ fn header(byte: u8) -> &'static str {
     format!("Bearer {}", token_text(&[byte; TOKEN_BYTES])).leak()
 }
 
+/// What is a token, said once more: the scheme, the mark, and 32 bytes in hexadecimal.
+fn is_token(header: &[u8]) -> bool {
+    let digits = header.strip_prefix(b"Bearer hft_");
+    digits.is_some_and(|digits| digits.len() == 64 && digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+#[test]
+fn no_header_brings_the_door_down_or_passes_for_a_token() {
+    let seeds = [header(7), "Bearer hft_", "Basic b3BzOm9wcw==", "bearer hft_00", ""];
+    let seeds = seeds.map(|seed| seed.as_bytes().to_vec());
+    Target::new("headers", seeds).run(|bytes| {
+        let header = MetadataValue::try_from(bytes);
+        let hash = header.map_err(|error| error.to_string()).and_then(|header| {
+            let mut request = Request::new(());
+            request.metadata_mut().insert("authorization", header);
+            token_of(&request).ok_or_else(|| "no token".to_owned())
+        });
+        assert_eq!(hash.is_ok(), is_token(bytes));
+        Outcome::of(&hash)
+    });
+}
+
 impl Node {
     fn rule(&self, change: RuleChange) {
         let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
@@ -212,6 +236,23 @@ async fn each_call_is_for_those_alone_who_have_its_right() {
         let answer = code(ask(Some(token(&with))).await);
         assert!(!not_in.contains(&answer), "{path} with {with:?}: {answer:?}");
     }
+}
+
+/// A node that was wiped, or has just begun, does not know that its cluster's rules are on.
+#[tokio::test]
+async fn a_node_whose_cluster_has_administrators_lets_nobody_in_before_it_has_a_table() {
+    let status = async |node: &Node| {
+        let answer = LockServiceClient::new(node.channel().await).status(StatusRequest {}).await;
+        answer.err().map_or(Code::Ok, |refused| refused.code())
+    };
+    assert_eq!(status(&node().await).await, Code::Ok, "it has no administrators");
+
+    let admins = [Identity::parse("cn:ops").unwrap()].into();
+    let rpc = RpcSettings { admins, ..RpcSettings::default() };
+    let node = node_of(SessionSettings::default(), &rpc).await;
+    assert_eq!(status(&node).await, Code::PermissionDenied);
+    node.token(1, &[], None);
+    assert_eq!(status(&node).await, Code::Ok, "it knows that the rules are off");
 }
 
 /// What breaks guarantee 1 needs a right of its own, beside that of the same call without `now`.
