@@ -3,8 +3,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use holdfast::{Builder, Client, Tls};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::{Ended, Program};
@@ -316,7 +319,7 @@ async fn until_held(cluster: &Cluster, variables: &[(String, String)], requests:
 
 /// The CA is replaced in three steps, as the manual tells operators: both, the new certificates, the new one.
 #[tokio::test]
-async fn certificates_and_ca_are_replaced_while_a_lock_is_held() {
+async fn certificates_and_ca_are_replaced_under_load_and_no_lock_is_lost() {
     let (certs, next) = (Certs::new().await, Certs::new().await);
     let cluster = three_with_tls(&certs).await;
     serves(&cluster, &certs.trusted()).await;
@@ -324,6 +327,7 @@ async fn certificates_and_ca_are_replaced_while_a_lock_is_held() {
     client.replace("ca.pem", &certs.path("ca.pem"));
     let held = begin(&cluster, &client.trusted(), &["lock", "jobs", "--", "sleep", "1000"]);
     until_held(&cluster, &client.trusted(), 1).await;
+    let load = Load::start(&cluster, &client);
 
     // A broken file is refused, and nothing changes.
     let good = fs::read(certs.path("node-1.key")).unwrap();
@@ -351,6 +355,68 @@ async fn certificates_and_ca_are_replaced_while_a_lock_is_held() {
     held.signal(Signal::SIGTERM);
     let ended = held.end(LIMIT).await;
     assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
+    let grants = load.end().await;
+    println!("{grants} grants, {} of them over a connection of their own", grants - load.kept());
+}
+
+/// Clients that take locks and give them back all the time, every other one over a new connection each time.
+#[derive(Clone, Default)]
+struct Load {
+    ended: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+    grants: [Arc<AtomicUsize>; 2],
+}
+
+impl Load {
+    const CLIENTS: usize = 4;
+
+    fn start(cluster: &Cluster, certs: &Certs) -> Self {
+        let load = Self::default();
+        for number in 0..Self::CLIENTS {
+            let endpoints: Vec<String> =
+                cluster.endpoints().split(',').map(str::to_owned).collect();
+            let builder =
+                Client::builder().endpoints(endpoints).tls(Tls::new(certs.path("ca.pem")));
+            let client = load.clone().run(builder, number % 2);
+            Runtime::system().spawn("load", client).detach();
+        }
+        load
+    }
+
+    async fn run(self, builder: Builder, kind: usize) {
+        let name = format!("load/{kind}");
+        let mut client = builder.clone().connect().await.unwrap();
+        while !self.is_over.load(Ordering::Relaxed) {
+            if kind == 1 {
+                client = builder.clone().connect().await.unwrap();
+            }
+            let guard = client.lock(&name).await.unwrap();
+            // An error says that the lock was lost.
+            guard.release().await.unwrap();
+            self.grants[kind].fetch_add(1, Ordering::Relaxed);
+        }
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends it; fails if a client has met an error. Returns the grants.
+    async fn end(&self) -> usize {
+        self.is_over.store(true, Ordering::Relaxed);
+        for look in 0.. {
+            assert!(look < LOOKS, "a client has ended with an error, or hangs");
+            if self.ended.load(Ordering::Relaxed) == Self::CLIENTS {
+                break;
+            }
+            pause().await;
+        }
+        let [kept, new] = [0, 1].map(|kind| self.grants[kind].load(Ordering::Relaxed));
+        assert!(kept > 50 && new > 5, "{kept} and {new} grants are no load");
+        kept + new
+    }
+
+    /// Grants over connections that stay.
+    fn kept(&self) -> usize {
+        self.grants[0].load(Ordering::Relaxed)
+    }
 }
 
 /// Asks every node to look at its files; waits until each has found new ones so many times.
