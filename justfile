@@ -68,6 +68,10 @@ bench-against *arguments:
 bench-sessions *folders:
     tests/benches/sessions.sh {{ folders }}
 
+# What TLS and rules cost, and a quiet client beside 10,000 half-open handshakes.
+bench-security *arguments:
+    tests/benches/security.sh {{ arguments }}
+
 # Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
     cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
