@@ -53,8 +53,9 @@ impl Scene {
     /// Waits until somebody who proves nothing has so many locks held or waited for, and returns the row.
     async fn until_holds(&self, holds: u64) -> Value {
         for _ in 0..LOOKS {
-            let listed = self.must(&["--json", "auth", "quota", "list"]).await;
-            let listed: Value = serde_json::from_str(&listed).unwrap();
+            // The node may still count the connection of a command that has ended.
+            let listed = self.until(&["--json", "auth", "quota", "list"], Some(0)).await;
+            let listed: Value = serde_json::from_str(&listed.out).unwrap();
             let row = listed["identities"].as_array().unwrap().first().cloned();
             if let Some(row) = row.filter(|row| row["has"]["holds"] == holds) {
                 return row;
@@ -62,6 +63,23 @@ impl Scene {
             Runtime::system().sleep(Duration::from_millis(100)).await;
         }
         panic!("there never are {holds} holds");
+    }
+
+    /// Starts commands that lock `name`, until one holds it.
+    async fn holder(&self, name: &str) -> Program {
+        for _ in 0..LOOKS {
+            let hold = ["lock", name, "--", "sh", "-c", "echo held; exec sleep 1000"];
+            let mut program = self.begin(&hold);
+            for _ in 0..LOOKS {
+                if program.out().contains("held") {
+                    return program;
+                }
+                if program.ends_within(Duration::from_millis(100)).await {
+                    break;
+                }
+            }
+        }
+        panic!("{name} is never held");
     }
 }
 
@@ -85,9 +103,9 @@ async fn what_would_be_more_than_a_quota_is_refused_by_its_name_and_nothing_ends
     // The holder has one connection, and each command another one.
     scene.must(&["auth", "quota", "set", "all", "--connections", "2"]).await;
     scene.must(&["auth", "quota", "remove", "anonymous"]).await;
-    // The node may not have seen the end of the last command's connection yet.
+    // A command is refused while the node has not seen the end of the connection of the one before.
     scene.until(&lock_b, Some(0)).await;
-    let second = scene.begin(&["lock", "c", "--", "sleep", "1000"]);
+    let second = scene.holder("c").await;
     let refused = scene.until(&["list"], REFUSED).await;
     assert!(refused.err.contains("quota of connections to a node, 2"), "{refused:?}");
     drop(second);
