@@ -13,6 +13,8 @@ use holdfast_recipes::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
 use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::response::query_result::QueryResult;
 use tempfile::TempDir;
 
 use crate::check::Report;
@@ -22,6 +24,9 @@ use crate::run::judge;
 
 /// The variable in which `tests/run` names its running nodes.
 const RUN: &str = "HOLDFAST_TEST_NODES";
+
+/// How often a test's own statement is sent before its time-out fails the test.
+const TRIES: usize = 5;
 
 /// Nodes 1 to 3. Dropping this ends those that are a suite's own.
 #[derive(Debug)]
@@ -219,7 +224,7 @@ impl Stage {
         };
         let _turn = self.nodes.turn_of_schema().await;
         for statement in schema.statements().into_iter().filter(is_wanted) {
-            self.session.query_unpaged(statement, ()).await.unwrap();
+            self.query(&statement).await;
         }
         // Another test may have made them since this session began.
         self.session.refresh_metadata().await.unwrap();
@@ -230,11 +235,29 @@ impl Stage {
         for table in tables {
             let table = format!("\"{}\".{table}", self.keyspace);
             let first = format!("SELECT * FROM {table} LIMIT 1");
-            let first = self.session.query_unpaged(first, ()).await.unwrap();
+            let first = self.query(&first).await;
             if first.into_rows_result().unwrap().rows_num() > 0 {
-                self.session.query_unpaged(format!("TRUNCATE {table}"), ()).await.unwrap();
+                self.query(&format!("TRUNCATE {table}")).await;
             }
         }
+    }
+
+    /// Runs a statement that does no harm when it is applied twice. On a busy machine the nodes let
+    /// some run out of time, and whether one of those is applied is not known.
+    pub async fn query(&self, statement: &str) -> QueryResult {
+        let mut tries = 1;
+        loop {
+            match self.session.query_unpaged(statement, ()).await {
+                Ok(result) => return result,
+                Err(error) if tries < TRIES && ran_out_of_time(&error) => tries += 1,
+                Err(error) => panic!("{statement}: {error}"),
+            }
+        }
+    }
+
+    /// As [`Stage::query`], with `k.` for the keyspace.
+    pub async fn cql(&self, statement: &str) -> QueryResult {
+        self.query(&statement.replace("k.", &format!("\"{}\".", self.keyspace))).await
     }
 
     /// The nodes: a test can kill, restart and skew them.
@@ -298,4 +321,17 @@ impl Stage {
         tokio::join!(join_all(working), acting);
         judge(vec![self.recorder.take()])
     }
+}
+
+/// Whether the nodes did not answer in time: the statement may be applied.
+fn ran_out_of_time(error: &ExecutionError) -> bool {
+    use RequestAttemptError::DbError as OfNode;
+    matches!(
+        error,
+        ExecutionError::RequestTimeout(_)
+            | ExecutionError::LastAttemptError(OfNode(
+                DbError::WriteTimeout { .. } | DbError::ReadTimeout { .. },
+                _
+            ))
+    )
 }

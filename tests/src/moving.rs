@@ -70,10 +70,8 @@ impl Move {
 
     /// Runs statements, with `k.` for the keyspace.
     pub async fn cql(&self, statements: &[&str]) {
-        let keyspace = format!("\"{}\".", self.stage.keyspace());
         for statement in statements {
-            let statement = statement.replace("k.", &keyspace);
-            self.stage.session().query_unpaged(statement.as_str(), ()).await.unwrap();
+            self.stage.cql(statement).await;
         }
     }
 

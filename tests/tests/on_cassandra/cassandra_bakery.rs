@@ -46,14 +46,9 @@ fn tables(form: Recipe) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-async fn cql(stage: &Stage, statement: &str) {
-    let statement = statement.replace("k.", &format!("{}.", stage.keyspace()));
-    stage.session().query_unpaged(statement, ()).await.unwrap();
-}
-
 async fn rows(stage: &Stage, table: &str, lock: &str) -> usize {
     let select = format!("SELECT * FROM {}.{table} WHERE key = '{lock}'", stage.keyspace());
-    let result = stage.session().query_unpaged(select, ()).await.unwrap();
+    let result = stage.query(&select).await;
     result.into_rows_result().unwrap().rows::<Row>().unwrap().count()
 }
 
@@ -70,7 +65,7 @@ async fn is_emptied(stage: &Stage, table: &str, lock: &str) {
 async fn highest(stage: &Stage, table: &str, lock: &str) -> Option<i64> {
     let select =
         format!("SELECT max(value) FROM {}.{table} WHERE key = '{lock}'", stage.keyspace());
-    let result = stage.session().query_unpaged(select, ()).await.unwrap();
+    let result = stage.query(&select).await;
     result.into_rows_result().unwrap().first_row::<(Option<i64>,)>().unwrap().0
 }
 
@@ -96,7 +91,7 @@ async fn who_died_while_choosing_holds_everybody_up_for_its_ttl_and_no_longer() 
         let (_, choosing, up) = tables(party.recipe());
         let clock = Runtime::system().clock;
         let before = clock.now();
-        cql(&stage, &format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('chosen', 'dead', {up}) USING TTL {TTL_S}")).await;
+        stage.cql(&format!("INSERT INTO k.{choosing} (key, column1, value) VALUES ('chosen', 'dead', {up}) USING TTL {TTL_S}")).await;
         let [hasty, patient] = [1, 2].map(|id| party.client(id));
         let tried = hasty.acquire("chosen", Wait::No).await.map(|_held| ());
         // A refusal within the TTL was caused by the flag.
@@ -210,9 +205,9 @@ async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in(
     let line = |names: &[&'static str], rest: &[&'static str]| {
         [&place[..], names, &["bakery"], rest, &job].concat()
     };
-    cql(&stage, "CREATE TABLE IF NOT EXISTS k.numbers_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
-    cql(&stage, "CREATE TABLE IF NOT EXISTS k.choosing_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
-    cql(&stage, "TRUNCATE k.numbers").await;
+    stage.cql("CREATE TABLE IF NOT EXISTS k.numbers_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
+    stage.cql("CREATE TABLE IF NOT EXISTS k.choosing_pid (key text, column1 int, value bigint, PRIMARY KEY (key, column1))").await;
+    stage.cql("TRUNCATE k.numbers").await;
 
     for (names, rest) in [(&[][..], ["lock"].as_slice()), (&php, &["--form", "php", "try"])] {
         let ended = run("holdfast", &line(names, rest)).await;
@@ -228,7 +223,7 @@ async fn the_command_line_locks_in_either_form_and_names_what_it_cannot_lock_in(
         assert_eq!(ended.code, Some(122), "{ended:?}");
         assert!(ended.err.contains(says), "{}", ended.err);
     }
-    cql(&stage, "INSERT INTO k.numbers (key, column1, value) VALUES ('job', 'odd', -1)").await;
+    stage.cql("INSERT INTO k.numbers (key, column1, value) VALUES ('job', 'odd', -1)").await;
     let ended = run("holdfast", &line(&[], &["lock"])).await;
     assert_eq!(ended.code, Some(122), "{ended:?}");
     assert!(ended.err.contains("\"odd\" has the number -1, which nobody draws"), "{}", ended.err);

@@ -123,7 +123,7 @@ async fn time_goes_on_where_an_old_replica_left_it() {
         "INSERT INTO clock_old.global_time (name, value) VALUES ('GlobalTime', {local_time}) \
          USING TIMESTAMP {local_time}"
     );
-    stage.session().query_unpaged(overwrite, ()).await.unwrap();
+    stage.query(&overwrite).await;
     let first = passes(&living[1], local_time).await;
     let second = passes(&living[0], first + SECOND_US).await;
     assert!(before < local_time && second > first);
@@ -210,7 +210,7 @@ async fn in_line(stage: &Stage, lock: &str, number: usize) {
         format!("SELECT column1 FROM {}.lock_queue WHERE key = '{lock}'", stage.keyspace());
     let limit = Runtime::system().clock.now() + STEP_LIMIT;
     loop {
-        let there = stage.session().query_unpaged(places.as_str(), ()).await.unwrap();
+        let there = stage.query(&places).await;
         if there.into_rows_result().unwrap().rows_num() == number {
             return;
         }

@@ -203,7 +203,7 @@ async fn what_a_killed_process_of_either_kind_left_stands_for_its_ttl() {
     let stage = Stage::set("legacy_killed", &[LEASE, QUEUE, TOKENS, BAKERY]).await;
     // In the lease article rows have the TTL of their table.
     let short = "ALTER TABLE legacy_killed.leases WITH default_time_to_live = 9";
-    stage.session().query_unpaged(short, ()).await.unwrap();
+    stage.query(short).await;
     Recipe::make_tables_of_forms(&stage).await;
     let parties = Party::of(&stage, &Recipe::ALL_FORMS, Times::SHORT);
     let clock = Runtime::system().clock;

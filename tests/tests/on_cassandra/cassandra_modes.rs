@@ -313,13 +313,12 @@ async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() 
     while scope.view().await.unwrap().stage < Stage::Fallback {
         scope.advance().await.unwrap();
     }
-    let query = async |text: &str| nodes.session().query_unpaged(text, ()).await.unwrap();
     let write = async |mode: &str, epoch: u16| {
         let (table, row) = ("modes_fallback.authority", "WHERE scope = 'orders/' IF EXISTS");
         let set = format!("UPDATE {table} SET mode = '{mode}', epoch = {epoch} {row}");
-        query(&set).await;
+        nodes.query(&set).await;
     };
-    query(
+    nodes.query(
         "INSERT INTO modes_fallback.authority (scope, mode, epoch, beat, take_over_ms, hold_ms) \
          VALUES ('orders/', 'native', 3, 17, 9000, 6000) IF NOT EXISTS",
     )
@@ -348,6 +347,6 @@ async fn the_command_line_takes_a_scope_over_and_is_stopped_when_it_goes_back() 
     write("native", 6).await;
     let ended = holder.end(secs(20)).await;
     assert_eq!(ended.code, Some(121), "{ended:?}");
-    let left = query("SELECT owner FROM modes_fallback.fallback_leases").await;
+    let left = nodes.query("SELECT owner FROM modes_fallback.fallback_leases").await;
     assert_eq!(left.into_rows_result().unwrap().rows_num(), 0, "the lease is given back");
 }

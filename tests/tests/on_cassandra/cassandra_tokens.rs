@@ -251,7 +251,7 @@ async fn a_client_with_the_seeds_statements_excludes_ours_and_is_excluded() {
     let ahead = wall_us + 60_000_000;
     let delete =
         format!("DELETE FROM tokens_seed.tokens USING TIMESTAMP {ahead} WHERE \"token\" = 'bar'");
-    stage.session().query_unpaged(delete, ()).await.unwrap();
+    stage.query(&delete).await;
     assert!(applied(stage.session(), &insert("bar", "b")).await);
     assert!(applied(stage.session(), &insert("bar", "c")).await, "the model knows no better");
 }
@@ -262,7 +262,7 @@ async fn make(stage: &Stage, printed: &str, wanted: [&str; 2]) {
     let is_wanted = |line: &&str| wanted.iter().any(|table| line.contains(table));
     let mut number = 0;
     for statement in printed.lines().filter(is_wanted) {
-        stage.session().query_unpaged(statement.trim_end_matches(';'), ()).await.unwrap();
+        stage.query(statement.trim_end_matches(';')).await;
         number += 1;
     }
     assert_eq!(number, wanted.len(), "{printed}");
@@ -291,7 +291,7 @@ async fn the_command_line_locks_tokens_and_keeps_house_in_tables_of_any_name() {
 
     let insert =
         "INSERT INTO tokens_line.locked (key, column1, \"Value\") VALUES ('job', 'dead', 0)";
-    stage.session().query_unpaged(insert, ()).await.unwrap();
+    stage.query(insert).await;
     let tried = call(&["tokens-lwt", "try", "job", "--", "true"]).await;
     assert_eq!(tried.code, Some(124), "{tried:?}");
     assert!(tried.err.contains("job is not granted: held by dead"), "{}", tried.err);

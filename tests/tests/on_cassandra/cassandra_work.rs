@@ -259,7 +259,7 @@ async fn rows_of_strangers_stop_nobody() {
             "INSERT INTO {keyspace}.work_numbers (queue, hour, item, worker, number) \
              VALUES ('{of}', {hour}, '{item}', '{worker}', {number})"
         );
-        stage.session().query_unpaged(row, ()).await.unwrap();
+        stage.query(&row).await;
     }
     for row in [
         format!(
@@ -273,7 +273,7 @@ async fn rows_of_strangers_stop_nobody() {
             "INSERT INTO {keyspace}.work_details (queue, item, name) VALUES ('{of}', '{id}', 'z')"
         ),
     ] {
-        stage.session().query_unpaged(row, ()).await.unwrap();
+        stage.query(&row).await;
     }
     let good = queue.enqueue("good").await.unwrap();
     let item = next(&queue).await;

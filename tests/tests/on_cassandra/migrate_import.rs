@@ -188,8 +188,7 @@ async fn import(
 
 async fn cql(stage: &Stage, statements: &[&str]) {
     for statement in statements {
-        let statement = statement.replace("k.", &format!("\"{}\".", stage.keyspace()));
-        stage.session().query_unpaged(statement.as_str(), ()).await.unwrap();
+        stage.cql(statement).await;
     }
 }
 

@@ -295,7 +295,7 @@ async fn round_trip(faults: &[Fault], seed: u64) {
         "INSERT INTO \"{}\".leases (name, owner) VALUES ('{scope}left', 'old') USING TTL 900",
         stage.keyspace()
     );
-    stage.session().query_unpaged(left, ()).await.unwrap();
+    stage.query(&left).await;
     let names = ["a", "b", "c", "d"].map(|name| format!("{scope}{name}")).to_vec();
     let endpoints = cluster.endpoints();
     let cluster = Mutex::new(cluster);

@@ -53,9 +53,7 @@ fn line_of<'a>(lines: &'a [Value], lock: &str) -> &'a Value {
 
 async fn cql(stage: &Stage, statements: &[&str]) {
     for statement in statements {
-        let keyspace = format!("\"{}\".", stage.keyspace());
-        let statement = statement.replace("k.", &keyspace);
-        stage.session().query_unpaged(statement.as_str(), ()).await.unwrap();
+        stage.cql(statement).await;
     }
 }
 
