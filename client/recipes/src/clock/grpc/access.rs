@@ -12,13 +12,17 @@ use holdfast::{Bearer, Tls};
 use holdfast_runtime::Runtime;
 use holdfast_tls::{Admits, CredentialFiles, Credentials, OwnFiles, ServerSide};
 use sha2::{Digest as _, Sha256};
-use tokio::io::{DuplexStream, copy_bidirectional, duplex};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, copy_bidirectional, duplex};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
 use crate::{Error, Result};
 
+/// Connections of a port: far more than there are clients of a time service, and few enough for the descriptors
+/// of a process.
+pub(super) const CONNECTIONS_MAX: usize = 512;
 /// Handshakes under way.
 const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take.
@@ -78,50 +82,81 @@ impl PortTls {
         Ok(Self { credentials, side: Arc::new(side), runtime })
     }
 
-    /// The connections of `listener` that have proved themselves. Those that have not are closed.
-    pub(super) fn connections(
+    /// `None`: the client did not prove itself.
+    async fn prove(
         self,
-        listener: TcpListener,
-    ) -> impl Stream<Item = io::Result<DuplexStream>> {
-        let accepted = stream::unfold(listener, async |listener| {
-            let connection = listener.accept().await.map(|(connection, _)| connection);
-            Some((connection, listener))
-        });
-        let proven = accepted.map(move |connection| self.clone().prove(connection));
-        proven.buffer_unordered(HANDSHAKES_MAX).filter_map(ready).map(Ok)
-    }
-
-    async fn prove(self, connection: io::Result<TcpStream>) -> Option<DuplexStream> {
-        let connection = match connection {
-            Ok(connection) => connection,
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                // As where there are no descriptors: trying at once would only spin.
-                self.runtime.sleep(Duration::from_millis(100)).await;
-                return None;
-            }
-        };
-        // A connection that refuses this option is about to end.
-        let _ = connection.set_nodelay(true);
+        connection: TcpStream,
+    ) -> Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
         // What was good before is good until something better is there.
         let _ = self.credentials.reload(wall(&self.runtime));
         let accepted = self.runtime.timeout(HANDSHAKE_LIMIT, self.side.accept(connection)).await;
-        let mut secured = match accepted {
-            Ok(Ok((secured, _))) => secured,
+        match accepted {
+            Ok(Ok((secured, _))) => Some(secured),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a client of the time service did not prove itself");
-                return None;
+                None
             }
-            Err(_) => return None,
-        };
-        let (mut inner, served) = duplex(BUFFER_BYTES);
-        let pump = async move {
-            // An error is the end of the connection, which each end sees by itself.
-            let _ = copy_bidirectional(&mut secured, &mut inner).await;
-        };
-        self.runtime.spawn("time connection", pump).detach();
-        Some(served)
+            Err(_) => None,
+        }
     }
+}
+
+/// The connections of `listener`, at most `limit` at a time: one more is closed at once. With
+/// `tls`, those that have proved themselves; the others are closed.
+pub(super) fn connections(
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    limit: usize,
+) -> impl Stream<Item = io::Result<DuplexStream>> {
+    let accepted = stream::unfold(listener, async |listener| {
+        let connection = listener.accept().await.map(|(connection, _)| connection);
+        Some((connection, listener))
+    });
+    let places = Arc::new(Semaphore::new(limit));
+    let runtime = Runtime::system();
+    let begun = accepted
+        .map(move |connection| begin(connection, places.clone(), tls.clone(), runtime.clone()));
+    begun.buffer_unordered(HANDSHAKES_MAX).filter_map(ready).map(Ok)
+}
+
+async fn begin(
+    connection: io::Result<TcpStream>,
+    places: Arc<Semaphore>,
+    tls: Option<PortTls>,
+    runtime: Runtime,
+) -> Option<DuplexStream> {
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(error) => {
+            tracing::warn!(%error, "a connection cannot be accepted");
+            // As where there are no descriptors: trying at once would only spin.
+            runtime.sleep(Duration::from_millis(100)).await;
+            return None;
+        }
+    };
+    let place = places.try_acquire_owned().ok()?;
+    // A connection that refuses this option is about to end.
+    let _ = connection.set_nodelay(true);
+    Some(match tls {
+        None => pumped(connection, place, &runtime),
+        Some(tls) => pumped(tls.prove(connection).await?, place, &runtime),
+    })
+}
+
+/// The bytes of a connection. It keeps its place until one of its ends is closed.
+fn pumped(
+    mut connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    place: OwnedSemaphorePermit,
+    runtime: &Runtime,
+) -> DuplexStream {
+    let (mut inner, served) = duplex(BUFFER_BYTES);
+    let pump = async move {
+        // An error is the end of the connection, which each end sees by itself.
+        let _ = copy_bidirectional(&mut connection, &mut inner).await;
+        drop(place);
+    };
+    runtime.spawn("time connection", pump).detach();
+    served
 }
 
 fn wall(runtime: &Runtime) -> SystemTime {
@@ -164,4 +199,39 @@ impl Interceptor for Doorkeeper {
 
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_more_than_the_limit_is_closed_and_an_ended_one_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut accepted = Box::pin(connections(listener, None, 1));
+        let first = TcpStream::connect(address).await.unwrap();
+        let served = accepted.next().await.unwrap().unwrap();
+
+        let next = async { accepted.next().await.unwrap().unwrap() };
+        let closed_and_ended = async {
+            let mut second = TcpStream::connect(address).await.unwrap();
+            assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "it is closed");
+            drop((first, served));
+            // The place is free a moment after its connection has ended.
+            loop {
+                let mut another = TcpStream::connect(address).await.unwrap();
+                let mut byte = [0];
+                let read = another.read(&mut byte);
+                if Runtime::system().timeout(Duration::from_millis(100), read).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let limit = Duration::from_mins(1);
+        let both = async { tokio::join!(next, closed_and_ended) };
+        assert!(Runtime::system().timeout(limit, both).await.is_ok(), "it has room again");
+    }
 }

@@ -15,7 +15,6 @@ use holdfast_proto::v1::time_service_server::{TimeService, TimeServiceServer};
 use holdfast_proto::v1::{NowRequest, NowResponse};
 use holdfast_runtime::Runtime;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -23,7 +22,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::{Error, Result};
 pub use access::TimeAccess;
-use access::{Doorkeeper, PortTls};
+use access::{CONNECTIONS_MAX, Doorkeeper, PortTls, connections};
 
 /// A request and its answer are a few bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;
@@ -161,10 +160,8 @@ impl TimePort {
         now_us: impl Fn() -> BoxFuture<'static, Result<u64>> + Send + Sync + 'static,
     ) -> Result<()> {
         let router = router(Answering(Box::new(now_us)), self.doorkeeper);
-        let served = match self.tls {
-            None => router.serve_with_incoming(TcpListenerStream::new(self.listener)).await,
-            Some(tls) => router.serve_with_incoming(tls.connections(self.listener)).await,
-        };
+        let served =
+            router.serve_with_incoming(connections(self.listener, self.tls, CONNECTIONS_MAX)).await;
         served.map_err(|error| Error::InvalidConfig {
             message: format!("serving at {}: {}", self.address, innermost(&error)),
         })
