@@ -3,6 +3,7 @@
 use holdfast_core::{
     AccessName, Command, Deed, Identity, NamePrefix, Right, RuleChange, SessionId, Tenure, Verb,
 };
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{RefusalReason, SessionKey, State, request_state};
 
 use super::*;
@@ -56,6 +57,10 @@ async fn a_session_of_nobody_keeps_its_locks_when_rules_go_on_and_is_its_clients
     drop(client);
     world.turn_rules_on();
 
+    arm(Some(Mutant::NobodysIsAnothers));
+    let (rest, _) = world.resume_by("cn:app", &ticket).await.rest().await;
+    assert!(matches!(rest[..], [Body::Refused(_)]), "without the rule: {rest:?}");
+    arm(None);
     let mut again = world.resume_by("cn:app", &ticket).await;
     again.opened().await;
     let Body::State(State { requests, .. }) = again.next().await else { panic!("no State") };
