@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_guard::Backoff;
+use holdfast_proto::v1;
 use holdfast_runtime::{Rng, Runtime, TransportError};
 
-use crate::{Error, RefusalReason, Result, wire};
+use crate::{Error, Result, wire};
 
 /// The longest delay between two rounds of a call.
 const DELAY_MAX: Duration = Duration::from_millis(500);
@@ -22,8 +23,12 @@ pub(crate) struct Servers {
 /// Why one server gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// Nothing was changed, and the same call will not succeed by itself; the server's message.
-    Refused(String),
+    /// Nothing was changed, and the same call will not succeed by itself.
+    Refused {
+        reason: v1::RefusalReason,
+        /// The server's.
+        message: String,
+    },
     /// Another server may answer, or this one later.
     Elsewhere {
         why: String,
@@ -38,7 +43,9 @@ pub(crate) enum NoAnswer {
 impl From<TransportError> for NoAnswer {
     fn from(error: TransportError) -> Self {
         let (why, leader) = match error {
-            TransportError::Refused { message } => return Self::Refused(message),
+            TransportError::Refused { reason, message } => {
+                return Self::Refused { reason, message };
+            }
             TransportError::Unavailable { message, leader } => (message, leader),
             other => (other.to_string(), None),
         };
@@ -83,8 +90,8 @@ impl Servers {
                 asked.may_be_done = true;
                 let named = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
                     Ok(Ok(answer)) => return Ok(answer),
-                    Ok(Err(NoAnswer::Refused(message))) => {
-                        return Err(wire::refused(RefusalReason::Other, message));
+                    Ok(Err(NoAnswer::Refused { reason, message })) => {
+                        return Err(wire::refused(wire::refusal_reason(reason), message));
                     }
                     Ok(Err(NoAnswer::Elsewhere { why, leader, may_be_done })) => {
                         asked.may_be_done = before || may_be_done;

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use holdfast::{ChangeKind, Client, Error, LostReason, Mode, Reader, Watch, WatchEvent};
+use holdfast::{
+    ChangeKind, Client, Error, LostReason, Mode, Reader, RefusalReason, Watch, WatchEvent,
+};
 use holdfast_proto::v1::{self, lock_change::What, watch_event::Body};
 use holdfast_runtime::{BoxFuture, Pipe, Runtime, Transport, TransportError, Watched, simulated};
 use tokio::sync::{mpsc, oneshot};
@@ -306,10 +308,15 @@ async fn a_prefix_that_a_server_refuses_ends_the_watch_with_its_words() {
     let mut net = Net::new();
     let mut watch = net.reader().watch("a\n");
     let message = "the prefix is not usable".to_owned();
-    net.call(&mut watch).await.refuse(TransportError::Refused { message: message.clone() });
+    net.call(&mut watch).await.refuse(TransportError::Refused {
+        reason: v1::RefusalReason::Invalid,
+        message: message.clone(),
+    });
 
     let error = error(&net, &mut watch).await;
-    assert!(matches!(&error, Error::Refused { message: words, .. } if *words == message));
+    assert!(
+        matches!(&error, Error::Refused { reason: RefusalReason::Invalid, message: words, .. } if *words == message)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,8 +5,8 @@ use std::fmt;
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
-    WatchResponse,
+    ListRequest, ListResponse, RefusalReason, ServerFrames, StatusRequest, StatusResponse,
+    WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 
@@ -111,6 +111,8 @@ pub enum TransportError {
     /// The server refused the stream or the call: repeating it will not help.
     #[error("{message}")]
     Refused {
+        /// Why; `Unspecified` if it says no more than its message does.
+        reason: RefusalReason,
         /// The node's message.
         message: String,
     },

@@ -189,7 +189,7 @@ pub enum RefusalReason {
     SeveralScopes,
     /// The scope cannot be set or removed in its present state; the message names the obstacle.
     Scope,
-    /// The caller has no right to it; the message says which verb on which name.
+    /// The caller has no right to it; the message says which verb on which name, or that its token is not valid.
     Forbidden,
     /// The change of the rules cannot be; the message names the obstacle.
     Rules,

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::machine::{Machine, Opening, StreamEnd};
 use super::{CLOSE_LIMIT, Ending, Session};
 use crate::endpoints::Route;
-use crate::{RefusalReason, wire};
+use crate::wire;
 
 /// A stream that ran shorter than this counts as a failed attempt for the delays, so that the
 /// client does not retry without pause at a server that attaches every session and drops it at
@@ -181,8 +181,8 @@ impl Attempt<'_> {
                 self.session.with(Machine::attached_elsewhere);
                 StreamEnd::SessionOver
             }
-            TransportError::Refused { message } if self.never_opened() => {
-                StreamEnd::Refused(wire::refused(RefusalReason::Other, message))
+            TransportError::Refused { reason, message } if self.never_opened() => {
+                StreamEnd::Refused(wire::refused(wire::refusal_reason(reason), message))
             }
             other @ (TransportError::Unreachable { .. }
             | TransportError::TooSlow

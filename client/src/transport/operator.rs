@@ -1,5 +1,6 @@
 //! gRPC: the operators' calls, each on a connection of its own.
 
+use holdfast_proto::v1::RefusalReason;
 use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
@@ -48,7 +49,8 @@ fn no_answer(endpoint: &str, status: &Status) -> NoAnswer {
     let why = format!("{endpoint}: {}", broken_by(status));
     match Verdict::of(status) {
         Verdict::NotHere { leader } => NoAnswer::Elsewhere { why, leader, may_be_done: false },
-        Verdict::Refused | Verdict::TooSlow => NoAnswer::Refused(message),
+        Verdict::Refused(reason) => NoAnswer::Refused { reason, message },
+        Verdict::TooSlow => NoAnswer::Refused { reason: RefusalReason::Limit, message },
         // This call has no session, so no other stream can have resumed one.
         Verdict::Unknown | Verdict::TakenOver => {
             NoAnswer::Elsewhere { why, leader: None, may_be_done: true }
@@ -65,7 +67,7 @@ mod tests {
         let of = |status| no_answer("a:1", &status);
 
         let may_be_done = |status| match of(status) {
-            NoAnswer::Refused(_) => None,
+            NoAnswer::Refused { .. } => None,
             NoAnswer::Elsewhere { may_be_done, .. } => Some(may_be_done),
         };
         assert_eq!(may_be_done(Status::unavailable("follows")), Some(false));

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use holdfast_proto::v1::RefusalReason;
 use tonic::{Code, Status};
 
 /// The metadata in which a node that does not lead names the leader.
@@ -24,7 +25,7 @@ pub(super) enum Verdict {
     /// This client did not read fast enough, and the server cut it.
     TooSlow,
     /// The server did nothing, and the same call will not succeed later.
-    Refused,
+    Refused(RefusalReason),
     /// Nothing is certain: the connection broke, or the server does not know the outcome.
     Unknown,
 }
@@ -43,15 +44,15 @@ impl Verdict {
             {
                 Self::TooSlow
             }
-            Code::InvalidArgument
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::ResourceExhausted
-            | Code::Unimplemented => Self::Refused,
+            Code::InvalidArgument | Code::OutOfRange => Self::Refused(RefusalReason::Invalid),
+            Code::PermissionDenied | Code::Unauthenticated => {
+                Self::Refused(RefusalReason::Forbidden)
+            }
+            Code::ResourceExhausted => Self::Refused(RefusalReason::Limit),
+            Code::Unimplemented => Self::Refused(RefusalReason::Unsupported),
+            Code::FailedPrecondition | Code::NotFound | Code::AlreadyExists => {
+                Self::Refused(RefusalReason::Unspecified)
+            }
             Code::Ok
             | Code::Cancelled
             | Code::Unknown
@@ -103,29 +104,30 @@ mod tests {
 
         assert_eq!(Verdict::of(&cut), Verdict::TooSlow);
         assert_eq!(Verdict::of(&watch), Verdict::TooSlow);
-        assert_eq!(Verdict::of(&limit), Verdict::Refused);
+        assert_eq!(Verdict::of(&limit), Verdict::Refused(RefusalReason::Limit));
     }
 
     /// Every code, as servers send it.
     #[test]
     fn only_codes_by_which_nothing_was_done_are_refusals() {
         let refused = [
-            Code::InvalidArgument,
-            Code::NotFound,
-            Code::AlreadyExists,
-            Code::PermissionDenied,
-            Code::ResourceExhausted,
-            Code::FailedPrecondition,
-            Code::OutOfRange,
-            Code::Unimplemented,
-            Code::Unauthenticated,
+            (Code::InvalidArgument, RefusalReason::Invalid),
+            (Code::OutOfRange, RefusalReason::Invalid),
+            (Code::PermissionDenied, RefusalReason::Forbidden),
+            (Code::Unauthenticated, RefusalReason::Forbidden),
+            (Code::ResourceExhausted, RefusalReason::Limit),
+            (Code::Unimplemented, RefusalReason::Unsupported),
+            (Code::FailedPrecondition, RefusalReason::Unspecified),
+            (Code::NotFound, RefusalReason::Unspecified),
+            (Code::AlreadyExists, RefusalReason::Unspecified),
         ];
         for code in (0..17).map(Code::from_i32) {
-            let expected = match code {
-                Code::Unavailable => Verdict::NotHere { leader: None },
-                Code::Aborted => Verdict::TakenOver,
-                code if refused.contains(&code) => Verdict::Refused,
-                _ => Verdict::Unknown,
+            let reason = refused.iter().find(|(refused, _)| *refused == code);
+            let expected = match (code, reason) {
+                (_, Some((_, reason))) => Verdict::Refused(*reason),
+                (Code::Unavailable, None) => Verdict::NotHere { leader: None },
+                (Code::Aborted, None) => Verdict::TakenOver,
+                (_, None) => Verdict::Unknown,
             };
             assert_eq!(Verdict::of(&Status::new(code, "why")), expected, "{code:?}");
         }

@@ -11,7 +11,7 @@ use holdfast_runtime::{Instant, TransportError, Watched};
 use super::WatchEvent;
 use crate::endpoints::{NoAnswer, Route};
 use crate::reader::{ATTEMPT_LIMIT, Reader};
-use crate::{RefusalReason, Result, wire};
+use crate::{Result, wire};
 
 /// The longest delay between two rounds of attempts.
 const DELAY_MAX: Duration = Duration::from_secs(1);
@@ -166,8 +166,8 @@ impl WatchStream {
     /// known.
     fn failed(&mut self, error: TransportError, next: Option<String>) -> Result<()> {
         let next = match NoAnswer::from(error) {
-            NoAnswer::Refused(message) => {
-                return Err(wire::refused(RefusalReason::Other, message));
+            NoAnswer::Refused { reason, message } => {
+                return Err(wire::refused(wire::refusal_reason(reason), message));
             }
             NoAnswer::Elsewhere { why, leader, .. } => {
                 self.last = why;

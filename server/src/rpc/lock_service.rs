@@ -8,8 +8,8 @@ use holdfast_core::Verb;
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
-    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, ServerFrames,
-    StatusRequest, StatusResponse,
+    ClientFrames, InspectRequest, InspectResponse, ListRequest, ListResponse, RefusalReason,
+    ServerFrames, StatusRequest, StatusResponse,
 };
 use holdfast_runtime::{Pipe, TransportError};
 use tokio::sync::{mpsc, oneshot};
@@ -208,7 +208,7 @@ fn of_status(status: &Status) -> TransportError {
     let message = status.message().to_owned();
     match status.code() {
         Code::Internal | Code::OutOfRange | Code::InvalidArgument | Code::ResourceExhausted => {
-            TransportError::Refused { message }
+            TransportError::Refused { reason: RefusalReason::Invalid, message }
         }
         _ => TransportError::Unreachable { endpoint: "client".to_owned(), detail: message },
     }

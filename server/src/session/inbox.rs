@@ -72,7 +72,7 @@ impl Inbox {
             Some(Ok(message)) => message,
             // The decoder's message about bytes that do not decode. Every other break counts as a plain
             // end, from which nothing is concluded.
-            Some(Err(TransportError::Refused { message })) => {
+            Some(Err(TransportError::Refused { message, .. })) => {
                 return Err(StreamError::Protocol(message));
             }
             Some(Err(_)) | None => return Ok(false),
