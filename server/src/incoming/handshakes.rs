@@ -4,10 +4,10 @@
 //!
 //! # Invariants
 //!
-//! - At most [`AT_ONCE`] handshakes are under way. One more ends the one that has lasted longest: whoever
+//! - At most [`Bounds::at_once`] handshakes are under way. One more ends the one that has lasted longest: whoever
 //!   opens connections and says nothing cannot keep out those that do, as one that speaks is through in two
 //!   round trips.
-//! - A handshake has [`WITHIN`] to end.
+//! - A handshake has [`Bounds::within`] to end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,10 +23,16 @@ use tokio::sync::{mpsc, oneshot};
 use super::wire::Wire;
 use super::{Connection, Incoming, Lines, Port};
 
-/// Handshakes under way.
-const AT_ONCE: usize = 1_024;
-/// How long a handshake may take.
-const WITHIN: Duration = Duration::from_secs(5);
+/// How many handshakes there may be, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Handshakes under way.
+    pub(super) at_once: usize,
+    /// How long one may take.
+    pub(super) within: Duration,
+}
+
+const BOUNDS: Bounds = Bounds { at_once: 1_024, within: Duration::from_secs(5) };
 /// Connections that have proved themselves, on their way to the servers of a port.
 const QUEUED: usize = 256;
 /// Ports on their way to the thread: a node has three.
@@ -48,10 +54,10 @@ pub struct Security {
 pub(super) enum Failed {
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    #[error("it took longer than {} s", WITHIN.as_secs())]
-    TooLong,
-    #[error("{AT_ONCE} others began after it")]
-    GaveWay,
+    #[error("it took longer than {} s", .0.as_secs_f32())]
+    TooLong(Duration),
+    #[error("{0} others began after it")]
+    GaveWay(usize),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -79,10 +85,15 @@ impl Handshakes {
     ///
     /// The system gives no thread or no event queue.
     pub fn start(runtime: Runtime) -> io::Result<Self> {
+        Self::bounded(BOUNDS, runtime)
+    }
+
+    /// As [`Handshakes::start`], with other bounds.
+    pub(super) fn bounded(bounds: Bounds, runtime: Runtime) -> io::Result<Self> {
         let events = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ports, opened) = mpsc::channel(PORTS);
         let thread = std::thread::Builder::new().name("holdfast-tls".to_owned());
-        thread.spawn(move || events.block_on(serve(opened, runtime)))?;
+        thread.spawn(move || events.block_on(serve(opened, bounds, runtime)))?;
         Ok(Self { ports })
     }
 
@@ -102,8 +113,8 @@ impl Handshakes {
     }
 }
 
-async fn serve(mut opened: mpsc::Receiver<SecuredPort>, runtime: Runtime) {
-    let under_way = Arc::new(Mutex::new(UnderWay::default()));
+async fn serve(mut opened: mpsc::Receiver<SecuredPort>, bounds: Bounds, runtime: Runtime) {
+    let under_way = Arc::new(Mutex::new(UnderWay { bounds, begun: 0, ends: BTreeMap::new() }));
     while let Some(port) = opened.recv().await {
         runtime_spawn(accept_all(port, Arc::clone(&under_way), runtime.clone()));
     }
@@ -154,11 +165,12 @@ impl Begun {
         under_way: Arc<Mutex<UnderWay>>,
         runtime: Runtime,
     ) {
+        let Bounds { at_once, within } = lock(&under_way).bounds;
         let (number, give_way) = lock(&under_way).begin();
         let outcome = select! {
-            _ = give_way => Err(Failed::GaveWay),
-            outcome = runtime.timeout(WITHIN, prove(connection, &self.security)) => {
-                outcome.unwrap_or(Err(Failed::TooLong))
+            _ = give_way => Err(Failed::GaveWay(at_once)),
+            outcome = runtime.timeout(within, prove(connection, &self.security)) => {
+                outcome.unwrap_or(Err(Failed::TooLong(within)))
             }
         };
         lock(&under_way).ended(number);
@@ -190,8 +202,8 @@ fn lock(under_way: &Mutex<UnderWay>) -> std::sync::MutexGuard<'_, UnderWay> {
 }
 
 /// The handshakes under way, in the order in which they began.
-#[derive(Default)]
 struct UnderWay {
+    bounds: Bounds,
     begun: u64,
     ends: BTreeMap<u64, oneshot::Sender<()>>,
 }
@@ -199,7 +211,7 @@ struct UnderWay {
 impl UnderWay {
     /// One more; its number, and what tells it to give way.
     fn begin(&mut self) -> (u64, oneshot::Receiver<()>) {
-        if self.ends.len() >= AT_ONCE {
+        if self.ends.len() >= self.bounds.at_once {
             // Dropped, it tells the oldest one.
             let _ = self.ends.pop_first();
         }

@@ -1,3 +1,5 @@
+mod handshakes;
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
