@@ -266,7 +266,7 @@ impl Tables {
     ///
     /// [`Fault`]; in no case does a read change anything.
     pub async fn page(&self, statement: Statement) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
-        match self.database.execute(statement).await? {
+        match self.execute(statement).await? {
             Answer::Page(rows, next) => Ok((rows, next)),
             other => Err(Fault::NotDone(format!("a page was answered with {other:?}"))),
         }

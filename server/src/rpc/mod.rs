@@ -62,8 +62,9 @@ use crate::session::Hub;
 pub struct RpcSettings {
     /// Largest message a client may send, bytes.
     ///
-    /// Default: 1 048 576 (1 MiB). Minimum: 65 536. A frame has about 1 KiB at most, and a message
-    /// may carry many: a client that re-sends a thousand requests after a resume fits.
+    /// Default: 1 048 576 (1 MiB). Minimum: 65 536. A frame has about 37 KiB at most (64 names, a value)
+    /// and seldom 1 KiB; a message may carry many: a client that re-sends a thousand usual requests after
+    /// a resume fits.
     pub max_message_bytes: usize,
     /// Bytes that incomplete messages of all clients together may take.
     ///
