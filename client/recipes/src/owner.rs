@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use holdfast_mutants::mutant;
 use holdfast_runtime::Rng;
 
 /// The prefix of this client's ids, by which a migration recognises its rows (DESIGN §10).
@@ -73,7 +74,9 @@ impl OwnerId {
     /// `hf1:service@writer/` and 128 random bits.
     pub(crate) fn draw(signature: &Signature, rng: &dyn Rng) -> Self {
         let mut bits = [0; 16];
-        rng.fill(&mut bits);
+        if !mutant!(AttemptsShareId) {
+            rng.fill(&mut bits);
+        }
         let Signature { service, writer } = signature;
         let mut id = format!("{MARK}{service}@{}/", writer.0);
         for byte in bits {

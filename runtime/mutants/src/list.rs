@@ -303,6 +303,10 @@ mutants! {
         "a recipe counts a row's whole TTL as safe, whatever the clocks of the nodes say";
     RecipeUnknownRenewalCounts, "recipe-unknown-renewal-counts", "DESIGN §9, I24",
         "a renewal without an answer moves the safe deadline on";
+    AttemptsShareId, "attempts-share-id", "DESIGN §9, I24",
+        "all attempts of a locker have one id, so the row of one is another's too";
+    LapsedModeRowCounts, "lapsed-mode-row-counts", "modes 1, I24",
+        "a process counts its row in the table of modes for longer than it stands there";
     LateRemovalCounts, "late-removal-counts", "work, removal",
         "an item counts as removed although its lease was over before the answer, and another worker may have taken it";
     ModeRowLeavesGuards, "mode-row-leaves-guards", "modes 1, I24",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, select};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -261,7 +262,10 @@ impl ModeRow {
             return;
         }
         self.lose(LostReason::DeadlinePassed);
-        let span = Span::new(self.base.timing.safe_until(sent));
+        let until = self.base.timing.safe_until(sent);
+        let until =
+            if mutant!(LapsedModeRowCounts) { until + self.base.timing.ttl() } else { until };
+        let span = Span::new(until);
         let alive = span.is_alive(&*self.base.runtime().clock);
         let Some(safety) = alive.then(|| Safety::within(span).map(Arc::new)).flatten() else {
             // The answer took too long.
