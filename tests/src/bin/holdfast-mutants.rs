@@ -8,7 +8,6 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum as _};
 use comfy_table::{Table, presets};
 use holdfast_mutants::{Mutant, arm};
-use holdfast_runtime::Runtime;
 use holdfast_tests::simulation::{
     Clocks, Many, Plan, Schedule, fresh_seed, quiet_panics, run, run_many,
 };
@@ -37,9 +36,9 @@ struct Arguments {
     /// without any line is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// Begin no mutant after so many seconds of a replay. The one to begin with is drawn.
+    /// Replay only so many of those that have a kept run. The one to begin with is drawn.
     #[arg(long, requires = "replay")]
-    seconds: Option<u64>,
+    some: Option<usize>,
     /// Make this plan alone with each of them: a file as `holdfast-simulate --shrink` prints it.
     #[arg(long, conflicts_with = "replay")]
     plan: Option<PathBuf>,
@@ -202,13 +201,15 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
         looked
     };
     let mut mutants = chosen(arguments);
-    let clock = Runtime::system().clock;
-    let end = arguments.seconds.map(|seconds| clock.now() + Duration::from_secs(seconds));
-    if end.is_some() {
+    if let Some(some) = arguments.some {
+        let has_run = |mutant: &Mutant| {
+            kept.iter().any(|(of, one)| of == mutant && matches!(one, Kept::Run(_)))
+        };
+        mutants.retain(has_run);
         let turn = usize::try_from(fresh_seed()).unwrap_or(0) % mutants.len().max(1);
         mutants.rotate_left(turn);
+        mutants.truncate(some);
     }
-    let is_over = || end.is_some_and(|end| clock.now() >= end);
     let jobs = arguments.jobs.unwrap_or_else(cores).max(1);
     let (next, all) = (std::sync::atomic::AtomicUsize::new(0), std::sync::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -216,7 +217,7 @@ fn replay(arguments: &Arguments, kept: &[(Mutant, Kept)]) -> Vec<Looked> {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(mutant) = mutants.get(place).filter(|_| !is_over()) else { return };
+                    let Some(mutant) = mutants.get(place) else { return };
                     let looked = look(*mutant);
                     println!("{}", line(&looked));
                     if let Ok(mut all) = all.lock() {
