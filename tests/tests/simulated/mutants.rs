@@ -17,10 +17,10 @@ fn found_again(more: &[&str]) -> String {
     said.find("| mutant").map_or("", |begin| &said[begin..]).to_owned()
 }
 
-/// As many as take about half a minute, beginning with any of them.
+/// Six of them, of which the first is drawn: a minute on two cores.
 #[test]
 fn mutants_are_found_again_in_the_runs_that_found_them() {
-    println!("{}", found_again(&["--some", "12"]));
+    println!("{}", found_again(&["--some", "6"]));
 }
 
 #[test]
