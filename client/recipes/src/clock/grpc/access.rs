@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::ready;
@@ -12,10 +14,11 @@ use holdfast::{Bearer, Tls};
 use holdfast_runtime::Runtime;
 use holdfast_tls::{Admits, CredentialFiles, Credentials, OwnFiles, ServerSide};
 use sha2::{Digest as _, Sha256};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, copy_bidirectional, duplex};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::service::Interceptor;
+use tonic::transport::server::Connected;
 use tonic::{Request, Status};
 
 use crate::{Error, Result};
@@ -27,8 +30,6 @@ pub(super) const CONNECTIONS_MAX: usize = 512;
 const HANDSHAKES_MAX: usize = 256;
 /// How long a handshake may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Bytes between the end of TLS and gRPC: several requests and answers.
-const BUFFER_BYTES: usize = 16 << 10;
 
 /// How clients reach the replicas of a time service. Default: without TLS, and as nobody in particular.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +108,7 @@ pub(super) fn connections(
     listener: TcpListener,
     tls: Option<PortTls>,
     limit: usize,
-) -> impl Stream<Item = io::Result<DuplexStream>> {
+) -> impl Stream<Item = io::Result<Served>> {
     let accepted = stream::unfold(listener, async |listener| {
         let connection = listener.accept().await.map(|(connection, _)| connection);
         Some((connection, listener))
@@ -124,7 +125,7 @@ async fn begin(
     places: Arc<Semaphore>,
     tls: Option<PortTls>,
     runtime: Runtime,
-) -> Option<DuplexStream> {
+) -> Option<Served> {
     let connection = match connection {
         Ok(connection) => connection,
         Err(error) => {
@@ -138,25 +139,59 @@ async fn begin(
     // A connection that refuses this option is about to end.
     let _ = connection.set_nodelay(true);
     Some(match tls {
-        None => pumped(connection, place, &runtime),
-        Some(tls) => pumped(tls.prove(connection).await?, place, &runtime),
+        None => Served::new(connection, place),
+        Some(tls) => Served::new(tls.prove(connection).await?, place),
     })
 }
 
-/// The bytes of a connection. It keeps its place until one of its ends is closed.
-fn pumped(
-    mut connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    place: OwnedSemaphorePermit,
-    runtime: &Runtime,
-) -> DuplexStream {
-    let (mut inner, served) = duplex(BUFFER_BYTES);
-    let pump = async move {
-        // An error is the end of the connection, which each end sees by itself.
-        let _ = copy_bidirectional(&mut connection, &mut inner).await;
-        drop(place);
-    };
-    runtime.spawn("time connection", pump).detach();
-    served
+/// A connection, with or without TLS. It keeps its place until it is dropped.
+pub(super) struct Served {
+    stream: Pin<Box<dyn Bytes>>,
+    _place: OwnedSemaphorePermit,
+}
+
+trait Bytes: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Bytes for S {}
+
+impl Served {
+    fn new(stream: impl Bytes + 'static, place: OwnedSemaphorePermit) -> Self {
+        Self { stream: Box::pin(stream), _place: place }
+    }
+}
+
+impl Connected for Served {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Served {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Served {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_shutdown(cx)
+    }
 }
 
 fn wall(runtime: &Runtime) -> SystemTime {
@@ -219,13 +254,14 @@ mod tests {
         let closed_and_ended = async {
             let mut second = TcpStream::connect(address).await.unwrap();
             assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "it is closed");
-            drop((first, served));
-            // The place is free a moment after its connection has ended.
+            // Its client keeps its own end open.
+            drop(served);
             loop {
                 let mut another = TcpStream::connect(address).await.unwrap();
                 let mut byte = [0];
                 let read = another.read(&mut byte);
                 if Runtime::system().timeout(Duration::from_millis(100), read).await.is_err() {
+                    drop(first);
                     return;
                 }
             }
