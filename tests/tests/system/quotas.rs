@@ -102,15 +102,15 @@ async fn what_would_be_more_than_a_quota_is_refused_by_its_name_and_nothing_ends
 
     // The holder has one connection, and each command another one.
     scene.must(&["auth", "quota", "set", "all", "--connections", "2"]).await;
-    scene.must(&["auth", "quota", "remove", "anonymous"]).await;
     // A command is refused while the node has not seen the end of the connection of the one before.
+    scene.until(&["auth", "quota", "remove", "anonymous"], Some(0)).await;
     scene.until(&lock_b, Some(0)).await;
     let second = scene.holder("c").await;
     let refused = scene.until(&["list"], REFUSED).await;
     assert!(refused.err.contains("quota of connections to a node, 2"), "{refused:?}");
     drop(second);
     scene.until_holds(1).await;
-    scene.must(&["auth", "quota", "remove", "all"]).await;
+    scene.until(&["auth", "quota", "remove", "all"], Some(0)).await;
 
     assert!(
         !holder.ends_within(Duration::from_millis(100)).await,
