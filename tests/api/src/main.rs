@@ -59,9 +59,17 @@ fn target(root: &Path) -> Result<PathBuf> {
     Ok(told["target_directory"].as_str().ok_or("cargo names no target folder")?.into())
 }
 
+/// Without what `cargo run` says of this package: build scripts that look at it (`ring`'s) would run again, here and in
+/// the next build, and everything above them with it.
 fn cargo(root: &Path) -> Command {
     let mut cargo = Command::new(option_env!("CARGO").unwrap_or("cargo"));
     cargo.current_dir(root);
+    let of_a_package =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_a_package))
+    {
+        cargo.env_remove(name);
+    }
     cargo
 }
 
