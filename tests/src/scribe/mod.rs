@@ -4,13 +4,15 @@
 
 mod watching;
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdfast::{
-    Acquire, Client, Error, Guard, GuardState, LockItem, LostReason, Mode, TryAcquire, Value,
+    Acquire, Client, Error, Guard, GuardState, GuardStates, LockItem, LostReason, Mode, TryAcquire,
+    Value,
 };
 use holdfast_runtime::{Instant, Runtime};
 
@@ -24,6 +26,8 @@ pub struct Scribe {
     recorder: Recorder,
     runtime: Runtime,
     next_request: Arc<AtomicU64>,
+    /// Its holds that were not lost when it last looked, by token.
+    holds: Arc<Mutex<BTreeMap<u64, GuardStates>>>,
 }
 
 /// A hold, with the recorder of its fate.
@@ -115,7 +119,8 @@ impl Scribe {
 
     /// Records what `client` does, which runs on this runtime.
     pub fn of(client: Client, id: ClientId, recorder: Recorder, runtime: Runtime) -> Self {
-        Self { client, id, recorder, runtime, next_request: Arc::new(AtomicU64::new(1)) }
+        let next_request = Arc::new(AtomicU64::new(1));
+        Self { client, id, recorder, runtime, next_request, holds: Arc::default() }
     }
 
     /// Records that the client's session is open with this lease: from here on the judge knows what
@@ -156,6 +161,23 @@ impl Scribe {
         request
     }
 
+    fn holds(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, GuardStates>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records which holds were lost since the last look. A session's deadline counts for each of its holds in the eyes of the judge, and
+    /// one that an operator has taken away is no more of them, whatever its own task is busy with.
+    fn note_losses(&self) {
+        self.holds().retain(|&token, states| match states.now() {
+            GuardState::Lost(reason) => {
+                self.write(What::Lost { token, cause: cause(reason) });
+                false
+            }
+            GuardState::Held { .. } | GuardState::Jeopardy { .. } => true,
+            GuardState::Released => false,
+        });
+    }
+
     fn answered(&self, request: u64, answer: Result<Guard, Error>) -> Result<Held, Error> {
         match answer {
             Ok(guard) => {
@@ -164,6 +186,7 @@ impl Scribe {
                     names.iter().filter_map(|name| Some(shown(name, &guard.lock(name).value()?)));
                 let values = values.collect();
                 self.write(What::Granted { request, token: guard.token().get(), names, values });
+                self.holds().insert(guard.token().get(), guard.states());
                 let held = Held { guard, scribe: self.clone() };
                 held.note();
                 Ok(held)
@@ -281,6 +304,7 @@ impl Held {
 
     /// Records the guard's state now; returns whether it is safe.
     pub fn note(&self) -> bool {
+        self.scribe.note_losses();
         let token = self.token();
         let state = self.guard.state();
         match state {
@@ -367,6 +391,7 @@ impl Held {
         let token = self.token();
         self.note();
         self.scribe.write(What::Release { token, names: Vec::new() });
+        self.scribe.holds().remove(&token);
         let answer = self.guard.release().await;
         self.scribe.write(what_released(token, &[], &answer));
         answer
@@ -375,6 +400,8 @@ impl Held {
     /// Drops the guard, which releases without waiting.
     pub fn drop_guard(self) {
         let token = self.token();
+        self.scribe.note_losses();
+        self.scribe.holds().remove(&token);
         self.scribe.write(What::Release { token, names: Vec::new() });
         drop(self.guard);
         self.scribe.write(What::ReleaseUnknown { token });
