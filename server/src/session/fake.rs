@@ -185,12 +185,6 @@ impl Fake {
     }
 }
 
-/// Runs to the end on a thread with virtual time, which advances while all tasks wait.
-pub(crate) fn on_virtual_time<T>(run: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_time().start_paused(true).build().unwrap().block_on(run)
-}
-
 /// What tests hand to the hub.
 pub(crate) struct Handle(pub(crate) Arc<Fake>);
 

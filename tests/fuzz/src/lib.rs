@@ -39,6 +39,12 @@ use tally::Tally;
 /// How long a target runs unless `HOLDFAST_FUZZ_MS` says otherwise, milliseconds.
 const MILLIS_DEFAULT: u64 = 1_000;
 
+/// Runs `run` to its end on this thread, in virtual time, which advances while all tasks wait.
+pub fn on_virtual_time<T>(run: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().expect("a runtime without I/O").block_on(run)
+}
+
 /// What came of one input, as far as it tells it from others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outcome {

@@ -147,6 +147,7 @@ impl Machine {
 mod tests {
     use std::time::Duration;
 
+    use holdfast_fuzz::on_virtual_time;
     use holdfast_proto::v1::server_frame::Body as Said;
     use holdfast_runtime::{Runtime, simulated};
 
@@ -219,11 +220,6 @@ mod tests {
         fn is_safe(&self) -> bool {
             self.hold.safety.is_safe(&*self.runtime.clock)
         }
-    }
-
-    fn on_virtual_time(run: impl Future<Output = ()>) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_time().start_paused(true).build().unwrap().block_on(run);
     }
 
     fn a_slow_answer() {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use holdfast_fuzz::{Outcome, Target, script};
+use holdfast_fuzz::{Outcome, Target, on_virtual_time, script};
 use holdfast_proto::v1::server_frame::Body as Said;
 use holdfast_proto::v1::{
     self, Denied, Granted, KeptAlive, Lost, Opened, Queued, Released, RequestState, ServerFrame,
@@ -193,9 +193,7 @@ fn seed() -> Vec<u8> {
 #[test]
 fn nothing_that_a_server_says_brings_a_session_down() {
     Target::new("server-frames", [seed()]).run(|bytes| {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(async {
+        on_virtual_time(async {
             let mut world = World::new();
             for (kind, bytes) in script::steps(bytes) {
                 world.step(kind, bytes).await;

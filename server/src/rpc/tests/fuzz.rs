@@ -6,7 +6,7 @@
 use std::future::Future;
 
 use futures_util::{FutureExt, StreamExt};
-use holdfast_fuzz::{Outcome, Target, script};
+use holdfast_fuzz::{Outcome, Target, on_virtual_time, script};
 use holdfast_proto::v1::import_row::Has;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::set_value::Change;
@@ -21,7 +21,6 @@ use prost::Message;
 use tonic::Request;
 
 use super::*;
-use crate::session::fake::on_virtual_time;
 
 /// Longest a unary call or a shutdown may take, virtual time: longer than any wait in the first scripts.
 const PATIENCE: Duration = Duration::from_mins(10);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use holdfast_core::Batch;
-use holdfast_fuzz::{Outcome, Target, script};
+use holdfast_fuzz::{Outcome, Target, on_virtual_time, script};
 use holdfast_proto::v1 as proto;
 use holdfast_proto::v1::log_entry::Payload;
 use holdfast_runtime::{Runtime, simulated};
@@ -356,9 +356,4 @@ fn no_sequence_of_messages_brings_a_member_down() {
             alone.check().await
         })
     });
-}
-
-fn on_virtual_time<T>(run: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_time().start_paused(true).build().unwrap().block_on(run)
 }

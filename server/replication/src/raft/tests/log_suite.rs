@@ -1,5 +1,6 @@
 //! openraft's own conformance suite, over our adapters.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use openraft::testing::log::{StoreBuilder, Suite};
@@ -12,7 +13,7 @@ use crate::raft::fault::FaultSlot;
 use crate::raft::log::Log;
 use crate::raft::machine::Machine;
 use crate::raft::types::Types;
-use crate::storage::{LogId, Record, RecordKind, Store, StoreOptions};
+use crate::storage::{LogId, LogStore, Record, RecordKind, Store, StoreOptions};
 
 fn machine() -> (Arc<MemoryStore>, Machine) {
     let store = Arc::new(MemoryStore::new(1));
@@ -20,42 +21,44 @@ fn machine() -> (Arc<MemoryStore>, Machine) {
     (store, machine)
 }
 
-struct InMemory;
+/// Which log is examined. One builder for both: the suite is large, and is compiled anew for each builder.
+enum Examined {
+    InMemory,
+    OnSled,
+}
 
-impl StoreBuilder<Types, Log, Machine, ()> for InMemory {
-    async fn build(&self) -> Result<((), Log, Machine), StorageError<Types>> {
+impl StoreBuilder<Types, Log, Machine, Option<TempDir>> for Examined {
+    async fn build(&self) -> Result<(Option<TempDir>, Log, Machine), StorageError<Types>> {
         let (store, machine) = machine();
-        Ok(((), Log::over(store.log()), machine))
+        if let Self::InMemory = self {
+            return Ok((None, Log::over(store.log()), machine));
+        }
+        let folder = TempDir::new().unwrap();
+        let log = log_on_sled(folder.path());
+        Ok((Some(folder), Log::over(log), machine))
     }
 }
 
-struct OnSled;
-
-/// The log on sled; the suite purges without snapshots, which a whole store refuses (I30).
-impl StoreBuilder<Types, Log, Machine, TempDir> for OnSled {
-    async fn build(&self) -> Result<(TempDir, Log, Machine), StorageError<Types>> {
-        let folder = TempDir::new().unwrap();
-        let options = StoreOptions {
-            node_id: 1,
-            cluster: None,
-            new_store_id: [7; 16],
-            on_fault: Arc::new(|fault| panic!("{fault}")),
-            stalls_after: None,
-        };
-        let log = Store::open_log_without_snapshots(folder.path(), options).unwrap();
-        let (_, machine) = machine();
-        Ok((folder, Log::over(Arc::new(log)), machine))
-    }
+/// The suite purges without snapshots, which a whole store refuses (I30).
+fn log_on_sled(folder: &Path) -> Arc<LogStore> {
+    let options = StoreOptions {
+        node_id: 1,
+        cluster: None,
+        new_store_id: [7; 16],
+        on_fault: Arc::new(|fault| panic!("{fault}")),
+        stalls_after: None,
+    };
+    Arc::new(Store::open_log_without_snapshots(folder, options).unwrap())
 }
 
 #[tokio::test]
 async fn the_memory_log_passes_the_suite_of_openraft() {
-    Suite::test_all(InMemory).await.unwrap();
+    Suite::test_all(Examined::InMemory).await.unwrap();
 }
 
 #[tokio::test]
 async fn the_sled_log_passes_the_suite_of_openraft() {
-    Suite::test_all(OnSled).await.unwrap();
+    Suite::test_all(Examined::OnSled).await.unwrap();
 }
 
 /// A replication stream that openraft has replaced may read entries that were purged meanwhile.
