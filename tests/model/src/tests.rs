@@ -56,7 +56,9 @@ fn with_all_rules_a_leader_that_leads_again_does_no_harm_either() {
     holds(REGAINED);
 }
 
+/// In a run for a change the test below stands in for it, which has two keepalives under way as well.
 #[test]
+#[ignore = "long: half a minute of one core"]
 fn with_all_rules_keepalives_that_overtake_each_other_do_no_harm() {
     holds(OVERTAKING);
 }

@@ -70,7 +70,9 @@ fn with_all_rules_a_take_over_and_a_return_do_no_harm() {
     holds(RETURN);
 }
 
+/// In a run for a change the rules of `rules.rs` stand in for it: each is missed when it is broken, some of them only with two leaders.
 #[test]
+#[ignore = "long: a minute of one core"]
 fn with_all_rules_a_leader_that_does_not_know_it_is_deposed_does_no_harm() {
     holds(TWO_LEADERS);
 }
