@@ -48,6 +48,7 @@ impl Stage<'_> {
         disk.hang(true);
         self.runtime.sleep(lasts).await;
         self.look_for_ends();
+        self.is_freed(id);
         disk.hang(false);
         self.returns(id).await;
         Some(())

@@ -34,6 +34,8 @@ pub(super) struct Looks {
     told_ends: BTreeSet<(u64, String)>,
     /// Nodes that ended while a fault explained it, and why they did. The fault may be over while another one keeps the node down.
     explained_ends: BTreeMap<u64, String>,
+    /// Nodes that were paused when their disk went on after a hang, and when a look last found them paused.
+    freed_while_paused: BTreeMap<u64, Instant>,
     /// Nodes whose disk finishes nothing, and since when they run with such a disk.
     hung: BTreeMap<u64, Instant>,
     /// Clients whose decoder fails on long messages.
@@ -64,6 +66,7 @@ impl Stage<'_> {
     /// No node ends by itself without a fault that explains it. A fault that explains ends asks this once more before it is over, because
     /// a node may have ended since the last look.
     pub(super) fn look_for_ends(&self) {
+        self.look_for_freed_disks();
         for id in self.world.nodes().into_iter().filter(|id| !self.has_left(*id)) {
             let why = match self.world.ended(id) {
                 Some(Ended::Fault(fault)) if !self.may_end_with(id, &fault) => fault.to_string(),
@@ -82,7 +85,7 @@ impl Stage<'_> {
 
     /// Whether a fault explains that the node ended so: one that goes on, or one that did when the node was found to have ended.
     fn is_explained(&self, id: u64, why: &str) -> bool {
-        let hangs = self.world.disk(id).hangs();
+        let hangs = self.world.disk(id).hangs() || self.was_freed_while_paused(id);
         if hangs && why.contains(DISK_STALL) {
             self.world.network().reached(DISK_STALL);
         }
@@ -94,6 +97,29 @@ impl Stage<'_> {
             || is_storage && (hangs || lock(&self.starved).contains(&id))
     }
 
+    /// The disk goes on after a hang. The node cannot learn that while it is paused; the first that it does afterwards may be the last look
+    /// of its watchdog, which finds the operation still under way (seed 9700010655).
+    pub(super) fn is_freed(&self, id: u64) {
+        if self.world.is_paused(id) {
+            lock(&self.looks).freed_while_paused.insert(id, self.runtime.clock.now());
+        }
+    }
+
+    fn look_for_freed_disks(&self) {
+        let now = self.runtime.clock.now();
+        for (id, last) in &mut lock(&self.looks).freed_while_paused {
+            if self.world.is_paused(*id) {
+                *last = now;
+            }
+        }
+    }
+
+    fn was_freed_while_paused(&self, id: u64) -> bool {
+        let freed = lock(&self.looks).freed_while_paused.get(&id).copied();
+        let now = self.runtime.clock.now();
+        freed.is_some_and(|last| now.saturating_since(last) <= STALL_FOUND_WITHIN)
+    }
+
     /// Whether the node ended for want of a descriptor, while a fault leaves it none: after a minute of waiting for one
     /// (`server/replication/src/storage/files.rs`), or because it was just starting.
     pub(super) fn lacks_files(&self, id: u64, why: &str) -> bool {
@@ -102,7 +128,9 @@ impl Stage<'_> {
 
     /// The node starts: an end of it from now on needs a fault of its own.
     pub(super) fn begins_anew(&self, id: u64) {
-        lock(&self.looks).explained_ends.remove(&id);
+        let mut looks = lock(&self.looks);
+        looks.explained_ends.remove(&id);
+        looks.freed_while_paused.remove(&id);
     }
 
     /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that the others can go on (I31). Only time in which it
