@@ -48,6 +48,8 @@ mod mirror;
 mod record;
 mod recover;
 mod replica_store;
+#[cfg(test)]
+mod segments;
 #[cfg(any(test, feature = "simulation"))]
 mod simulated;
 mod sled_log;
