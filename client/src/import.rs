@@ -5,12 +5,11 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_proto::v1::import_fate::Fate as WireFate;
 use holdfast_proto::v1::import_row::Has as WireHas;
+use holdfast_types::IMPORT_ROWS_MAX;
 
 use crate::transport::operator::Services;
 use crate::{Admin, Error, FencingToken, RefusalReason, Result, wire};
 
-/// Most rows that a server takes in one group.
-const GROUP_ROWS_MAX: usize = 64;
 /// Most bytes of names and values that a server takes in one group.
 const GROUP_BYTES_MAX: usize = 32 << 10;
 /// Groups in one call: half of what a server takes.
@@ -195,7 +194,7 @@ fn fitting(rows: &[ImportRow]) -> usize {
         bytes += bytes_of(row);
         bytes <= GROUP_BYTES_MAX
     };
-    rows.iter().take(GROUP_ROWS_MAX).take_while(fits).count().max(1)
+    rows.iter().take(IMPORT_ROWS_MAX).take_while(fits).count().max(1)
 }
 
 fn bytes_of(row: &ImportRow) -> usize {
@@ -260,7 +259,7 @@ mod tests {
                 let bytes: usize = call.iter().map(Piece::bytes).sum();
                 assert!(call.len() <= CALL_GROUPS && bytes <= CALL_BYTES, "{} {bytes}", call.len());
                 for piece in call {
-                    assert!((1..=GROUP_ROWS_MAX).contains(&piece.rows.len()));
+                    assert!((1..=IMPORT_ROWS_MAX).contains(&piece.rows.len()));
                     assert!(piece.bytes() <= GROUP_BYTES_MAX, "{}", piece.bytes());
                     sent[piece.group].extend_from_slice(piece.rows);
                 }

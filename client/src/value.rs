@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use holdfast_proto::v1::{self, set_value};
+use holdfast_types::VALUE_BYTES_MAX;
 
 use crate::items::past_limit;
 use crate::{FencingToken, Result};
-
-const VALUE_BYTES_MAX: usize = 4_096;
 
 /// The value that a holder left with a lock. It outlives the hold and goes to the next holder with
 /// the grant.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::BoxFuture;
+use holdfast_mutants::mutant;
 use holdfast_runtime::{Clock, Instant};
 
 use crate::statement::{Ident, Statement, Value};
@@ -108,7 +109,8 @@ impl Fault {
     /// counts the replicas for the commit only after the proposal was accepted, and reports the same error.
     #[must_use]
     pub fn of_too_few_replicas(statement: &Statement, message: String) -> Self {
-        if statement.is_conditional() { Self::Unknown(message) } else { Self::NotDone(message) }
+        let may_be_decided = statement.is_conditional() && !mutant!(UnavailableIsNotDone);
+        if may_be_decided { Self::Unknown(message) } else { Self::NotDone(message) }
     }
 
     /// The message.

@@ -5,6 +5,35 @@
 //! ([`BytesBudget::is_full`]) before the bytes are taken, and refuses, or after, and ends what holds
 //! most of them.
 //!
+//! # What all budgets of a process come to
+//!
+//! No budget stands above the others: the bound of a process is their sum. Each one has a setting and a
+//! metric. A full one refuses, or ends a stream, by the name of its setting; the log is cut short, and a
+//! follower that needs more gets a snapshot. Only the first three are counted here.
+//!
+//! | bytes | setting | default, MiB | metric |
+//! |---|---|---|---|
+//! | pushes to streams | `outbox_bytes_total` | 256 | `holdfast_outbox_bytes` |
+//! | changes to watches | the same, once more | 256 | `holdfast_watch_bytes` |
+//! | messages that no session takes yet | `arriving_bytes_total` | 64 | `holdfast_arriving_bytes` |
+//! | commands to be proposed | `max_pending_bytes` | 16 | `holdfast_raft_waiting_bytes` |
+//! | the log | `max_log_bytes` | 256 | `holdfast_log_bytes` |
+//! | the table, with its values | `max_table_bytes` | 1,024 | `holdfast_table_bytes` |
+//!
+//! The sum is 1,872 MiB. While a snapshot is written or installed, the table may be in memory twice: 2,896
+//! MiB. One budget for all would be weaker: pushes that some clients leave unread would then refuse the
+//! commands of others, and releases among them.
+//!
+//! What no budget counts is bounded by the number of its holders:
+//!
+//! - for each connection (`max_connections`) about 32 KiB, and at most 1,024 calls;
+//! - for each call [`FREE`] bytes of a message under way, for each stream that is not open yet
+//!   (`max_unopened_streams`) as many of its frames;
+//! - for each call its message of at most 1 MiB while it is handled, and its answer of about 3 MiB at most
+//!   until the client has read it;
+//! - for each stream four messages, and for each watch one, that its connection has taken over: mostly of
+//!   256 KiB at most.
+//!
 //! # Invariants
 //!
 //! - The used bytes are the sum over all [`Taken`]: each gives back what it still has when it is
@@ -14,6 +43,10 @@
 use std::sync::Arc;
 
 use prometheus_client::metrics::gauge::Gauge;
+
+/// Bytes that each holder may take by [`Taken::try_add`] even when the budget is full: the content of one
+/// HTTP/2 frame, and more than the library sends before its session is open.
+pub(crate) const FREE: u64 = 16_384;
 
 /// The budget.
 #[derive(Debug)]
@@ -59,6 +92,22 @@ impl Taken {
     /// What this holder has.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The limit of its budget.
+    pub(crate) fn limit(&self) -> u64 {
+        self.budget.limit()
+    }
+
+    /// Takes `bytes` more if the budget has room for them, or if this holder then has at most [`FREE`].
+    /// Returns whether it has taken them.
+    pub(crate) fn try_add(&mut self, bytes: u64) -> bool {
+        let has_room = self.budget.used().saturating_add(bytes) <= self.budget.limit();
+        let is_taken = has_room || self.bytes.saturating_add(bytes) <= FREE;
+        if is_taken {
+            self.add(bytes);
+        }
+        is_taken
     }
 
     /// Takes `bytes` more, even beyond the limit: the budget's owner acts on that.
@@ -109,5 +158,17 @@ mod tests {
         assert_eq!((other.bytes(), budget.used()), (0, 60), "nobody gives back what others took");
         drop(one);
         assert_eq!(shown.get(), 0);
+    }
+
+    #[test]
+    fn a_full_budget_refuses_all_but_the_first_bytes_of_each_holder() {
+        let budget = BytesBudget::new(100_000, Gauge::default());
+        let (mut one, mut other) = (budget.nothing(), budget.nothing());
+
+        assert!(one.try_add(100_000), "all of it may be taken");
+        assert!(!one.try_add(1));
+        assert!(other.try_add(FREE));
+        assert!(!other.try_add(1), "no more is free");
+        assert_eq!((one.bytes(), other.bytes()), (100_000, FREE));
     }
 }

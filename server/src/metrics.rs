@@ -241,7 +241,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     let unit = || Unit::Bytes;
     let meaning = "What waits in the outboxes of all streams";
     registry.register_with_unit("outbox", meaning, unit(), outbox_bytes);
-    let meaning = "Messages of clients that have not arrived whole";
+    let meaning = "Messages that have not arrived whole, or whose stream is not open yet";
     registry.register_with_unit("arriving", meaning, unit(), arriving_bytes);
     let meaning = "Changes that some watch still has to be told";
     registry.register_with_unit("watch", meaning, unit(), watch_bytes);

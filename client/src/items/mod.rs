@@ -9,11 +9,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use holdfast_guard::check_lock_name;
 use holdfast_proto::v1;
+use holdfast_types::NAMES_MAX;
 
 use crate::{Error, Mode, RefusalReason, Result};
-
-/// Most names in one request.
-const NAMES_MAX: usize = 64;
 
 /// One lock of a request for several. A plain name means exclusive.
 ///

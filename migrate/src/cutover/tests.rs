@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast::{FencingToken, ImportGroup, ImportOutcome};
 use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
+use holdfast_mutants::{Mutant, while_armed};
 use holdfast_recipes::{Cassandra, ModesTable, ScopeModes};
 use holdfast_runtime::simulated::Machine;
 
@@ -285,5 +286,20 @@ fn a_scope_of_another_recipe_or_cluster_is_not_moved() {
         let says = format!("scope \"orders/\" is tied to {column} \"{tied}\", and this is");
         assert!(refused.contains(&says), "{refused}");
         assert_eq!(fixture.stage(), Stage::Both);
+    }
+}
+
+#[test]
+fn each_of_the_rules_is_missed_when_it_is_broken() {
+    let cases: [(Mutant, fn()); 2] = [
+        (Mutant::OneLookIsEnough, a_look_that_meets_no_old_client_is_no_word_that_there_is_none),
+        (
+            Mutant::UnregisteredIsHidden,
+            a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name,
+        ),
+    ];
+    for (mutant, test) in cases {
+        let run = while_armed(mutant, || std::panic::catch_unwind(test));
+        assert!(run.is_err(), "nothing showed that {mutant} was armed");
     }
 }

@@ -1,6 +1,6 @@
 //! Why something is not imported.
 
-use holdfast_core::{TextError, VALUE_BYTES_MAX};
+use holdfast_types::{TextError, VALUE_BYTES_MAX};
 
 use super::LEASE_MAX_MS;
 use crate::layout::NoText;

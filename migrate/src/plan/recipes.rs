@@ -27,8 +27,8 @@ pub(super) fn lease(row: LeaseRow, draft: &mut Draft) {
 ///
 /// The two rows are read one after the other, and their cells end independently. The main row alone
 /// decides, as it does for the recipe's clients. A holder keeps its place in the queue while it
-/// holds (§5.3); that place is no wait. If the main row is empty, the first in the queue counts as
-/// the holder, and if that place cannot be imported, none behind it is: see the
+/// holds (thesis, §5.3); that place is no wait. If the main row is empty, the first in the queue
+/// counts as the holder, and if that place cannot be imported, none behind it is: see the
 /// [module above](super).
 pub(super) fn queue(main: &[ColumnCell], mut places: Vec<ColumnCell>, draft: &mut Draft) {
     // The order of the recipe's clients: Cassandra compares columns by their bytes.

@@ -72,6 +72,10 @@ mutants! {
         "a hold that is closed ends at once, while its client relies on it";
     ApplyAsksNoRules, "apply-asks-no-rules", "I34",
         "a command is applied under the rights that it had when it was proposed";
+    RulesAllowAll, "rules-allow-all", "I36",
+        "the rules, once they are on, allow everything to everybody";
+    RulesAllowNothing, "rules-allow-nothing", "§14",
+        "no role gives its owners any right";
     SetValueIgnoresToken, "set-value-ignores-token", "I13",
         "a value is set by whoever asks for it, holder or not";
     LastInQueueFirst, "last-in-queue-first", "I9",
@@ -212,6 +216,12 @@ mutants! {
         "a client that resumes does not send its unanswered releases again";
     WatchGapBetweenPages, "watch-gap-between-pages", "I23",
         "what changes while a watch is told its first pages is left out";
+    QuestionJoinsRound, "question-joins-round", "§5.1, I18",
+        "a question that comes during a quorum round is answered with the outcome of that round";
+    PreVoteSkipped, "pre-vote-skipped", "§7, I31",
+        "a member that was cut off asks for votes without asking first whether it could win";
+    HandOverToWhoLags, "hand-over-to-who-lags", "§7, I31",
+        "a leader hands over to a voter that lacks entries";
 
     // Found by two reviews of the code.
     ReleaseRefusedForLoad, "release-refused-for-load", "I31",
@@ -232,6 +242,18 @@ mutants! {
         "a leader that has handed over asks its quorum on, and keeps the others from an election";
     FullLeaderStays, "full-leader-stays", "§7, I31",
         "a leader below its disk reserve does not hand over";
+    ConfirmsCountAsFreeing, "confirms-count-as-freeing", "I31",
+        "a value that is confirmed or cleared takes the place of a release";
+    OutboxCountsFramesOnly, "outbox-counts-frames-only", "I27",
+        "what waits on a stream is bounded by its frames, whatever their bytes";
+    PendingBytesNotCounted, "pending-bytes-not-counted", "I27",
+        "commands that wait are bounded by their number, whatever their bytes";
+    AcceptWithoutPause, "accept-without-pause", "I27",
+        "a connection that no descriptor is left for is accepted again at once";
+    WantOfDescriptorsIsADiskFault, "want-of-descriptors-is-a-disk-fault", "I31",
+        "a wait for a descriptor counts as a disk that hangs, and ends its node";
+    PauseCountsForLeases, "pause-counts-for-leases", "§5.8, I31",
+        "the time in which a leader did not run counts for the leases of its sessions";
 
     // Found by the simulator.
     RefusedCopyEndsWait, "refused-copy-ends-wait", "I10",
@@ -305,6 +327,10 @@ mutants! {
         "a renewal without an answer moves the safe deadline on";
     AttemptsShareId, "attempts-share-id", "DESIGN §9, I24",
         "all attempts of a locker have one id, so the row of one is another's too";
+    OwnCellInTheWay, "own-cell-in-the-way", "DESIGN §9, I31",
+        "the head of a queue waits for a cell of its own to end";
+    UnavailableIsNotDone, "unavailable-is-not-done", "DESIGN §9, I31",
+        "a conditional statement counts as not done when too few replicas were alive for its commit";
     LapsedModeRowCounts, "lapsed-mode-row-counts", "modes 1, I24",
         "a process counts its row in the table of modes for longer than it stands there";
     LateRemovalCounts, "late-removal-counts", "work, removal",
@@ -321,6 +347,14 @@ mutants! {
         "a process in both does not take the recipe's lock";
     TiesNotCompared, "ties-not-compared", "modes, I24",
         "a process locks by another recipe or cluster than its scope is tied to";
+
+    // The switch of a scope to the native store (`migrate/src`).
+    OneLookIsEnough, "one-look-is-enough", "modes 4, I24",
+        "a cutover leaves both because one look met no old client, without the operator's word";
+    SessionsReadOnce, "sessions-read-once", "modes 4, I24",
+        "all passes over the tables use the heartbeats that the first one read";
+    UnregisteredIsHidden, "unregistered-is-hidden", "modes 4, I24",
+        "a client that never registered counts as registered once another one is";
 }
 
 impl fmt::Display for Mutant {

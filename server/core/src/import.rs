@@ -25,12 +25,8 @@ use crate::queue::Waiter;
 use crate::quota::Quantity;
 use crate::session::{Record, Session, State};
 use crate::value::{Value, check_length};
-use crate::{LockTable, Rejection, size};
+use crate::{IMPORT_ROWS_MAX, LockTable, Rejection, size};
 
-/// Most rows of one import. A caller with more rows sends several imports.
-///
-/// Source: so many names of 512 bytes fit into an entry of the log.
-pub const IMPORT_ROWS_MAX: usize = 64;
 /// The longest imported lease: 366 days, milliseconds.
 pub const IMPORT_TTL_MAX_MS: u64 = 366 * 86_400_000;
 

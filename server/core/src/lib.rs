@@ -118,21 +118,22 @@ pub use command::{
 pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
 pub use gate::{GateClosed, VersionGate};
+pub use holdfast_types::{IMPORT_ROWS_MAX, NAMES_MAX, VALUE_BYTES_MAX};
 pub use ids::{
     FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId,
     SCOPE_BYTES_MAX, ScopePrefix, SessionId, Tenure, TextError, Ticket,
 };
-pub use import::{Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow};
+pub use import::{Fate, Has, IMPORT_TTL_MAX_MS, ImportRow};
 pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
-pub use lock_set::{Item, Items, Mode, NAMES_MAX, Need};
+pub use lock_set::{Item, Items, Mode, Need};
 pub use quota::{Quantity, Quota, Usage};
 pub use rejection::Rejection;
 pub use scope::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 pub use size::{IMPORT_BYTES, PLACE_BYTES, REQUEST_BYTES, SESSION_BYTES};
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
-pub use value::{VALUE_BYTES_MAX, VALUE_OVERHEAD_BYTES, Value, ValueChange};
+pub use value::{VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
     HolderView, LeaseView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
 };

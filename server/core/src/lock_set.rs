@@ -10,9 +10,9 @@ use holdfast_mutants::mutant;
 
 pub use holdfast_types::Mode;
 
-use crate::Rejection;
 use crate::blocks::damaged;
 use crate::ids::LockName;
+use crate::{NAMES_MAX, Rejection};
 
 /// A lock, and its requested or present mode.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, BorshSerialize, BorshDeserialize)]
@@ -101,11 +101,6 @@ impl BorshSerialize for Items {
         (**self).serialize(writer)
     }
 }
-
-/// Most names in one request.
-///
-/// Source: DESIGN §6. A `Part` has one bit for each.
-pub const NAMES_MAX: usize = 64;
 
 /// How many of a request's locks it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]

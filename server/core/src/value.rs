@@ -16,12 +16,7 @@ use crate::lock_set::{Item, Mode};
 use crate::quota::{Quantity, Usage};
 use crate::session::Record;
 use crate::size::REQUEST_BYTES;
-use crate::{LockTable, Rejection};
-
-/// Largest value, bytes.
-///
-/// Source: DESIGN §4.
-pub const VALUE_BYTES_MAX: usize = 4 * 1024;
+use crate::{LockTable, Rejection, VALUE_BYTES_MAX};
 
 /// The count of a value besides its own bytes and those of its lock's name, bytes: about the size
 /// of its entries in the table, so that [`Limits::max_value_bytes`](crate::Limits) bounds memory

@@ -382,6 +382,54 @@ fn purged_groups_leave_the_disk_in_slices_also_when_idle() {
     assert_eq!(log.purged(), Some(last));
 }
 
+/// The bytes of all files below a folder. A file may go meanwhile.
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    let bytes = |file: std::fs::DirEntry| {
+        let Ok(metadata) = file.metadata() else { return 0 };
+        if metadata.is_dir() { bytes_below(&file.path()) } else { metadata.len() }
+    };
+    std::fs::read_dir(folder).unwrap().filter_map(Result::ok).map(bytes).sum()
+}
+
+/// L1: a log that is purged whenever it has `max_log_bytes` bounds the data folder as well.
+///
+/// The file of the log consists of segments of 4 MiB, and grows only when none is free. sled frees a
+/// segment in which nothing is live any more, and moves what is left out of one of which at most half
+/// is live, a page with each write. A page has up to 16 groups of 64 KiB, purged ones among them until
+/// it is written anew. So the file holds about twice what is live (the log, what a slice of a purge has
+/// not removed yet, a few such pages) and a few segments that are written, or not synced and free yet.
+#[test]
+fn the_data_folder_stays_within_a_bound_however_much_is_logged_and_purged() {
+    const LOG_BYTES_MAX: usize = 2 << 20;
+    const FOLDER_BYTES_MAX: u64 = 64 << 20;
+    const RECORD_BYTES: usize = 60_000;
+    let folder = TempDir::new().unwrap();
+    let store = Store::open(folder.path(), options()).unwrap();
+    let log = store.log();
+    let large = |index| {
+        let payload = bytes::Bytes::from(vec![7; RECORD_BYTES]);
+        Record { payload, ..record(1, index, 0) }
+    };
+    let (mut logged, mut kept, mut most) = (0, 0, 0);
+    while logged < 2 * FOLDER_BYTES_MAX {
+        let next = log.last().map_or(0, |last| last.index + 1);
+        append(&log, (next..next + 8).map(large).collect());
+        logged += 8 * RECORD_BYTES as u64;
+        kept += 8 * RECORD_BYTES;
+        if kept > LOG_BYTES_MAX {
+            let last = log.last().unwrap();
+            finish_snapshot(&store, last);
+            wait(|done| log.purge(last, done)).unwrap();
+            store.snapshots().remove_older(log.purged()).unwrap();
+            kept = 0;
+        }
+        most = most.max(bytes_below(folder.path()));
+    }
+
+    println!("at most {most} bytes, of {logged} that were logged");
+    assert!(most < FOLDER_BYTES_MAX, "{most} bytes");
+}
+
 /// The spare snapshot goes when the log no longer reaches back to it; older ones at once.
 #[test]
 fn at_most_one_spare_snapshot_is_kept_and_only_while_it_is_of_use() {

@@ -108,6 +108,7 @@ impl Check<'_> {
         let (key, least) = ("outbox_bytes_total", node.outbox_bytes);
         self.at_least(key, node.outbox_bytes_total, least, "outbox_bytes")?;
         self.within(key, node.outbox_bytes_total, least..=64 << 30)?;
+        self.within("arriving_bytes_total", node.arriving_bytes_total, 1 << 20..=64 << 30)?;
         self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
         self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)?;
         self.within("max_log_bytes", node.max_log_bytes, 1 << 20..=64 << 30)?;

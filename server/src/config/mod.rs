@@ -166,7 +166,7 @@ settings! {
     tls_ca: PathBuf = PathBuf::new(), "HOLDFAST_TLS_CA";
 
     /// Whether clients have to show a certificate that `tls_ca` vouches for: `optional` or `required`. One
-    /// that is shown always has to be good. The admin port asks the same.
+    /// that is shown always has to be good. The admin port wants one for metrics, and none for health.
     ///
     /// Default: optional.
     client_certs: ClientCerts = ClientCerts::Optional, "HOLDFAST_CLIENT_CERTS";
@@ -274,6 +274,16 @@ settings! {
     /// Source: 32 full outboxes.
     outbox_bytes_total: u64 = 256 << 20, "HOLDFAST_OUTBOX_BYTES_TOTAL";
 
+    /// How many bytes may lie here of what clients send and no session takes yet: messages that have not
+    /// arrived whole, and frames on streams that are not open. Past it a call or a stream that has more
+    /// than 16 KiB of that is refused.
+    ///
+    /// Default: 67108864 (64 MiB). Bounds: 1048576 (1 MiB), the largest message, to 68719476736 (64 GiB).
+    ///
+    /// Source: 64 of the largest messages; the library sends less than a kibibyte before its session is
+    /// open.
+    arriving_bytes_total: u64 = 64 << 20, "HOLDFAST_ARRIVING_BYTES_TOTAL";
+
     /// How many unary Acquire calls may wait for a lock at this node at once; one more is refused.
     ///
     /// Default: 10000. Bounds: 1 to 1000000. A client that waits a lot has a stream, which carries
@@ -343,8 +353,8 @@ settings! {
     /// Default: holdfast. Bounds: 1 to 63 of a to z, 0 to 9 and -.
     cluster_name: ClusterName = ClusterName::default(), "HOLDFAST_CLUSTER_NAME";
 
-    /// Identities with every right, whatever the rules say, as `cn:ops` or `uri:spiffe://example.com/ops`: who can
-    /// restart a node gets in again. The same on all nodes.
+    /// Identities with every right, whatever the rules say, as `cn:ops` or `uri:spiffe://example.com/ops`: an
+    /// operator who can restart a node gets in again. The same on all nodes.
     ///
     /// In a file: `admins = ["cn:ops"]`; as a flag or variable separated by commas.
     ///

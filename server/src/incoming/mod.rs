@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, TryFutureExt, stream};
+use holdfast_mutants::mutant;
 use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -264,7 +265,9 @@ impl<A: Accept> Incoming<A> {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     self.put_off(&error);
-                    self.runtime.sleep(pause).await;
+                    if !mutant!(AcceptWithoutPause) {
+                        self.runtime.sleep(pause).await;
+                    }
                     pause = (2 * pause).min(LONGEST_PAUSE);
                 }
             }

@@ -55,6 +55,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         watch_backlog: count(node.watch_backlog),
         outbox_bytes: node.outbox_bytes,
         outbox_bytes_total: node.outbox_bytes_total,
+        arriving_bytes_total: node.arriving_bytes_total,
         max_waiting_calls: count(node.max_waiting_calls),
         ..SessionSettings::default()
     }
@@ -62,7 +63,13 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
 
 /// For the port for clients.
 pub(super) fn rpc(config: &Config) -> RpcSettings {
-    RpcSettings { admins: config.cluster.admins.0.clone(), ..RpcSettings::default() }
+    let node = &config.node;
+    RpcSettings {
+        admins: config.cluster.admins.0.clone(),
+        // With `insecure` the members' port takes both.
+        members_without_tls: config.has_peers && (node.insecure || !node.has_tls()),
+        ..RpcSettings::default()
+    }
 }
 
 /// For the authorities of scopes with fallback; `None` if no fallback was named. Cassandra gets no request
@@ -120,6 +127,7 @@ mod tests {
             watch_backlog: Some(1_011),
             outbox_bytes: Some(8_000_025),
             outbox_bytes_total: Some(80_000_026),
+            arriving_bytes_total: Some(3_000_027),
             max_waiting_calls: Some(1_012),
             ..NodeLayer::default()
         };
@@ -182,6 +190,20 @@ mod tests {
         assert_eq!(sessions.max_waiting_calls, 1_012);
         let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
         assert_eq!(bytes, (8_000_025, 80_000_026));
+        assert_eq!(sessions.arriving_bytes_total, 3_000_027);
+    }
+
+    #[test]
+    fn a_port_for_members_is_open_without_tls_and_with_insecure() {
+        let open = |config: &Config| rpc(config).members_without_tls;
+        let plain = config();
+        assert!(open(&plain), "no certificate");
+        assert!(!open(&Config { has_peers: false, ..plain.clone() }), "no such port");
+        let mut with_tls = plain;
+        with_tls.node.tls_cert = "node.pem".into();
+        assert!(!open(&with_tls));
+        with_tls.node.insecure = true;
+        assert!(open(&with_tls), "it takes both");
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //!
 //! - What a body has taken is what its decoder keeps: nothing of a complete message, all bytes of an
 //!   incomplete one. It is given back when the message is complete, or the call is over.
-//! - The first [`FREE`] bytes of a message are never refused: what the library sends arrives even while
-//!   another client fills the budget.
+//! - The first [`FREE`](crate::bytes_budget::FREE) bytes of a message are never refused: what the
+//!   library sends arrives even while another client fills the budget.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -29,9 +29,6 @@ use super::status;
 use crate::bytes_budget::{BytesBudget, Taken};
 use crate::session::StreamError;
 
-/// Bytes of a message that every call may have under way, whatever others have: the content of one
-/// HTTP/2 frame.
-pub(super) const FREE: u64 = 16_384;
 /// The length of the header before each message: a byte that says whether it is compressed, and four of
 /// its length.
 const HEADER: usize = 5;
@@ -102,11 +99,10 @@ impl MeasuredBody {
             self.taken.give_back(before - kept);
             return Ok(());
         }
-        if kept > FREE && self.budget.used() + (kept - before) > self.budget.limit() {
-            return Err(status::of_stream_error(&full(&self.budget)));
+        if self.taken.try_add(kept - before) {
+            return Ok(());
         }
-        self.taken.add(kept - before);
-        Ok(())
+        Err(status::of_stream_error(&full(&self.budget)))
     }
 }
 

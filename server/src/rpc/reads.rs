@@ -25,6 +25,9 @@ const WAITERS_SHOWN: usize = 100;
 const REQUESTS_SHOWN: usize = 1_000;
 /// Most names that are shown of each request.
 const NAMES_SHOWN: usize = 100;
+/// Bytes of names after which no further request of a session is shown: the answer is made under the
+/// table's lock, and has to stay below what a client takes.
+const NAME_BYTES_SHOWN: usize = 1 << 20;
 /// Most holders that List shows of each lock: a page of them stays well below a message's limit.
 const HOLDERS_LISTED: usize = 4;
 /// Locks on a page of List, if the caller names no number.
@@ -78,7 +81,7 @@ pub(super) async fn list(
     .await
 }
 
-/// One session as of a linearizable read. It may name any lock: only who may read all of them sees it.
+/// One session as of a linearizable read. It may name any lock: only a caller that may read all of them sees it.
 pub(super) async fn inspect_session(
     hub: &Hub,
     caller: &Caller,
@@ -93,12 +96,15 @@ pub(super) async fn inspect_session(
 }
 
 fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> SessionInfo {
-    let mut request_count = 0;
+    let (mut request_count, mut name_bytes) = (0, 0);
     let mut requests = Vec::new();
     for request in table.requests(found.session) {
-        let Some(shown) = session_request(&request, now_ms) else { continue };
+        let has_room = requests.len() < REQUESTS_SHOWN && name_bytes < NAME_BYTES_SHOWN;
+        let names_shown = if has_room { NAMES_SHOWN } else { 0 };
+        let Some(shown) = session_request(&request, names_shown, now_ms) else { continue };
         request_count += 1;
-        if requests.len() < REQUESTS_SHOWN {
+        if has_room {
+            name_bytes += shown.names.iter().map(String::len).sum::<usize>();
             requests.push(shown);
         }
     }
@@ -116,7 +122,11 @@ fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> Sess
 }
 
 /// The request as it is shown; `None` if it neither holds nor waits.
-fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest> {
+fn session_request(
+    request: &RequestView,
+    names_shown: usize,
+    now_ms: u64,
+) -> Option<SessionRequest> {
     let (items, since_ms, state, ending) = match &request.state {
         RequestState::Held { token, items, since_ms, is_ending } => {
             (items, since_ms, session_request::State::Held(token.get()), *is_ending)
@@ -126,7 +136,7 @@ fn session_request(request: &RequestView, now_ms: u64) -> Option<SessionRequest>
         }
         RequestState::Denied { .. } | RequestState::Wrote | RequestState::Ended => return None,
     };
-    let names = items.iter().take(NAMES_SHOWN).map(|item| item.lock.as_str().to_owned());
+    let names = items.iter().take(names_shown).map(|item| item.lock.as_str().to_owned());
     Some(SessionRequest {
         request_id: request.request.get(),
         names: names.collect(),

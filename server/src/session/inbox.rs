@@ -1,21 +1,27 @@
 //! The incoming frames of one stream: taken off the transport at once, each with the moment at which it
 //! was read.
+//!
+//! Once its session is open, a stream's frames are handled as they come. Before that they pile up here:
+//! each stream has bounds of its own, and all streams together have the budget of what arrives
+//! (`arriving_bytes_total`), since thousands may be waiting to be opened.
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use holdfast_proto::v1::{ClientFrame, ClientFrames};
+use holdfast_proto::v1::client_frame::Body;
+use holdfast_proto::v1::{ClientFrame, ClientFrames, Item};
 use holdfast_runtime::{Instant, Runtime, TransportError};
 use prost::Message as _;
 
 use super::error::StreamError;
+use crate::bytes_budget::Taken;
 
 /// Frames that may come in before the session is open; a client has no use for more than a few.
 const BACKLOG_MAX: usize = 4_096;
-/// Bytes that these frames may take, beyond their first message: a frame may have 33 KiB, and thousands
-/// of streams may be waiting to be opened. Beyond either bound the stream ends with
-/// `RESOURCE_EXHAUSTED`.
+/// Bytes that these frames may take on one stream, beyond their first message: a frame may have 33 KiB.
+/// Beyond either bound, and beyond the budget, the stream ends with `RESOURCE_EXHAUSTED`.
 const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
 /// A frame and the moment at which it was read: the receipt of DESIGN §5.1.
@@ -32,17 +38,29 @@ pub(super) struct Inbox {
     backlog: VecDeque<Received>,
     /// Bytes added to the backlog since it was last empty, without its first message.
     backlog_bytes: usize,
+    /// The share of this node's budget that the backlog takes.
+    taken: Taken,
+    is_open: bool,
     allowance: Allowance,
 }
 
 impl Inbox {
+    /// The frames that come in; `taken` is the share of a budget that has nothing yet.
     pub(super) fn new(
         incoming: BoxStream<'static, Result<ClientFrames, TransportError>>,
         runtime: Runtime,
         frames_per_second: u32,
+        taken: Taken,
     ) -> Self {
         let allowance = Allowance::new(frames_per_second, runtime.clock.now());
-        Self { incoming, runtime, backlog: VecDeque::new(), backlog_bytes: 0, allowance }
+        let (backlog, backlog_bytes, is_open) = (VecDeque::new(), 0, false);
+        Self { incoming, runtime, backlog, backlog_bytes, taken, is_open, allowance }
+    }
+
+    /// The session is open: from now on each message is handled before the next one is taken, so no budget
+    /// counts it.
+    pub(super) fn opened(&mut self) {
+        self.is_open = true;
     }
 
     /// The next frame; `None` once the client's side has ended, in order or by a break. Cancel safe.
@@ -68,6 +86,10 @@ impl Inbox {
     ///
     /// As [`Inbox::next`].
     pub(super) async fn fill(&mut self) -> Result<bool, StreamError> {
+        if self.backlog.is_empty() {
+            self.backlog_bytes = 0;
+            self.taken.clear();
+        }
         let message = match self.incoming.next().await {
             Some(Ok(message)) => message,
             // The decoder's message about bytes that do not decode. Every other break counts as a plain
@@ -88,23 +110,38 @@ impl Inbox {
         Ok(true)
     }
 
-    /// The port bounds a single message; this bounds the messages that pile up.
+    /// The port bounds a single message; this bounds the messages that pile up, on this stream and on all
+    /// streams together.
     fn check_bytes(&mut self, message: &ClientFrames) -> Result<(), StreamError> {
-        if self.backlog.is_empty() {
-            self.backlog_bytes = 0;
+        let is_first = self.backlog.is_empty();
+        if is_first && self.is_open {
             return Ok(());
         }
-        self.backlog_bytes = self.backlog_bytes.saturating_add(message.encoded_len());
+        let bytes = message.encoded_len();
+        self.backlog_bytes = self.backlog_bytes.saturating_add(if is_first { 0 } else { bytes });
         if self.backlog_bytes > BACKLOG_BYTES_MAX {
+            let limit = BACKLOG_BYTES_MAX as u64;
             let message = "too much came before the session was open";
-            return Err(StreamError::limit(
-                "bytes_before_opened",
-                BACKLOG_BYTES_MAX as u64,
-                message,
-            ));
+            return Err(StreamError::limit("bytes_before_opened", limit, message));
         }
-        Ok(())
+        if self.taken.try_add(bytes.saturating_add(decoded_bytes(message)) as u64) {
+            return Ok(());
+        }
+        let message = "the messages of all clients that no session takes yet take too many bytes";
+        Err(StreamError::limit("arriving_bytes_total", self.taken.limit(), message))
     }
+}
+
+/// What the parts of a message take in memory besides its bytes on the wire: 1 MiB may be half a million
+/// items without a name.
+fn decoded_bytes(message: &ClientFrames) -> usize {
+    let parts = message.frames.iter().map(|frame| match &frame.body {
+        Some(Body::Acquire(acquire)) => acquire.items.len().saturating_mul(size_of::<Item>()),
+        Some(Body::Release(release)) => release.names.len().saturating_mul(size_of::<Bytes>()),
+        _ => 0,
+    });
+    let frames = message.frames.len().saturating_mul(size_of::<Received>());
+    parts.fold(frames, usize::saturating_add)
 }
 
 /// Frames that may still come: refilled at a steady rate, up to one second's worth.
@@ -138,14 +175,16 @@ impl Allowance {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use futures_util::stream;
-    use holdfast_proto::v1::client_frame::Body;
-    use holdfast_proto::v1::{Acquire, Item};
+    use holdfast_proto::v1::{Acquire, KeepAlive};
     use holdfast_runtime::simulated;
+    use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
+    use crate::bytes_budget::BytesBudget;
 
     /// A message with a set of 64 names of 512 bytes: about 33 KiB, in one frame.
     fn large() -> ClientFrames {
@@ -155,9 +194,18 @@ mod tests {
         ClientFrames { frames: vec![frame] }
     }
 
+    fn small() -> ClientFrames {
+        let body = Some(Body::KeepAlive(KeepAlive { seq: 1 }));
+        ClientFrames { frames: vec![ClientFrame { done_below: 0, body }] }
+    }
+
     fn inbox(messages: usize) -> Inbox {
-        let messages = stream::iter((0..messages).map(|_| Ok(large())));
-        Inbox::new(Box::pin(messages), simulated::runtime(1, 0), 50_000)
+        inbox_of(vec![large(); messages], &BytesBudget::new(64 << 20, Gauge::default()))
+    }
+
+    fn inbox_of(messages: Vec<ClientFrames>, budget: &Arc<BytesBudget>) -> Inbox {
+        let messages = stream::iter(messages.into_iter().map(Ok));
+        Inbox::new(Box::pin(messages), simulated::runtime(1, 0), 50_000, budget.nothing())
     }
 
     /// R1, I27: 4,096 such frames are 138 MB, for each of thousands of streams.
@@ -185,6 +233,41 @@ mod tests {
         }
 
         assert_eq!(read, 1_000);
+    }
+
+    /// R1, I27: what one stream may keep, thousands of them may not.
+    #[tokio::test(start_paused = true)]
+    async fn what_piles_up_on_all_streams_that_are_not_open_has_a_budget_together() {
+        let kept = Gauge::default();
+        let budget = BytesBudget::new(100_000, kept.clone());
+        let mut one = inbox_of(vec![large(), large(), small()], &budget);
+        let mut other = inbox_of(vec![small(), large()], &budget);
+
+        assert!(one.fill().await.unwrap() && one.fill().await.unwrap());
+        assert!(kept.get() > 2 * 64 * 512, "{}", kept.get());
+        assert!(other.fill().await.unwrap());
+        let error = other.fill().await.unwrap_err();
+        let limit = matches!(error, StreamError::Limit { limit: "arriving_bytes_total", .. });
+        assert!(limit, "{error:?}");
+        drop(other);
+
+        one.opened();
+        for left in [2, 1, 0] {
+            assert!(one.next().await.unwrap().is_some());
+            assert_eq!(kept.get() > 0, left > 0, "{left} frames are left");
+        }
+    }
+
+    /// An item without a name has two bytes on the wire, and twenty times as many in memory.
+    #[test]
+    fn items_without_a_name_are_counted_as_what_they_take() {
+        let items = vec![Item::default(); 1_000];
+        let acquire = Acquire { items, ..Acquire::default() };
+        let frame = ClientFrame { done_below: 0, body: Some(Body::Acquire(acquire)) };
+        let message = ClientFrames { frames: vec![frame] };
+
+        assert!(message.encoded_len() < 3_000);
+        assert!(decoded_bytes(&message) >= 1_000 * size_of::<Item>());
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Lead {
             let planned = clock.now() + PULSE;
             clock.sleep_until(planned).await;
             let paused = clock.now().saturating_since(planned);
-            if paused < LONG_PAUSE {
+            if paused < LONG_PAUSE || mutant!(PauseCountsForLeases) {
                 continue;
             }
             tracing::warn!(?paused, "this node stood still; no lease counts that time");

@@ -19,7 +19,8 @@ pub struct SessionMetrics {
     pub outbox_evictions: Counter,
     /// Bytes that lie in the outboxes of all streams.
     pub outbox_bytes: Gauge,
-    /// Bytes of clients' messages that have not arrived completely.
+    /// Bytes of clients' messages that have not arrived completely, and of frames on streams that are not
+    /// open yet.
     pub arriving_bytes: Gauge,
     /// Watches that are open.
     pub watches: Gauge,

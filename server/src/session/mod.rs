@@ -63,6 +63,7 @@ pub use metrics::SessionMetrics;
 pub use settings::SessionSettings;
 
 use crate::authority::{FallbackSettings, ScopeAuthorities};
+use crate::bytes_budget::BytesBudget;
 use crate::consensus::Consensus;
 use crate::denials::Noted;
 use crate::incoming::ConnectionCounts;
@@ -159,6 +160,11 @@ impl Hub {
     pub(crate) fn note_wrong_token(&self, from: &dyn std::fmt::Display) {
         let now = self.registry.runtime.clock.now();
         self.registry.metrics.denials.wrong_token(now, from);
+    }
+
+    /// The budget for what clients send and no session takes yet.
+    pub(crate) fn arriving(&self) -> &Arc<BytesBudget> {
+        &self.registry.arriving
     }
 
     fn watches(&self) -> &Arc<Watches> {

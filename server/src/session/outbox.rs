@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_proto::v1::{ServerFrame, ServerFrames};
 use holdfast_runtime::Runtime;
 use prost::Message as _;
@@ -285,7 +286,8 @@ impl Bounds {
         }
         let waiting = queue.taken.bytes().saturating_sub(queue.first_bytes);
         let limit = StreamError::limit("outbox_bytes", bytes_max, MESSAGE);
-        (waiting.saturating_add(bytes) > bytes_max).then_some(limit)
+        let passes = waiting.saturating_add(bytes) > bytes_max;
+        (passes && !mutant!(OutboxCountsFramesOnly)).then_some(limit)
     }
 }
 

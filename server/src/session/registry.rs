@@ -53,6 +53,8 @@ pub(super) struct Registry {
     /// The watchers; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
     outboxes: Arc<Outboxes>,
+    /// The budget for what clients send and no session takes yet.
+    pub(super) arriving: Arc<BytesBudget>,
     /// What every answer that renews a lease says about scopes.
     pub(super) board: Arc<Board>,
     /// The last index applied here, or seen with an answer.
@@ -123,12 +125,15 @@ impl Registry {
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
         let budget = BytesBudget::new(settings.outbox_bytes_total, metrics.outbox_bytes.clone());
         let outboxes = Outboxes::new(bounds, budget);
+        let arriving =
+            BytesBudget::new(settings.arriving_bytes_total, metrics.arriving_bytes.clone());
         Self {
             runtime,
             settings,
             metrics,
             watches,
             outboxes,
+            arriving,
             board: Arc::default(),
             applied: AtomicU64::new(0),
             state: Mutex::default(),

@@ -32,6 +32,12 @@ pub struct SessionSettings {
     ///
     /// Source: 32 full outboxes; with 100 000 streams, 2 KiB for each.
     pub outbox_bytes_total: u64,
+    /// Bytes that may lie here of what clients send and no session takes yet: messages that have not
+    /// arrived completely, and frames of streams that are not open. Beyond it a call or a stream that has
+    /// more than 16 KiB of that is refused; one that has less goes on.
+    ///
+    /// Source: 64 of the largest messages; an Open has less than a kibibyte.
+    pub arriving_bytes_total: u64,
     /// Frames a client may send on one stream, per second; as many may come at once.
     ///
     /// Source: about what one stream can do on a test machine of two cores.
@@ -86,6 +92,7 @@ impl Default for SessionSettings {
             outbox_frames: 8_192,
             outbox_bytes: 8 << 20,
             outbox_bytes_total: 256 << 20,
+            arriving_bytes_total: 64 << 20,
             frames_per_second: 50_000,
             max_attached_streams: 100_000,
             max_unopened_streams: 8_192,

@@ -53,8 +53,9 @@ impl Hub {
         let registration = self.registry.enter()?;
         let outbox = registration.handle.outbox.clone();
         let runtime = &self.registry.runtime;
-        let inbox =
-            Inbox::new(pipe.incoming, runtime.clone(), self.registry.settings.frames_per_second);
+        let frames_per_second = self.registry.settings.frames_per_second;
+        let taken = self.registry.arriving.nothing();
+        let inbox = Inbox::new(pipe.incoming, runtime.clone(), frames_per_second, taken);
         let reading = async {
             let end = self.read(&registration, inbox, caller).await;
             outbox.finish(None, end);
@@ -84,6 +85,7 @@ impl Hub {
                 if owning.await?.is_none() {
                     return Ok(());
                 }
+                inbox.opened();
                 let handle = registration.handle.clone();
                 let showing = self.show(&registration.handle, pages);
                 let attached = AttachedStream { hub: self, handle, session, done_below, taking };

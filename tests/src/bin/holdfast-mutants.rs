@@ -31,9 +31,9 @@ struct Arguments {
     #[arg(long)]
     jobs: Option<usize>,
     /// Make only the runs that found them before: a file of lines `mutant HOW seed` (HOW: `first`, `two`,
-    /// `three` or `all` streams, or a schedule), `mutant plan.json` for a plan beside it, or `mutant test
-    /// NAME` where a test shows what no run was found for. Each must be found by one of its runs; one
-    /// without any line is not found.
+    /// `three`, `all`, `rules` or `totals`, by which streams are drawn, or a schedule), `mutant plan.json`
+    /// for a plan beside it, or `mutant test NAME` where a test shows what no run was found for. Each must
+    /// be found by one of its runs; one without any line is not found.
     #[arg(long)]
     replay: Option<PathBuf>,
     /// Replay only so many of those that have a kept run. The one to begin with is drawn.
@@ -158,6 +158,7 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         schedule: schedule_of(mutant),
         first_stream: false,
         large_tables: false,
+        node_totals: true,
     };
     let outcome = run_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();
@@ -262,7 +263,7 @@ fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let schedule = schedule_of(mutant).and_then(|schedule| schedule.to_possible_value());
-    let how = schedule.map_or_else(|| "rules".to_owned(), |value| value.get_name().to_owned());
+    let how = schedule.map_or_else(|| "totals".to_owned(), |value| value.get_name().to_owned());
     writeln!(file, "{mutant} {how} {seed}")
 }
 

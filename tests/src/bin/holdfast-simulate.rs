@@ -48,6 +48,11 @@ struct Arguments {
     /// Make no large table where one is drawn: such a run takes much longer than all others.
     #[arg(long, conflicts_with_all = ["schedule", "demand", "plan"])]
     no_large_tables: bool,
+    /// Leave out the limits on what all streams of a node have together (`outbox_bytes_total`,
+    /// `max_attached_streams`): the runs are those of builds that did not draw them, for --demand
+    /// and --resume too.
+    #[arg(long, conflicts_with_all = ["schedule", "plan"])]
+    no_node_totals: bool,
     /// Print of each of many runs how long it took, the size of its table, its limits and its faults.
     #[arg(long, conflicts_with = "seed")]
     times: bool,
@@ -150,13 +155,26 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
         schedule: arguments.schedule,
         first_stream: arguments.first_stream,
         large_tables: !arguments.no_large_tables,
+        node_totals: !arguments.no_node_totals,
     }
+}
+
+/// How the runs are drawn by which two builds are compared.
+fn drawn(arguments: &Arguments) -> fn(u64, Clocks) -> Plan {
+    if arguments.no_node_totals { Plan::without_node_totals } else { Plan::draw }
+}
+
+/// The counts that a long run has to reach.
+fn demanded(arguments: &Arguments) -> Counts {
+    let all = Counts::of_the_long_run();
+    if arguments.no_node_totals { all.without_node_totals() } else { all }
 }
 
 fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     let resume_file = arguments.resume.as_deref();
     let resume_file = resume_file.map(|path| {
-        ResumeFile::open(path, arguments.first_seed, simulation::fresh_seed, jobs(arguments))
+        let (asked, jobs) = (arguments.first_seed, jobs(arguments));
+        ResumeFile::open(path, asked, simulation::fresh_seed, jobs, drawn(arguments))
     });
     let resume_file = match resume_file.transpose() {
         Ok(resume_file) => resume_file,
@@ -184,11 +202,8 @@ fn many(arguments: &Arguments, clocks: Clocks) -> ExitCode {
     };
     print!("{}", outcome.counts);
     println!("runs an hour: {:.0}", per_hour(&outcome));
-    let missing = if arguments.demand {
-        outcome.counts.short_of(&Counts::of_the_long_run())
-    } else {
-        Vec::new()
-    };
+    let missing =
+        if arguments.demand { outcome.counts.short_of(&demanded(arguments)) } else { Vec::new() };
     for line in &missing {
         println!("too little: {line}");
     }

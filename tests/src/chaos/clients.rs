@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 
 use holdfast_runtime::Runtime;
@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::net::Host;
-use super::workload::{FINISHES_WITHIN, IDS};
+use super::workload::{FINISHES_WITHIN, FOUND_A_VIOLATION, IDS};
 use crate::cluster::{binary, spawn};
 use crate::history::{ClientId, Recorder, What};
 
@@ -42,6 +42,15 @@ struct Place {
     host: Option<Arc<Host>>,
     first: u64,
     child: Child,
+    /// While it may lack memory: the last time at which it was seen to run.
+    starved_ns: Option<u64>,
+}
+
+impl Place {
+    /// Whether memory is what it lacked, if it has ended like this.
+    fn lacked_memory(&self, status: ExitStatus) -> bool {
+        self.starved_ns.is_some() && status.code() != Some(FOUND_A_VIOLATION)
+    }
 }
 
 impl Clients {
@@ -50,7 +59,7 @@ impl Clients {
         let mut clients = Self { given, places: Vec::new(), histories: Vec::new(), started: 0 };
         for host in hosts {
             let (first, child) = clients.start_one(host.as_deref());
-            clients.places.push(Place { host, first, child });
+            clients.places.push(Place { host, first, child, starved_ns: None });
         }
         clients
     }
@@ -61,6 +70,8 @@ impl Clients {
         let first = number * IDS;
         let Given { endpoints, resource, folder, seed } = &self.given;
         let history = folder.join(format!("clients-{number}.jsonl"));
+        // A process that lacks memory may end before it makes the file itself.
+        File::create(&history).unwrap();
         let log = File::create(folder.join(format!("clients-{number}.log"))).unwrap();
         let mut command = Command::new(binary("holdfast-chaos-client"));
         command.args(["--endpoints", endpoints, "--resource", resource]);
@@ -97,25 +108,67 @@ impl Clients {
         }
     }
 
+    /// Whether one of them has not ended.
+    pub fn runs(&mut self, index: usize) -> bool {
+        self.places[index].child.try_wait().unwrap().is_none()
+    }
+
+    /// The process id of one of them.
+    pub fn pid(&self, index: usize) -> Pid {
+        Pid::from_raw(i32::try_from(self.places[index].child.id()).unwrap())
+    }
+
+    /// One of them gets too little memory, and may end by itself, until [`Clients::feed`].
+    pub fn starve(&mut self, index: usize, recorder: &Recorder) {
+        self.places[index].starved_ns = Some(recorder.now_ns());
+    }
+
+    /// It gets enough again. Returns whether it is still the process that got too little.
+    pub fn feed(&mut self, index: usize) -> bool {
+        self.places[index].starved_ns.take().is_some()
+    }
+
+    /// Replaces one that got too little memory, if it has ended. Returns how it ended.
+    pub fn replace_starved(&mut self, index: usize, recorder: &Recorder) -> Option<ExitStatus> {
+        let place = &mut self.places[index];
+        place.starved_ns?;
+        // Taken before the look: the process runs at that time if it runs at the look.
+        let now_ns = recorder.now_ns();
+        let Some(status) = place.child.try_wait().unwrap() else {
+            place.starved_ns = Some(now_ns);
+            return None;
+        };
+        if !place.lacked_memory(status) {
+            return None;
+        }
+        self.replace(index, recorder);
+        Some(status)
+    }
+
     /// Sends SIGKILL to one of them, and starts another one in its place.
     pub fn replace(&mut self, index: usize, recorder: &Recorder) {
-        let first = self.places[index].first;
+        let Place { first, starved_ns, .. } = self.places[index];
+        // One that lacks memory may have ended as soon as it was last seen: the judge must not count
+        // on anything that its clients would have done since.
+        let at_ns = starved_ns.unwrap_or_else(|| recorder.now_ns());
         for id in first..first + IDS {
-            recorder.write(ClientId(id), What::Killed);
+            recorder.write_at(at_ns, ClientId(id), What::Killed);
         }
         let ended = &mut self.places[index].child;
         let _ = ended.kill();
         let _ = ended.wait();
         let host = self.places[index].host.clone();
         let (first, child) = self.start_one(host.as_deref());
-        self.places[index] = Place { host, first, child };
+        self.places[index] = Place { host, first, child, starved_ns: None };
     }
 
-    /// Those that have ended by themselves, with what they printed.
+    /// Those that have ended by themselves, not for want of memory, with what they printed.
     pub fn ended(&mut self) -> Vec<String> {
         let mut ended = Vec::new();
         for place in &mut self.places {
-            if let Some(status) = place.child.try_wait().unwrap() {
+            if let Some(status) = place.child.try_wait().unwrap()
+                && !place.lacked_memory(status)
+            {
                 let log = self.given.folder.join(format!("clients-{}.log", place.first / IDS));
                 ended.push(format!("a client process ended ({status}): {}", last_line(&log)));
             }

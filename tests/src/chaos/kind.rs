@@ -23,8 +23,8 @@ pub enum Kind {
     SlowNode,
     /// A node has as many open files as it may have.
     NoDescriptors,
-    /// A node gets no more memory than it has, or starts with less than it had: it goes on, or ends
-    /// because it cannot.
+    /// A node or a client process gets no more memory than it has, or starts with less than it had: it
+    /// goes on, or ends because it cannot.
     LittleMemory,
     /// A minority that does not lead is cut off from all other nodes.
     SplitMinority,

@@ -268,6 +268,13 @@ impl Stage {
         self.draw.one_of(&idle)
     }
 
+    /// Replaces a client process that has ended because a fault left it too little memory.
+    pub fn replace_starved(&mut self, client: usize) {
+        if let Some(status) = self.clients.replace_starved(client, &self.recorder) {
+            self.came_of(Kind::LittleMemory, &format!("the client process ended with {status}"));
+        }
+    }
+
     /// Reports, and restarts, processes that ended although no fault hit them; also reports nodes
     /// in different states.
     pub fn watch_processes(&mut self) {
@@ -281,6 +288,9 @@ impl Stage {
             }
         }
         self.wrong.extend(self.pulse.take_differences());
+        for client in 0..self.clients.count() {
+            self.replace_starved(client);
+        }
         for ended in self.clients.ended() {
             if !self.wrong.contains(&ended) {
                 self.wrong.push(ended);

@@ -36,6 +36,8 @@ const LONGEST_HOLD_MS: u64 = 3_000;
 /// The limit of a waiting call.
 const WITHIN: Duration = Duration::from_secs(30);
 
+/// The exit code of a process whose watcher found a violation.
+pub const FOUND_A_VIOLATION: i32 = 1;
 /// Longest time in which a process finishes after it was asked to.
 pub const FINISHES_WITHIN: Duration = Duration::from_mins(1);
 
@@ -176,7 +178,7 @@ fn watch_everything(endpoints: &str) -> Task {
             while let Some(Ok(event)) = watch.next().await {
                 if let Err(wrong) = told.take_in(event) {
                     eprintln!("the watcher was told what cannot be: {wrong}");
-                    std::process::exit(1);
+                    std::process::exit(FOUND_A_VIOLATION);
                 }
             }
             // No node served it: try again.

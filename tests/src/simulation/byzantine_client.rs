@@ -1,6 +1,6 @@
 //! A client that speaks frames itself and does what the library never would: it asks twice,
-//! releases what others hold, changes values of others, forgets to renew, renews too late, or
-//! floods its stream.
+//! releases what others hold, changes values of others, forgets to renew, renews too late, floods
+//! its stream, or opens more streams than a node may have.
 //!
 //! It acquires only names of its own, so its holds conflict with no other client's; its effect on
 //! the others shows in their histories. It judges the answers to itself on the spot.
@@ -31,8 +31,11 @@ const STEPS: u64 = 60;
 const PAUSE_MS: u64 = 150;
 /// One step in so many is delayed until the lease may have run out.
 const STEPS_IN_TIME: u64 = 12;
-/// One step in so many is a flood, where a stream's frames are limited.
+/// One step in so many is a flood, where a stream's frames are limited, or nonsense, where what lies
+/// unsent is.
 const STEPS_OF_A_FLOOD: u64 = 20;
+/// How long it waits for a connection, and for the answer to an Open, where it opens many streams.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// Most frames in one message of a client.
 const MESSAGE_FRAMES: usize = 64;
 /// In that case it renews this long after the end of its lease, milliseconds: about when the store
@@ -58,6 +61,12 @@ pub(super) struct ByzantineClient {
     pub(super) excess: bool,
     /// This many frames end a stream, and now and then the client sends them.
     pub(super) flood: Option<u64>,
+    /// Whether it sends, now and then, a message of requests that name no lock. Each is answered at
+    /// once: the answers take more than all streams of a node may leave unsent.
+    pub(super) nonsense: bool,
+    /// So many streams are more than may have a session on a node; until this instant the client
+    /// opens as many as it can before each of its sessions.
+    pub(super) crowd: Option<(u64, Instant)>,
     pub(super) stopped: watch::Receiver<bool>,
     /// The violations that it found.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
@@ -86,6 +95,10 @@ impl ByzantineClient {
             let node = self.draw.below(self.endpoints.len() as u64);
             let endpoint = usize::try_from(node).ok().and_then(|node| self.endpoints.get(node));
             let Some(endpoint) = endpoint else { return };
+            let now = self.runtime.clock.now();
+            if let Some((streams, _)) = self.crowd.filter(|(_, until)| now < *until) {
+                self.crowd(endpoint, streams).await;
+            }
             let opened =
                 self.runtime.timeout(Duration::from_secs(5), self.transport.open(endpoint));
             if let Ok(Ok(line)) = opened.await {
@@ -98,9 +111,8 @@ impl ByzantineClient {
 
     async fn session(&mut self, mut line: Line) {
         let mut known = Known { next_request: 1, ..Known::default() };
-        let open = Open { ttl_ms: Some(TTL_MS), label: self.label.clone(), ..Open::default() };
         known.renewed = Some(self.runtime.clock.now());
-        if send(&line.outgoing, vec![Ask::Open(open)]).await.is_none() {
+        if send(&line.outgoing, vec![self.open()]).await.is_none() {
             return;
         }
         if self.excess && send(&line.outgoing, Self::too_much(&mut known)).await.is_none() {
@@ -120,6 +132,7 @@ impl ByzantineClient {
                 return;
             }
             self.flood(&line.outgoing, &mut known).await;
+            self.talk_nonsense(&line.outgoing, &known).await;
             let pause = Duration::from_millis(1 + self.draw.below(PAUSE_MS));
             if !self.listen(&mut line, pause, &mut known).await || *self.stopped.borrow() {
                 return;
@@ -136,6 +149,40 @@ impl ByzantineClient {
         for message in asks.chunks(MESSAGE_FRAMES) {
             let _ = send(line, message.to_vec()).await;
         }
+    }
+
+    /// Now and then sends as many requests for no lock as fit into a message.
+    async fn talk_nonsense(&mut self, line: &mpsc::Sender<ClientFrames>, known: &Known) {
+        if !self.nonsense || self.draw.below(STEPS_OF_A_FLOOD) != 0 {
+            return;
+        }
+        let nothing = Acquire { request_id: known.next_request, ..Acquire::default() };
+        let _ = send(line, vec![Ask::Acquire(nothing); MESSAGE_FRAMES]).await;
+    }
+
+    /// Opens up to so many streams with a session each, until one is refused, and leaves all.
+    async fn crowd(&self, endpoint: &str, streams: u64) {
+        let mut lines = Vec::new();
+        for _ in 0..streams {
+            let Some(line) = self.opened(endpoint).await else { return };
+            lines.push(line);
+        }
+    }
+
+    /// A stream with a new session; `None` if the node opens none.
+    async fn opened(&self, endpoint: &str) -> Option<Line> {
+        let line = self.runtime.timeout(ANSWERED_WITHIN, self.transport.open(endpoint));
+        let mut line = line.await.ok()?.ok()?;
+        send(&line.outgoing, vec![self.open()]).await?;
+        let told = self.runtime.timeout(ANSWERED_WITHIN, line.incoming.next());
+        let told = told.await.ok()??.ok()?;
+        let is_open = told.frames.iter().any(|frame| matches!(frame.body, Some(Told::Opened(_))));
+        is_open.then_some(line)
+    }
+
+    fn open(&self) -> Ask {
+        let label = self.label.clone();
+        Ask::Open(Open { ttl_ms: Some(TTL_MS), label, ..Open::default() })
     }
 
     /// How long until its lease may have run out, and a little more.

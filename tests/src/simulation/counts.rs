@@ -124,6 +124,13 @@ impl Counts {
         }
     }
 
+    /// The same without what only runs with limits on the totals of a node can reach.
+    #[must_use]
+    pub fn without_node_totals(mut self) -> Self {
+        self.limits.retain(|name, _| !limits::is_node_total(name));
+        self
+    }
+
     /// Adds the counts of another run, or of others.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;

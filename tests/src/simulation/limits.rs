@@ -17,8 +17,15 @@ pub(super) const ONE_RUN_IN: u64 = 100;
 /// The most limits that are drawn for one run.
 const AT_ONCE: u64 = 3;
 
+/// Each of [`NODE_TOTALS`] is drawn in one of so many runs that may have limits.
+const NODE_TOTALS_ONE_IN: u64 = 25;
+
 /// The limit on how long a disk may take for any step.
 pub(super) const DISK_STALL: &str = "disk_stall_ms";
+/// The limit on what lies unsent for all streams of a node together.
+const OUTBOX_BYTES_TOTAL: &str = "outbox_bytes_total";
+/// The limit on how many streams of a node have a session.
+const ATTACHED_STREAMS: &str = "max_attached_streams";
 
 /// The settings of a run's nodes.
 pub(super) struct Sizes<'a> {
@@ -34,6 +41,15 @@ struct Limit {
     between: (u64, u64),
     /// Sets it. For a limit that the product fixes this does nothing, and some client exceeds it.
     set: fn(&mut Sizes<'_>, u64),
+}
+
+/// A limit on what all streams of a node have together.
+struct NodeTotal {
+    limit: Limit,
+    /// So much more for each client of the run: no client has to wait for another one's place.
+    for_each_client: u64,
+    /// Never beside these: they are reached sooner.
+    not_beside: &'static [&'static str],
 }
 
 fn count(value: u64) -> usize {
@@ -165,6 +181,53 @@ const LATER: &[(u64, Limit)] = &[
     ),
 ];
 
+/// Limits on what all streams of a node have together, drawn from a stream of their own. The client
+/// that speaks frames itself exceeds each of them.
+const NODE_TOTALS: &[NodeTotal] = &[
+    NodeTotal {
+        limit: Limit {
+            name: OUTBOX_BYTES_TOTAL,
+            // More than some States take, and less than the answers to one message of nonsense.
+            between: (6_000, 11_000),
+            set: |to, value| to.sessions.outbox_bytes_total = value,
+        },
+        for_each_client: 0,
+        not_beside: &["outbox_frames", "outbox_bytes"],
+    },
+    NodeTotal {
+        limit: Limit {
+            name: ATTACHED_STREAMS,
+            between: (2, 5),
+            set: |to, value| to.sessions.max_attached_streams = count(value),
+        },
+        for_each_client: 1,
+        not_beside: &["max_sessions"],
+    },
+];
+
+/// Draws each of [`NODE_TOTALS`] by itself, for a run with so many clients and these limits.
+pub(super) fn draw_node_totals(
+    draw: &mut Draw,
+    clients: u64,
+    beside: &BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    let mut drawn = BTreeMap::new();
+    for NodeTotal { limit, for_each_client, not_beside } in NODE_TOTALS {
+        // Drawn whether it is used or not, so that one limit does not move the others.
+        let (least, most) = limit.between;
+        let (chosen, value) = (draw.below(NODE_TOTALS_ONE_IN) == 0, draw.between(least, most));
+        if chosen && !not_beside.iter().any(|name| beside.contains_key(*name)) {
+            drawn.insert(limit.name.to_owned(), value + for_each_client * clients);
+        }
+    }
+    drawn
+}
+
+/// Whether this limit is one of [`NODE_TOTALS`].
+pub(super) fn is_node_total(name: &str) -> bool {
+    NODE_TOTALS.iter().any(|total| total.limit.name == name)
+}
+
 /// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a
 /// run may have.
 pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<String, u64> {
@@ -181,7 +244,8 @@ pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<Stri
 }
 
 fn all() -> impl Iterator<Item = &'static Limit> {
-    LIMITS.iter().chain(LATER.iter().map(|(_, limit)| limit))
+    let later = LATER.iter().map(|(_, limit)| limit);
+    LIMITS.iter().chain(later).chain(NODE_TOTALS.iter().map(|total| &total.limit))
 }
 
 /// Up to three limits for half of the runs, by name.
@@ -217,7 +281,8 @@ pub(super) fn sized(
 ) -> ClientPlan {
     const FIRST: usize = 3;
     let limited = |name: &str| place < FIRST && drawn.contains_key(name);
-    let watched = ["max_watches", "watch_backlog", "outbox_bytes", "watch_page_locks"];
+    let watched =
+        ["max_watches", "watch_backlog", "outbox_bytes", OUTBOX_BYTES_TOTAL, "watch_page_locks"];
     client.watches |= watched.iter().any(|name| limited(name));
     // The client with place 0 may have the clock beyond the allowance, and has to use the library.
     client.calls |= place > 0 && limited("max_waiting_calls");
@@ -227,13 +292,13 @@ pub(super) fn sized(
 /// Whether few messages to watchers are under way at a time, so that they receive the events over a
 /// while.
 pub(super) fn tells_slowly(drawn: &BTreeMap<String, u64>) -> bool {
-    let slow = ["watch_backlog", "outbox_bytes", "watch_page_locks"];
+    let slow = ["watch_backlog", "outbox_bytes", OUTBOX_BYTES_TOTAL, "watch_page_locks"];
     slow.iter().any(|name| drawn.contains_key(*name))
 }
 
 /// The same for clients with a session.
 pub(super) fn answers_slowly(drawn: &BTreeMap<String, u64>) -> bool {
-    drawn.contains_key("outbox_bytes")
+    ["outbox_bytes", OUTBOX_BYTES_TOTAL].iter().any(|name| drawn.contains_key(*name))
 }
 
 /// Whether a client has to exceed a fixed limit of the product.
@@ -244,6 +309,22 @@ pub(super) fn goes_beyond(drawn: &BTreeMap<String, u64>) -> bool {
 /// More frames in a second than a stream may have, where that is limited; only a flood has so many.
 pub(super) fn flood(drawn: &BTreeMap<String, u64>) -> Option<u64> {
     drawn.get("frames_per_second").map(|most| most + 1)
+}
+
+/// Whether a client has to get more answers at once than all streams of a node may leave unsent.
+pub(super) fn gets_much(drawn: &BTreeMap<String, u64>) -> bool {
+    drawn.contains_key(OUTBOX_BYTES_TOTAL)
+}
+
+/// More streams than may have a session on a node, where that is limited.
+pub(super) fn crowd(drawn: &BTreeMap<String, u64>) -> Option<u64> {
+    drawn.get(ATTACHED_STREAMS).map(|most| most + 1)
+}
+
+/// Whether a client has to speak frames itself: the library exceeds none of these limits.
+pub(super) fn needs_frames(drawn: &BTreeMap<String, u64>) -> bool {
+    let exceeded = [flood(drawn), crowd(drawn)].iter().any(Option::is_some);
+    exceeded || goes_beyond(drawn) || gets_much(drawn)
 }
 
 /// The names of all limits.

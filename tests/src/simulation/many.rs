@@ -44,13 +44,19 @@ pub struct Many {
     pub first_stream: bool,
     /// Whether a large table is made as it is drawn; one run with it takes as long as a hundred others.
     pub large_tables: bool,
+    /// Whether some runs have limits on what all streams of a node have together.
+    pub node_totals: bool,
 }
 
 impl Many {
     /// The run of one of the seeds.
     pub fn plan(&self, seed: u64) -> Plan {
         let drawn = || {
-            let plan = Plan::draw(seed, self.clocks);
+            let plan = if self.node_totals {
+                Plan::draw(seed, self.clocks)
+            } else {
+                Plan::without_node_totals(seed, self.clocks)
+            };
             let plan = if self.first_stream { plan.first_stream_alone() } else { plan };
             if self.large_tables { plan } else { plan.without_a_large_table() }
         };
@@ -65,7 +71,10 @@ impl Many {
         let without = if self.first_stream { " --first-stream" } else { "" };
         let small = self.large_tables || self.schedule.is_some();
         let small = if small { "" } else { " --no-large-tables" };
-        format!("just simulate {seed}{beyond}{without}{small}{}", schedule.unwrap_or_default())
+        let totals = self.node_totals || self.schedule.is_some();
+        let totals = if totals { "" } else { " --no-node-totals" };
+        let schedule = schedule.unwrap_or_default();
+        format!("just simulate {seed}{beyond}{without}{small}{totals}{schedule}")
     }
 }
 

@@ -51,6 +51,9 @@ const HUNG_FOLLOWER_ONE_IN: u64 = 20;
 const RULES_STREAM: u64 = 0x7275_6c65_735f_3134;
 const RULES_ONE_IN: u64 = 3;
 
+/// The same for limits on what all streams of a node have together.
+const NODE_TOTALS_STREAM: u64 = 0x6e6f_6465_746f_7461;
+
 /// Combined with a seed for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
@@ -185,6 +188,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_node_totals(seed, clocks).with_node_totals()
+    }
+
+    /// The run as it was before runs had limits on what all streams of a node have together.
+    pub fn without_node_totals(seed: u64, clocks: Clocks) -> Self {
         Self::without_rules(seed, clocks).with_rules()
     }
 
@@ -194,14 +202,16 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` everything, and the name of a schedule its runs; never with a large table.
+    /// `all` all but rules, `rules` those too, `totals` everything, and the name of a schedule its runs; never with a large table. What
+    /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
             "first" => Self::of_two_streams(seed, Clocks::Within).first_stream_alone(),
             "two" => Self::of_two_streams(seed, Clocks::Within),
             "three" => Self::without_scopes(seed, Clocks::Within),
             "all" => Self::without_rules(seed, Clocks::Within),
-            "rules" => Self::draw(seed, Clocks::Within),
+            "rules" => Self::without_node_totals(seed, Clocks::Within),
+            "totals" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -292,6 +302,17 @@ impl Plan {
             });
             self.strikes.extend(strikes);
             self.strikes.sort_by_key(|strike| strike.at_ms);
+        }
+        self
+    }
+
+    /// Adds the limits on what all streams of a node have together, where a run may have limits.
+    fn with_node_totals(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ NODE_TOTALS_STREAM);
+        let clients = self.clients.len() as u64;
+        if self.scopes.is_none() && self.table == 0 {
+            let totals = limits::draw_node_totals(&mut draw, clients, &self.limits);
+            self.limits.extend(totals);
         }
         self
     }
@@ -685,9 +706,23 @@ mod tests {
         assert!(plan.limits.is_empty() && plan.table == 0 && !plan.full_leader);
     }
 
-    /// Otherwise not one run in a hundred could reach it.
+    /// Otherwise figures of runs with and without them could not be compared.
     #[test]
-    fn each_limit_is_drawn_in_one_run_of_thirty_at_least() {
+    fn limits_on_the_totals_of_a_node_change_nothing_else_in_a_plan() {
+        for seed in 0..500 {
+            let without = Plan::without_node_totals(seed, Clocks::Within);
+            let mut rest = Plan::draw(seed, Clocks::Within);
+            rest.limits.retain(|name, _| !limits::is_node_total(name));
+
+            assert_eq!(rest, without, "seed {seed}");
+            assert!(without.limits.keys().all(|name| !limits::is_node_total(name)));
+        }
+    }
+
+    /// Otherwise not one run in a hundred could reach it. Nearly every run that draws a total of a node
+    /// reaches it.
+    #[test]
+    fn each_limit_is_drawn_often_enough_to_be_reached_in_one_run_of_a_hundred() {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for seed in 0..2_000 {
             for name in Plan::draw(seed, Clocks::Within).limits.into_keys() {
@@ -697,7 +732,8 @@ mod tests {
 
         for name in limits::names() {
             let count = counts.get(name).copied().unwrap_or(0);
-            assert!(count > 66, "{name}: {count} in 2,000 runs");
+            let least = if limits::is_node_total(name) { 30 } else { 66 };
+            assert!(count > least, "{name}: {count} in 2,000 runs");
         }
     }
 

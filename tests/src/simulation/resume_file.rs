@@ -65,7 +65,8 @@ pub struct ResumeFile {
 
 impl ResumeFile {
     /// The file at `path`, or a new one that begins with `first_seed()`; `asked` is the first
-    /// seed that the caller asked for. Makes the runs of the sample first, on `jobs` threads.
+    /// seed that the caller asked for. Makes the runs of the sample first, as `drawn` draws them,
+    /// on `jobs` threads.
     ///
     /// # Errors
     ///
@@ -75,8 +76,9 @@ impl ResumeFile {
         asked: Option<u64>,
         first_seed: impl FnOnce() -> u64,
         jobs: usize,
+        drawn: fn(u64, Clocks) -> Plan,
     ) -> Result<Self, ResumeFileError> {
-        Self::of_behaviour(path, behaviour_of_sample(jobs), asked, first_seed)
+        Self::of_behaviour(path, behaviour_of_sample(jobs, drawn), asked, first_seed)
     }
 
     fn of_behaviour(
@@ -166,8 +168,8 @@ impl ResumeFile {
 }
 
 /// What this build does in the runs of [`SAMPLE`], every step of which goes into a run's digest.
-fn behaviour_of_sample(jobs: usize) -> String {
-    let digest_of = |seed| run_traced(&Plan::draw(seed, Clocks::Within), false).digest;
+fn behaviour_of_sample(jobs: usize, drawn: fn(u64, Clocks) -> Plan) -> String {
+    let digest_of = |seed| run_traced(&drawn(seed, Clocks::Within), false).digest;
     let seeds: Vec<u64> = SAMPLE.collect();
     let digests: Vec<u64> = std::thread::scope(|scope| {
         let parts = seeds.chunks(seeds.len().div_ceil(jobs.max(1)));

@@ -198,8 +198,7 @@ impl<'a> Stage<'a> {
         for number in 0..self.plan.clients.len() as u64 {
             self.begin_client(number);
         }
-        let limits = &self.plan.limits;
-        if self.plan.rogue || limits::goes_beyond(limits) || limits::flood(limits).is_some() {
+        if self.plan.rogue || limits::needs_frames(&self.plan.limits) {
             self.begin_rogue();
         }
         if self.plan.imports {
@@ -290,6 +289,8 @@ impl<'a> Stage<'a> {
     fn begin_rogue(&self) {
         let process = self.world.client_process(ROGUE);
         let (transport, endpoints) = self.world.line_of(ROGUE);
+        // Long before the end: then every client has to get back to its session.
+        let crowds_until = process.runtime().clock.now() + self.plan.length() / 2;
         let rogue = ByzantineClient {
             transport,
             endpoints,
@@ -299,6 +300,8 @@ impl<'a> Stage<'a> {
             names: self.plan.names,
             excess: limits::goes_beyond(&self.plan.limits),
             flood: limits::flood(&self.plan.limits),
+            nonsense: limits::gets_much(&self.plan.limits),
+            crowd: limits::crowd(&self.plan.limits).map(|streams| (streams, crowds_until)),
             stopped: self.ends.stop.subscribe(),
             wrong: Arc::clone(&self.wrong),
         };

@@ -1,5 +1,5 @@
-//! What the documents and the layering promise, checked: a path, a test or a section of the design that
-//! they or the code name exists, each invariant has a row, crates and modules depend downwards only
+//! What the documents and the layering promise, checked: a path, a heading, a test or a section of the design
+//! that they or the code name exists, each invariant has a row, crates and modules depend downwards only
 //! (DESIGN §3), the sample settings are valid, the README shows the example that is compiled.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,21 +14,23 @@ use holdfast_tests::cluster::binary;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// The documents whose paths and test names are checked, besides those in [`DESIGN`].
-const DOCUMENTS: [&str; 9] = [
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "tests/README.md",
-    "docs/decisions.md",
-    "docs/fault-model.md",
-    "docs/invariants.md",
-];
+/// The documents with tables of findings and their deliberate bugs.
+const FINDINGS: [&str; 2] = ["docs/reliability.md", "tests/README.md"];
 
-/// The folder with the sections that `DESIGN §n` cites.
+/// The folder with the sections that `§n` cites.
 const DESIGN: &str = "docs/design";
+
+/// Settings of Cassandra that a document names.
+const OF_CASSANDRA: [&str; 2] = ["default_time_to_live", "maximum_timestamp_fail_threshold"];
+
+/// Of `tests/README.md`, the heading above what a change leaves out.
+const FULL_RUNS: &str = "## What only `full` runs";
+
+/// How the reason of an ignored test begins that is not ignored for its length.
+const IGNORED: [&str; 2] = ["started by", "makes fixtures"];
+
+/// The probes of `docs/invariants.md` that its head describes.
+const LOOKS: [&str; 2] = ["step", "durability"];
 
 /// Most bytes of `ARCHITECTURE.md`: a stranger reads it in twenty minutes.
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
@@ -90,12 +92,6 @@ fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
     Ok(sources)
 }
 
-/// The documents whose paths and test names are checked.
-fn documents() -> Result<Vec<String>> {
-    let design = files(DESIGN)?.into_iter().map(|file| file.to_string_lossy().into_owned());
-    Ok(DOCUMENTS.into_iter().map(str::to_owned).chain(design).collect())
-}
-
 /// Every text of ours that may cite the design or an invariant: path from the root, and text.
 fn texts() -> Result<BTreeMap<String, String>> {
     let mut paths = Vec::new();
@@ -114,6 +110,13 @@ fn texts() -> Result<BTreeMap<String, String>> {
     paths.into_iter().map(text).collect()
 }
 
+/// Every document: path from the root, and text.
+fn documents() -> Result<BTreeMap<String, String>> {
+    let mut documents = texts()?;
+    documents.retain(|path, _| Path::new(path).extension() == Some(OsStr::new("md")));
+    Ok(documents)
+}
+
 /// The names of all files, with and without what they end in.
 fn file_names() -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
@@ -126,8 +129,8 @@ fn file_names() -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The code spans of a document, outside of fenced blocks.
-fn code_spans(text: &str) -> Vec<String> {
+/// A document without its fenced blocks.
+fn prose(text: &str) -> String {
     let mut fenced = false;
     let mut prose = String::new();
     for line in text.lines() {
@@ -138,17 +141,33 @@ fn code_spans(text: &str) -> Vec<String> {
             prose.push('\n');
         }
     }
-    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    prose
 }
 
-/// Where `[text](target)` points to within the repository.
-fn link_targets(text: &str) -> Vec<String> {
+/// The code spans of a document, outside of fenced blocks.
+fn code_spans(text: &str) -> Vec<String> {
+    prose(text).split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Where `[text](target)` points to within the repository: a path, empty for the document itself, and a heading,
+/// empty for none.
+fn link_targets(text: &str) -> Vec<(&str, &str)> {
     text.split("](")
         .skip(1)
         .filter_map(|rest| rest.split(')').next())
-        .filter(|target| !target.contains("://") && !target.starts_with('#'))
-        .map(|target| target.split('#').next().unwrap_or(target).to_owned())
+        .filter(|target| !target.contains("://"))
+        .map(|target| target.split_once('#').unwrap_or((target, "")))
         .collect()
+}
+
+/// What the headings of a document are linked by: words in lower case, joined by hyphens, without the marks
+/// between them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose = prose(text);
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let words = headings.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    let kept = |c: &char| c.is_alphanumeric() || "-_".contains(*c);
+    words.map(|words| words.replace(' ', "-").chars().filter(kept).collect()).collect()
 }
 
 /// Whether a span is meant as a path of the repository: it begins with a folder of ours, or ends
@@ -168,17 +187,34 @@ fn looks_like_a_path(span: &str) -> bool {
 fn every_path_named_in_the_documents_exists() -> Result {
     let anywhere = file_names()?;
     let mut missing = Vec::new();
-    for document in documents()? {
-        let text = read(&document)?;
+    for (document, text) in documents()? {
         let beside = root().join(&document).with_file_name("");
         let spans = code_spans(&text).into_iter().filter(|span| looks_like_a_path(span));
         let named = spans.filter(|span| !anywhere.contains(span));
+        let linked = link_targets(&text).into_iter().map(|(path, _)| path.to_owned());
         let lost = named
-            .chain(link_targets(&text))
+            .chain(linked)
             .filter(|path| !root().join(path).exists() && !beside.join(path).exists());
         missing.extend(lost.map(|path| format!("{document}: {path}")));
     }
     assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+#[test]
+fn every_heading_that_a_document_links_to_exists() -> Result {
+    let mut missing = Vec::new();
+    for (document, text) in documents()? {
+        let links = link_targets(&text).into_iter().filter(|(_, heading)| !heading.is_empty());
+        for (path, heading) in links {
+            let file = root().join(&document);
+            let file = if path.is_empty() { file } else { file.with_file_name(path) };
+            if !anchors(&read(file)?).contains(heading) {
+                missing.push(format!("{document}: {path}#{heading}"));
+            }
+        }
+    }
+    assert_eq!(missing, NONE, "linked, but no heading");
     Ok(())
 }
 
@@ -230,15 +266,43 @@ fn every_test_named_in_the_documents_exists() -> Result {
         sources.extend(rust_files(package)?.into_iter().map(|(_, text)| text));
     }
     let others: BTreeSet<String> = setting_names()?.into_iter().chain(file_names()?).collect();
-    let exists = |name: &str| sources.contains(&format!("fn {name}(")) || others.contains(name);
+    // In quotes stands the name of a field that a program prints.
+    let written = |name: &str| {
+        [format!("fn {name}("), format!("\"{name}\"")].iter().any(|text| sources.contains(text))
+    };
+    let exists =
+        |name: &str| written(name) || others.contains(name) || OF_CASSANDRA.contains(&name);
     let mut missing = Vec::new();
-    for document in documents()? {
-        let named =
-            code_spans(&read(&document)?).into_iter().filter(|span| looks_like_a_test(span));
+    for (document, text) in documents()? {
+        let named = code_spans(&text).into_iter().filter(|span| looks_like_a_test(span));
         missing
             .extend(named.filter(|name| !exists(name)).map(|name| format!("{document}: {name}")));
     }
     assert_eq!(missing, NONE, "named, but not there");
+    Ok(())
+}
+
+/// What a change leaves out is named, or its suite is, beside what it runs instead.
+#[test]
+fn every_test_of_a_full_run_alone_is_named_with_its_stand_in() -> Result {
+    let readme = read("tests/README.md")?;
+    let (_, rest) = readme.split_once(FULL_RUNS).ok_or("the table of full runs has no heading")?;
+    let named = code_spans(rest.split("\n## ").next().unwrap_or(rest));
+    let is_named = |file: &str, test: &str| {
+        let suite = |span: &str| [format!("/{span}.rs"), format!("/{span}/")];
+        named.iter().any(|span| span == test || suite(span).iter().any(|part| file.contains(part)))
+    };
+    let mut missing = BTreeSet::new();
+    for package in PACKAGES {
+        for (file, text) in rust_files(package)? {
+            let ignored = text.split("#[ignore = \"").skip(1);
+            let long = ignored.filter(|why| !IGNORED.iter().any(|other| why.starts_with(other)));
+            let tests = long.filter_map(|rest| Some(rest.split_once("fn ")?.1.split_once('(')?.0));
+            let lost = tests.filter(|test| !is_named(&file, test));
+            missing.extend(lost.map(|test| format!("{file}: {test}")));
+        }
+    }
+    assert_eq!(missing, BTreeSet::new(), "ignored, but not in the table of tests/README.md");
     Ok(())
 }
 
@@ -261,6 +325,36 @@ fn every_test_that_shows_a_mutant_exists_and_arms_it() -> Result {
     Ok(())
 }
 
+/// The code spans in the column of deliberate bugs, of each table that has one.
+fn deliberate_bugs(document: &str) -> Vec<String> {
+    let mut column = None;
+    let mut named = Vec::new();
+    for line in document.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if !line.starts_with('|') {
+            column = None;
+        } else if column.is_none() {
+            column = cells.iter().position(|cell| *cell == "deliberate bug");
+        } else if let Some(cell) = column.and_then(|column| cells.get(column)) {
+            named.extend(code_spans(cell));
+        }
+    }
+    named
+}
+
+#[test]
+fn every_deliberate_bug_beside_a_finding_exists() -> Result {
+    let mut missing = Vec::new();
+    for document in FINDINGS {
+        let named = deliberate_bugs(&read(document)?);
+        assert!(!named.is_empty(), "{document} has no column of deliberate bugs");
+        let lost = named.into_iter().filter(|name| name.parse::<Mutant>().is_err());
+        missing.extend(lost.map(|name| format!("{document}: {name}")));
+    }
+    assert_eq!(missing, NONE, "named, but no mutant");
+    Ok(())
+}
+
 /// The number of a section that `text` begins with, empty if there is none, and the rest.
 fn section(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -268,17 +362,15 @@ fn section(text: &str) -> (&str, &str) {
     (number, &text[number.len()..])
 }
 
-/// The sections that `text` cites: several may follow one `DESIGN`, and of a range the ends count.
+/// The sections of the design that `text` cites. On a line that names the thesis they are the thesis' own. Of a
+/// range the ends count.
 fn cited_sections(text: &str) -> BTreeSet<&str> {
+    let lines = text.lines().filter(|line| !line.to_lowercase().contains("thesis"));
     let mut cited = BTreeSet::new();
-    for citation in text.split("DESIGN §").skip(1) {
-        let mut next = Some(citation);
-        while let Some((number, rest)) = next.map(section).filter(|(number, _)| !number.is_empty())
-        {
-            cited.insert(number);
-            let joints = [", §", " and §", "–"];
-            next = joints.into_iter().find_map(|joint| rest.strip_prefix(joint));
-        }
+    for citation in lines.flat_map(|line| line.split('§').skip(1)) {
+        let (first, rest) = section(citation);
+        let last = rest.strip_prefix('–').map_or("", |rest| section(rest).0);
+        cited.extend([first, last].into_iter().filter(|number| !number.is_empty()));
     }
     cited
 }
@@ -340,20 +432,26 @@ fn every_cited_invariant_has_one_row() -> Result {
     Ok(())
 }
 
-/// That what a row names exists, the tests of all documents see to.
+/// That the tests and probes which a row names exist, the tests of all documents see to.
 #[test]
-fn every_invariant_names_code_that_upholds_it_and_a_test_that_guards_it() -> Result {
+fn every_invariant_names_its_code_its_tests_and_what_shows_it() -> Result {
+    let anywhere = file_names()?;
+    let is_there = |span: &String| root().join(span).exists();
+    let is_test = |span: &String| looks_like_a_test(span) || looks_like_a_path(span);
+    let is_probe = |span: &String| is_test(span) || anywhere.contains(span);
     for (number, cells) in invariants()? {
-        let [_, upheld, guarded, _] = cells.as_slice() else {
+        let [_, upheld, guarded, shown] = cells.as_slice() else {
             return Err(format!("I{number} has {} cells behind its number", cells.len()).into());
         };
-        if upheld.starts_with("not built") {
-            continue;
-        }
-        let is_file = |span: &String| root().join(span).is_file();
-        let is_test = |span: &String| looks_like_a_test(span) || looks_like_a_path(span);
-        assert!(code_spans(upheld).iter().any(is_file), "I{number} names no code");
+        let code = code_spans(upheld);
+        let lost: Vec<_> = code.iter().filter(|span| !is_there(span)).cloned().collect();
+        assert_eq!(lost, NONE, "I{number}: not paths from the root");
+        assert!(!code.is_empty(), "I{number} names no code");
         assert!(code_spans(guarded).iter().any(is_test), "I{number} names no test");
+        let looked_at = shown.split([',', ':']).any(|word| LOOKS.contains(&word.trim()));
+        let reasoned = shown.strip_prefix("–: ").is_some_and(|reason| !reason.is_empty());
+        let probed = code_spans(shown).iter().any(is_probe);
+        assert!(probed || looked_at || reasoned, "I{number}: neither a probe nor a reason");
     }
     Ok(())
 }
@@ -399,14 +497,14 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-fuzz", ""),
         ("holdfast-model", ""),
         ("holdfast-api", ""),
-        ("holdfast-keyspace", "runtime"),
+        ("holdfast-keyspace", "mutants runtime"),
         ("holdfast-replication", "core mutants proto runtime"),
         ("holdfast-server", "keyspace core mutants proto replication runtime tls"),
         ("holdfast-guard", "mutants runtime types"),
-        ("holdfast-client", "guard mutants proto runtime tls"),
+        ("holdfast-client", "guard mutants proto runtime tls types"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),
         ("holdfast-cli", "client recipes runtime tls"),
-        ("holdfast-migrate", "keyspace cli client core recipes runtime"),
+        ("holdfast-migrate", "keyspace cli client mutants recipes runtime types"),
         ("holdfast-tests", "keyspace client core migrate mutants proto recipes runtime server"),
     ]);
     for (package, uses) in uses_by_package()? {
@@ -445,9 +543,12 @@ fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
         "client/src",
         "client/guard/src",
         "client/recipes/src",
+        "keyspace/src",
+        "migrate/src",
     ] {
         for (_, text) in rust_files(folder)? {
-            product.extend(code(&text));
+            // Not `code`: a module may declare its tests above its code. Tests arm mutants, and ask for none.
+            product.extend(text.lines().filter(|line| !line.trim_start().starts_with("//")));
         }
     }
     let stands = |mutant: &&Mutant| product.contains(&format!("mutant!({mutant:?})"));
@@ -458,37 +559,43 @@ fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
     Ok(())
 }
 
-/// Nothing of a deliberate bug or of the simulated machine is in a release: both are in every program that tests run,
-/// and in none that is shipped.
+/// Builds the programs as they are shipped, each with all that it can have.
+fn build_the_release() -> Result {
+    let with = "holdfast-server/fallback,holdfast-cli/cassandra,holdfast-migrate/cassandra";
+    let packages = ["-p", "holdfast-server", "-p", "holdfast-cli", "-p", "holdfast-migrate"];
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--locked", "--bins", "--features", with])
+        .args(packages)
+        .current_dir(root())
+        .status()?;
+    assert!(built.success(), "the release does not build");
+    Ok(())
+}
+
+/// A program as text: names are ASCII, which stays as it is.
+fn text_of(program: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(program)?).into_owned())
+}
+
+/// Neither a deliberate bug, by its name or by the switch, nor the simulated machine is in a release.
 #[test]
 #[ignore = "long: builds the programs as they are shipped"]
 fn no_release_has_a_deliberate_bug_or_a_simulated_machine_in_it() -> Result {
     // Parts of symbols, as both ways of mangling have them: the variable that says which bug is armed, and the module of the machine.
-    const BUGS: &[u8] = b"16holdfast_mutants5ARMED";
-    const MACHINE: &[u8] = b"16holdfast_runtime9simulated";
-    let built = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--release",
-            "--locked",
-            "-p",
-            "holdfast-server",
-            "-p",
-            "holdfast-cli",
-            "--bins",
-        ])
-        .current_dir(root())
-        .status()?;
-    assert!(built.success(), "the release does not build");
-    for (program, part) in [("holdfastd", BUGS), ("holdfastd", MACHINE), ("holdfast", BUGS)] {
-        let tested = binary(program);
-        let shipped = tested.with_file_name("../release").join(program);
-        let has_it = |path: &Path| -> Result<bool> {
-            Ok(fs::read(path)?.windows(part.len()).any(|bytes| bytes == part))
-        };
-        let name = String::from_utf8_lossy(part);
-        assert!(has_it(&tested)?, "{} has no {name}: nothing is looked for", tested.display());
-        assert!(!has_it(&shipped)?, "{} has {name} in it", shipped.display());
+    const SWITCH: &str = "16holdfast_mutants5ARMED";
+    const MACHINE: &str = "16holdfast_runtime9simulated";
+    build_the_release()?;
+    let names = Mutant::ALL.iter().copied().map(Mutant::name);
+    let marks: Vec<&str> = names.chain([SWITCH, MACHINE]).collect();
+    // What no program has could not be found in a release either.
+    let tested = text_of(&binary("holdfast-mutants"))?;
+    let absent: Vec<&str> = marks.iter().copied().filter(|mark| !tested.contains(mark)).collect();
+    assert_eq!(absent, Vec::<&str>::new(), "in no program of the tests");
+    for program in ["holdfastd", "holdfast", "holdfast-migrate"] {
+        let shipped = text_of(&binary(program).with_file_name("../release").join(program))?;
+        let found: Vec<&str> =
+            marks.iter().copied().filter(|mark| shipped.contains(mark)).collect();
+        assert_eq!(found, Vec::<&str>::new(), "in {program} as it is shipped");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
 use super::{QueueTables, QueueTime};
@@ -77,11 +78,15 @@ impl QueueAttempt {
     /// answer, does not make it wait.
     async fn claim(&mut self) -> Result<Reached, Fault> {
         let tables = self.tables.clone();
-        if self.look_first
-            && let Some(owner) = self.cells.seen(&tables.main).await?.other
-        {
-            self.leave_main().await?;
-            return Ok(held_near(Some(owner)));
+        if self.look_first {
+            let seen = self.cells.seen(&tables.main).await?;
+            if mutant!(OwnCellInTheWay) && seen.is_ours_alone() {
+                return Ok(held_near(None));
+            }
+            if let Some(owner) = seen.other {
+                self.leave_main().await?;
+                return Ok(held_near(Some(owner)));
+            }
         }
         // Step 3. The hold counts from before it; a write without an answer is sent again.
         self.in_main = true;

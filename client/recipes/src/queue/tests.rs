@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use holdfast_mutants::{Mutant, while_armed};
 use holdfast_runtime::simulated::Process;
 
 use super::row::column_name;
@@ -42,7 +43,7 @@ fn a_cells_name_is_in_the_order_of_its_time_and_then_of_its_thread() {
 
 /// Listing 6, steps 3 and 4, unchanged. `a` stalls for a TTL between them, and `b` holds the lock.
 #[test]
-fn the_seeds_one_record_may_be_somebody_elses() {
+fn the_articles_one_record_may_be_another_clients() {
     let (machine, model) = world(1);
     let runtime = machine.world().runtime();
     machine.run(async {
@@ -92,7 +93,7 @@ fn one_record_that_is_somebody_elses_is_no_lock() {
 /// Lemma 1 covers acknowledged writes. One that only one replica has may be visible to its writer
 /// alone.
 #[test]
-fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
+fn of_two_clients_that_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
     for seed in 0..300 {
         let (machine, model) = world(seed);
         model.set_odds(Odds { request_lost: 400, ..Odds::default() });
@@ -117,9 +118,9 @@ fn of_two_who_come_at_once_while_writes_get_lost_one_is_in_at_a_time() {
     }
 }
 
-/// §5.3 renews cells "once the lock is had": a waiter's place ends with its TTL.
+/// §5.3 of the thesis renews the cells of holders only: a waiter's place ends with its TTL.
 #[test]
-fn under_the_seeds_text_who_waits_for_longer_than_a_ttl_is_never_first_again() {
+fn under_the_articles_text_a_client_that_waits_for_longer_than_a_ttl_is_never_first_again() {
     let (machine, model) = world(1);
     let runtime = machine.world().runtime();
     machine.run(async {
@@ -312,6 +313,13 @@ fn the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own() {
             });
         }
     }
+}
+
+#[test]
+fn a_head_that_waits_for_its_own_cell_is_noticed() {
+    let test = the_head_of_the_queue_does_not_wait_for_a_cell_of_its_own;
+    let run = while_armed(Mutant::OwnCellInTheWay, || std::panic::catch_unwind(test));
+    assert!(run.is_err(), "nothing showed that the mutant was armed");
 }
 
 /// A client with an earlier time came in before a head whose write to the main row had no answer. That head does not

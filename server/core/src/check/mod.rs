@@ -1,6 +1,7 @@
 //! The invariants of the table as code.
 
 use crate::LockTable;
+use crate::VALUE_BYTES_MAX;
 use crate::acquire::Denial;
 use crate::answer::Grant;
 use crate::command::COMMAND_VERSION_OLDEST;
@@ -12,7 +13,6 @@ use crate::quota::{Usage, Usages};
 use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
-use crate::value::VALUE_BYTES_MAX;
 
 /// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

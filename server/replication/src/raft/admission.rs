@@ -103,7 +103,7 @@ pub(super) fn frees(command: &Command) -> bool {
             ..
         }
         | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,
-        // An operator keeps somebody out, disk or no disk.
+        // An operator keeps an identity out, disk or no disk.
         Command::By { deed: Deed::Rule { change }, .. } => matches!(
             change,
             RuleChange::RevokeToken { .. }
@@ -154,6 +154,7 @@ impl Weight {
         let bytes = borsh::object_length(command).unwrap_or(MAX_BATCH_BYTES);
         let kind = match Kind::of(command) {
             Kind::Frees if mutant!(ReleaseRefusedForLoad) => Kind::Asks,
+            Kind::Asks if mutant!(ConfirmsCountAsFreeing) && frees(command) => Kind::Frees,
             kind => kind,
         };
         Self { kind, session: session_of(command), bytes }
@@ -184,7 +185,9 @@ impl Load {
             None
         } else if self.commands >= bounds.commands {
             Some(Passed::Commands)
-        } else if self.bytes.saturating_add(bytes) > bounds.bytes {
+        } else if self.bytes.saturating_add(bytes) > bounds.bytes
+            && !mutant!(PendingBytesNotCounted)
+        {
             Some(Passed::Bytes)
         } else {
             None

@@ -145,6 +145,11 @@ impl Confirmer {
                 calls = Calls::default();
             }
             let answer = self.round(&mut calls).await;
+            if mutant!(QuestionJoinsRound)
+                && let Some(later) = self.take_asked()
+            {
+                later.0.settle(answer.clone());
+            }
             turn.0.settle(answer);
         }
     }

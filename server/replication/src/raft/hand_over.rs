@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use holdfast_mutants::mutant;
 use holdfast_runtime::Runtime;
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
@@ -94,7 +95,8 @@ impl HandOver {
             **id != self.node_id
                 && to.is_none_or(|to| to == **id)
                 && voter(**id)
-                && matched.map(|id| id.index) == metrics.last_log_index
+                && (matched.map(|id| id.index) == metrics.last_log_index
+                    || mutant!(HandOverToWhoLags))
         });
         caught_up.map(|(id, _)| *id)
     }

@@ -771,7 +771,7 @@ fn engine_config(config: &ReplicaConfig) -> Result<Config, StartError> {
         // With the default, a crashed leader would go on leading its old term with an empty memory:
         // a term would not be a tenure.
         enable_leader_restore: Some(mutant!(LeaderRestored)),
-        enable_pre_vote: Some(true),
+        enable_pre_vote: Some(!mutant!(PreVoteSkipped)),
         allow_log_reversion: Some(false),
         max_payload_entries: 128,
         // The log keeper makes snapshots and purges; openraft makes none by itself.

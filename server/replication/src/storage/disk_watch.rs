@@ -176,7 +176,7 @@ impl Shared {
 
     fn look(&self) -> Option<Fault> {
         let mut state = self.lock();
-        if (self.is_excused)() {
+        if (self.is_excused)() && !mutant!(WantOfDescriptorsIsADiskFault) {
             state.oldest = None;
             return None;
         }
@@ -310,6 +310,7 @@ impl DiskFile for WatchedFile {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use holdfast_mutants::{Mutant, arm};
     use holdfast_runtime::{Runtime, simulated};
 
     use super::*;
@@ -372,6 +373,18 @@ mod tests {
         assert_eq!(faults.load(Ordering::Relaxed), 0);
         WAITS.store(false, Ordering::Relaxed);
         runtime.sleep(LIMIT * 5 / 4).await;
+        assert_eq!(faults.load(Ordering::Relaxed), 1);
+    }
+
+    /// The rule of the test above taken away.
+    #[tokio::test(start_paused = true)]
+    async fn without_the_rule_such_a_wait_is_a_hung_disk() {
+        let (watch, faults, runtime) = watched_unless(|| true);
+        let _opens = watch.enter("sync", Path::new("/data/sled"));
+
+        arm(Some(Mutant::WantOfDescriptorsIsADiskFault));
+        runtime.sleep(LIMIT * 5 / 4).await;
+        arm(None);
         assert_eq!(faults.load(Ordering::Relaxed), 1);
     }
 

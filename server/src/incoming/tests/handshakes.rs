@@ -1,4 +1,4 @@
-//! Ports with TLS: who does not prove itself keeps out nobody, and costs the servers nothing.
+//! Ports with TLS: a caller that does not prove itself keeps no other out, and costs the servers nothing.
 
 use std::time::UNIX_EPOCH;
 

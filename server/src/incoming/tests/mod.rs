@@ -3,6 +3,7 @@ mod handshakes;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use holdfast_mutants::{Mutant, arm};
 use holdfast_runtime::simulated;
 use rustix::io::Errno;
 use tokio::io::AsyncReadExt;
@@ -60,19 +61,30 @@ async fn a_system_without_descriptors_is_asked_ten_times_a_second_and_not_withou
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within_a_tenth_of_a_second()
- {
+/// How long it takes to accept a connection after a hundred tries without a descriptor.
+async fn after_a_hundred_tries() -> Duration {
     let metrics = ConnectionMetrics::default();
     let (mut incoming, _) = failing(Errno::MFILE, 100, &metrics);
     let clock = incoming.runtime.clock.clone();
     let since = clock.now();
-
     incoming.next().await;
+    clock.now().saturating_since(since)
+}
 
-    let took = clock.now().saturating_since(since);
+#[tokio::test(start_paused = true)]
+async fn when_there_are_descriptors_again_the_next_connection_is_accepted_within_a_tenth_of_a_second()
+ {
     // 10, 20, 40 and 80 ms, then 96 pauses of 100 ms.
-    assert_eq!(took, Duration::from_millis(9_750));
+    assert_eq!(after_a_hundred_tries().await, Duration::from_millis(9_750));
+}
+
+/// The rule taken away: the loop spins.
+#[tokio::test(start_paused = true)]
+async fn without_the_pause_a_hundred_tries_take_no_time() {
+    arm(Some(Mutant::AcceptWithoutPause));
+    let took = after_a_hundred_tries().await;
+    arm(None);
+    assert_eq!(took, Duration::ZERO);
 }
 
 /// Each error concerns one connection, which is gone with it.

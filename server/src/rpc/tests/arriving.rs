@@ -48,8 +48,8 @@ async fn begin(channel: Channel, bytes: usize) -> Response<Body> {
 async fn messages_that_never_end_have_a_budget_together_and_hold_up_nobody() {
     const LIMIT: u64 = 256 << 10;
     const BEGUN: usize = 60_000;
-    let rpc = RpcSettings { arriving_bytes_total: LIMIT, ..RpcSettings::default() };
-    let node = node_of(SessionSettings::default(), &rpc).await;
+    let settings = SessionSettings { arriving_bytes_total: LIMIT, ..SessionSettings::default() };
+    let node = node_with(settings).await;
     let kept = || u64::try_from(node.hub.metrics().arriving_bytes.get()).unwrap();
 
     let mut calls = tokio::task::JoinSet::new();

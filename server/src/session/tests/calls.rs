@@ -533,3 +533,25 @@ async fn a_try_denied_to_a_call_is_answered_again_on_the_stream() {
 
     assert!(matches!(stream.next().await, Body::Denied(_)));
 }
+
+/// The outcome goes to a call, and comes once a newer stream of the session is attached.
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_a_call_asked_for_leaves_no_mark_on_any_stream() {
+    let world = World::new().await;
+    let (holder, key) = (world.key().await, world.key().await);
+    world.acquired(&holder, 1, "jobs").await;
+    let ticket = Ticket { session_id: key.session_id, secret: key.secret.clone() };
+    let mut streams = vec![world.resumed(&ticket).await];
+    for request in 1..=3 {
+        world.fake.hold_commits();
+        let mut try_it = asked(&key, request, "jobs");
+        try_it.acquire.as_mut().unwrap().wait = false;
+        let call = world.begin_acquire(try_it).await;
+        let mut stream = world.resumed(&ticket).await;
+        world.fake.let_commits_go();
+        assert!(matches!(stream.next().await, Body::Denied(_)));
+        refusal(world.told(call).await);
+        assert_eq!(world.denials_without_outcome(&ticket), Some(0), "request {request}");
+        streams.push(stream);
+    }
+}

@@ -20,7 +20,7 @@ struct Believer {
     sent: Vec<Instant>,
     safe: Instant,
     over: bool,
-    /// Sessions that are over, and until when the client relied on them.
+    /// Sessions that are over, and the last instant at which the client relied on them.
     past: Vec<(u64, Instant)>,
     acknowledged: u64,
 }

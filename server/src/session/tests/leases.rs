@@ -1,6 +1,7 @@
 //! DESIGN §5.1–5.3 and §5.8, sentence by sentence.
 
 use holdfast_core::{Command, SessionId, Tenure};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{KeptAlive, LostReason, SessionEnded};
 
 use super::*;
@@ -335,15 +336,20 @@ async fn a_leader_that_was_paused_handles_what_arrived_before_it_expires_anybody
     assert_eq!(world.hub.metrics().expiries.get(), 0);
 }
 
-/// All members were paused for longer than the lease, as when their machines are copied or suspended: a
-/// session that was healthy before has as much time left as it had then.
-#[tokio::test(start_paused = true)]
-async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
+/// All members were paused for longer than the lease, as when their machines are copied or suspended.
+async fn after_a_long_pause() -> (World, Client) {
     let world = World::new().await;
-    let (mut client, _) = world.session().await;
+    let (client, _) = world.session().await;
     world.runtime.sleep(TTL / 4).await;
     tokio::time::advance(5 * TTL).await;
     world.runtime.sleep(TTL / 2).await;
+    (world, client)
+}
+
+/// A session that was healthy before has as much time left as it had then.
+#[tokio::test(start_paused = true)]
+async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
+    let (world, mut client) = after_a_long_pause().await;
     client.send(keep_alive(1)).await;
 
     assert_eq!(
@@ -351,6 +357,15 @@ async fn a_pause_longer_than_the_lease_takes_nothing_off_it() {
         Body::KeptAlive(KeptAlive { seq: 1, scopes: Vec::new(), ..KeptAlive::default() })
     );
     assert_eq!(world.hub.metrics().expiries.get(), 0);
+}
+
+/// The rule taken away.
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_counts_ends_the_session() {
+    arm(Some(Mutant::PauseCountsForLeases));
+    let (_world, mut client) = after_a_long_pause().await;
+    assert_eq!(client.next().await, expired());
+    arm(None);
 }
 
 /// I7: and no more than that.

@@ -69,7 +69,7 @@ async fn a_session_of_nobody_keeps_its_locks_when_rules_go_on_and_is_its_clients
     assert!(matches!(again.next().await, Body::Granted(_)));
     assert_eq!(world.owner(&ticket), named("cn:app"));
 
-    // It is nobody else's any more, also for who shows its secret.
+    // It is no other identity's any more, also for a caller that shows its secret.
     let (rest, _) = world.resume_by("cn:other", &ticket).await.rest().await;
     let Some(Body::Refused(refused)) = rest.last() else { panic!("{rest:?}") };
     let refusal = refused.refusal.as_ref().unwrap();

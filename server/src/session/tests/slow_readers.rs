@@ -1,6 +1,7 @@
 //! A client that does not read loses its stream and nothing else.
 
 use holdfast_core::{Item, LockName, Need, RequestId, SessionId, Tenure};
+use holdfast_mutants::{Mutant, arm};
 use prost::Message as _;
 
 use super::*;
@@ -95,6 +96,41 @@ async fn frames_without_end_behind_an_open_that_is_not_answered_end_the_stream()
     assert!(matches!(end, Err(StreamError::Limit { limit: "frames_before_opened", .. })));
 }
 
+/// R1, I27: each stream is within its own bounds, and thousands may wait to be opened.
+#[tokio::test(start_paused = true)]
+async fn what_all_streams_send_before_they_are_open_has_a_budget_together() {
+    const BUDGET: u64 = 1 << 20;
+    let settings = SessionSettings { arriving_bytes_total: BUDGET, ..SessionSettings::default() };
+    let world = World::with(settings).await;
+    let kept = || u64::try_from(world.hub.metrics().arriving_bytes.get()).unwrap();
+    world.fake.hold_commits();
+    let name = vec![b'n'; 512];
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let client = world.connect();
+        client.send(open(TTL)).await;
+        for request in 1..=6 {
+            // 33 KiB on the wire.
+            client.send(acquire_names(request, &[&name[..]; 64])).await;
+        }
+        world.settle().await;
+        streams.push(client);
+    }
+
+    assert!((BUDGET / 2..=BUDGET).contains(&kept()), "{}", kept());
+    for cut in streams.split_off(4) {
+        let (_, end) = cut.rest().await;
+        let limit = matches!(end, Err(StreamError::Limit { limit: "arriving_bytes_total", .. }));
+        assert!(limit, "{end:?}");
+    }
+    world.fake.let_commits_go();
+    for mut client in streams {
+        client.opened().await;
+        assert!(matches!(client.next().await, Body::Refused(_)), "a name is there twice");
+    }
+    assert_eq!(kept(), 0, "what is handled is given back");
+}
+
 #[tokio::test(start_paused = true)]
 async fn streams_past_a_limit_are_refused_by_its_name() {
     let settings = SessionSettings {
@@ -176,15 +212,30 @@ impl World {
     }
 }
 
-/// I27: far fewer frames than `outbox_frames`, and more bytes than `outbox_bytes`.
-#[tokio::test(start_paused = true)]
-async fn a_few_unread_pushes_of_many_bytes_cost_the_stream() {
+/// Far fewer frames than `outbox_frames`, and more bytes than `outbox_bytes`.
+async fn many_bytes_unread() -> (World, Client) {
     let settings = SessionSettings { outbox_bytes: 1 << 20, ..SessionSettings::default() };
     let world = World::with(settings).await;
     let (client, ticket) = world.unread().await;
-
     world.push_large(&ticket, "large", 12);
     world.settle().await;
+    (world, client)
+}
+
+/// The rule of the test below taken away: all of it is kept.
+#[tokio::test(start_paused = true)]
+async fn without_the_bound_of_bytes_the_stream_goes_on() {
+    arm(Some(Mutant::OutboxCountsFramesOnly));
+    let (world, _client) = many_bytes_unread().await;
+    arm(None);
+    assert_eq!(world.hub.metrics().outbox_overflows.get(), 0);
+    assert!(world.hub.metrics().outbox_bytes.get() > 1 << 20);
+}
+
+/// I27.
+#[tokio::test(start_paused = true)]
+async fn a_few_unread_pushes_of_many_bytes_cost_the_stream() {
+    let (world, client) = many_bytes_unread().await;
 
     assert_eq!(world.hub.metrics().outbox_overflows.get(), 1);
     assert_eq!(world.hub.metrics().outbox_bytes.get(), 0, "nothing is kept for it");

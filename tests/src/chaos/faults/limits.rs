@@ -1,51 +1,103 @@
-//! Limits of a node's process, lowered while it runs to its present use.
+//! Limits of a process, lowered while it runs to its present use.
 
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
+use super::processes::a_client;
 use super::{Broken, Undo};
 use crate::chaos::kind::Kind;
 use crate::chaos::stage::Stage;
 
 /// A node logs this when it has no descriptor for a connection.
 const REFUSED: &str = "no connection could be accepted";
-/// Least memory that a node gets to start with, as a part of what it had.
+/// Least memory that a process gets to start with, as a part of what it had.
 const LEAST_PERCENT: u64 = 30;
 /// A process that could not go on has ended this long after its limit was raised.
 const ENDS_WITHIN: Duration = Duration::from_millis(500);
 
-/// A node with a limit that is too low.
+/// A process with a limit that is too low.
 #[derive(Debug)]
 pub(super) struct Lowered {
-    node: usize,
+    whose: Whose,
     kind: Kind,
-    /// How much it had logged before.
+    /// How much it had logged before, if it is a node.
     logged: usize,
     is_raised: bool,
+}
+
+/// The process.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    Node(usize),
+    Client(usize),
+}
+
+impl Whose {
+    fn name(self, stage: &Stage) -> String {
+        match self {
+            Self::Node(node) => stage.name(node),
+            Self::Client(client) => format!("client process {client}"),
+        }
+    }
+
+    fn pid(self, stage: &Stage) -> i32 {
+        let pid = match self {
+            Self::Node(node) => stage.cluster.pid(node),
+            Self::Client(client) => stage.clients.pid(client),
+        };
+        pid.as_raw()
+    }
+
+    fn starts_again(self, stage: &mut Stage) {
+        match self {
+            Self::Node(node) => {
+                stage.cluster.kill(node);
+                stage.cluster.start_node(node);
+            }
+            Self::Client(client) => stage.clients.replace(client, &stage.recorder),
+        }
+    }
+
+    /// From now on it may end.
+    fn take_in_hand(self, stage: &mut Stage) {
+        match self {
+            Self::Node(node) => {
+                stage.busy.insert(node);
+            }
+            Self::Client(client) => stage.clients.starve(client, &stage.recorder),
+        }
+    }
 }
 
 pub(super) fn no_descriptors(stage: &mut Stage) -> Option<Broken> {
     let node = stage.idle_leader_or_other()?;
     let limit = lowest_free_descriptor(stage, node)?;
     let words = format!("{}: {limit} descriptors", stage.name(node));
-    lower(stage, node, Kind::NoDescriptors, limit, words)
+    lower(stage, Whose::Node(node), Kind::NoDescriptors, limit, words)
 }
 
-/// A node at work takes little more memory than it has: so in half of the cases it has to start,
-/// and to catch up, with less than it had.
+/// A process at work takes little more memory than it has: so in half of the cases it has to start,
+/// and a node to catch up, with less than it had.
 pub(super) fn little_memory(stage: &mut Stage) -> Option<Broken> {
-    let node = stage.idle_leader_or_other()?;
-    let had = address_space_kib(stage, node)?;
+    let whose = if stage.draw.below(2) == 0 {
+        Whose::Node(stage.idle_leader_or_other()?)
+    } else {
+        let client = a_client(stage);
+        if !stage.clients.runs(client) {
+            return None;
+        }
+        Whose::Client(client)
+    };
+    let had = address_space_kib(whose.pid(stage))?;
     let percent = if stage.draw.below(2) == 0 {
         100
     } else {
-        stage.cluster.kill(node);
-        stage.cluster.start_node(node);
+        whose.starts_again(stage);
         stage.draw.between(LEAST_PERCENT, 100)
     };
-    let words = format!("{}: {percent} % of the memory it had", stage.name(node));
-    lower(stage, node, Kind::LittleMemory, (had * percent / 100) << 10, words)
+    let words = format!("{}: {percent} % of the memory it had", whose.name(stage));
+    lower(stage, whose, Kind::LittleMemory, (had * percent / 100) << 10, words)
 }
 
 /// It is the lowest that the system would give out, so with this limit it gives out none.
@@ -56,47 +108,74 @@ fn lowest_free_descriptor(stage: &Stage, node: usize) -> Option<u64> {
     (0..=open.len() as u64).find(|number| !open.contains(number))
 }
 
-fn address_space_kib(stage: &Stage, node: usize) -> Option<u64> {
-    let status = format!("/proc/{}/status", stage.cluster.pid(node));
-    let status = std::fs::read_to_string(status).ok()?;
+/// `None` if the process has ended.
+fn address_space_kib(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-fn lower(stage: &mut Stage, node: usize, kind: Kind, limit: u64, words: String) -> Option<Broken> {
-    set(stage, node, kind, Some(limit))?;
-    stage.busy.insert(node);
-    let logged = stage.cluster.log(node).len();
+fn lower(stage: &mut Stage, whose: Whose, kind: Kind, limit: u64, words: String) -> Option<Broken> {
+    // Before the limit is set: a client process was seen to run then.
+    whose.take_in_hand(stage);
+    if set(stage, whose, kind, Some(limit)).is_none() {
+        let_go(stage, whose);
+        return None;
+    }
+    let logged = match whose {
+        Whose::Node(node) => stage.cluster.log(node).len(),
+        Whose::Client(_) => 0,
+    };
     let lasts = Duration::from_millis(stage.draw.between(3_000, 15_000));
-    let lowered = Lowered { node, kind, logged, is_raised: false };
+    let lowered = Lowered { whose, kind, logged, is_raised: false };
     Some(Broken::new(words, lasts, Undo::Raise(lowered)))
 }
 
-/// Sets the soft limit; `None`: to the hard one. Returns `None` if the process has ended.
-fn set(stage: &Stage, node: usize, kind: Kind, limit: Option<u64>) -> Option<()> {
-    let resource = if kind == Kind::NoDescriptors { Resource::Nofile } else { Resource::As };
-    // A node has the hard limit of the harness.
-    let maximum = getrlimit(resource).maximum;
-    let limit = Rlimit { current: limit.or(maximum), maximum };
-    let pid = Pid::from_raw(stage.cluster.pid(node).as_raw());
-    prlimit(pid, resource, limit).ok().map(drop)
+/// From now on it may not end any more. Returns whether it was in hand: a client process is not if
+/// it was replaced.
+fn let_go(stage: &mut Stage, whose: Whose) -> bool {
+    match whose {
+        Whose::Node(node) => stage.busy.remove(&node),
+        Whose::Client(client) => stage.clients.feed(client),
+    }
 }
 
-/// Raises the limit, and then checks the effect on the node.
+/// Sets the soft limit; `None`: to the hard one. Returns `None` if the process has ended.
+fn set(stage: &Stage, whose: Whose, kind: Kind, limit: Option<u64>) -> Option<()> {
+    let resource = if kind == Kind::NoDescriptors { Resource::Nofile } else { Resource::As };
+    // Every process of the run has the hard limit of the harness.
+    let maximum = getrlimit(resource).maximum;
+    let limit = Rlimit { current: limit.or(maximum), maximum };
+    prlimit(Pid::from_raw(whose.pid(stage)), resource, limit).ok().map(drop)
+}
+
+/// Raises the limit, and then checks the effect on the process.
 pub(super) fn raise(stage: &mut Stage, mut lowered: Lowered, note: String) -> Option<Broken> {
     if lowered.is_raised {
         look(stage, &lowered);
         return None;
     }
     // A process that has ended needs no limit.
-    let _ = set(stage, lowered.node, lowered.kind, None);
+    let _ = set(stage, lowered.whose, lowered.kind, None);
     lowered.is_raised = true;
     Some(Broken::new(note, ENDS_WITHIN, Undo::Raise(lowered)))
 }
 
 fn look(stage: &mut Stage, lowered: &Lowered) {
-    let &Lowered { node, kind, logged, .. } = lowered;
-    stage.busy.remove(&node);
+    if let Whose::Client(client) = lowered.whose {
+        stage.replace_starved(client);
+    }
+    let is_the_same = let_go(stage, lowered.whose);
+    if let Whose::Node(node) = lowered.whose {
+        look_at_node(stage, node, lowered);
+    } else if is_the_same {
+        // One that ended was counted when it was replaced.
+        stage.came_of(lowered.kind, "the client process went on");
+    }
+}
+
+fn look_at_node(stage: &mut Stage, node: usize, lowered: &Lowered) {
+    let &Lowered { kind, logged, .. } = lowered;
     let log = stage.cluster.log(node);
     let Some(status) = stage.cluster.exited(node) else {
         let refused = log.get(logged..).unwrap_or_default().contains(REFUSED);

@@ -69,7 +69,7 @@ enum Undo {
     Quicken(usize),
     /// A disk that hangs or fails is checked until the fault is over, and then mended.
     LookAtDisk(Ill),
-    /// A limit of a node's process is as high as before.
+    /// A limit of a process is as high as before.
     Raise(Lowered),
     /// A node that refuses its damaged folder gets it back as it was.
     Restore(Damaged),

@@ -128,7 +128,7 @@ pub(super) fn go_on(stage: &mut Stage, turns: Turns) {
     stage.busy.remove(&node);
 }
 
-fn a_client(stage: &mut Stage) -> usize {
+pub(super) fn a_client(stage: &mut Stage) -> usize {
     usize::try_from(stage.draw.below(stage.clients.count() as u64)).unwrap_or(0)
 }
 

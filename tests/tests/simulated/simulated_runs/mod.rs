@@ -47,6 +47,7 @@ fn of_seeds(first_seed: u64) -> Many {
         schedule: None,
         first_stream: false,
         large_tables: false,
+        node_totals: true,
     }
 }
 

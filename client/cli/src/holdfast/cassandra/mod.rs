@@ -49,8 +49,9 @@ struct Place {
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
     max_skew: Option<Duration>,
-    /// Decide within the datacenter of the nodes that holdfast calls (`LOCAL_SERIAL`, `LOCAL_QUORUM`): clients of another
-    /// datacenter are not excluded.
+    /// Decide within one datacenter (`LOCAL_SERIAL`, `LOCAL_QUORUM`): clients of another one are not excluded. Use it only
+    /// if all replicas of the keyspace are in one datacenter. No option says yet which one holdfast calls, and with
+    /// replicas in several, two clients may hold a lock at once.
     #[arg(long)]
     local_serial: bool,
     #[command(flatten)]

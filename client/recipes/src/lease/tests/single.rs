@@ -1,5 +1,7 @@
 //! One lock, few clients, one event after another.
 
+use holdfast_mutants::{Mutant, while_armed};
+
 use super::*;
 use crate::locker::{RemoteLocker, Wait};
 use crate::model::{Fate, Odds};
@@ -17,7 +19,7 @@ fn two(seed: u64) -> (Machine, Model, [Process; 2], [Lease; 2]) {
 }
 
 #[test]
-fn a_lock_is_had_by_one_and_by_the_next_after_its_release() {
+fn a_lock_is_held_by_one_and_by_the_next_after_its_release() {
     let (machine, _model, _processes, [a, b]) = two(1);
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();
@@ -219,4 +221,11 @@ fn an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind() {
         let other = b.try_lock("jobs").await.unwrap();
         assert!(other.is_some(), "a row of nobody stands in the way until its TTL is over");
     });
+}
+
+#[test]
+fn an_insert_that_is_taken_for_not_done_is_noticed() {
+    let test = an_insert_that_was_answered_unavailable_and_applied_leaves_no_row_behind;
+    let run = while_armed(Mutant::UnavailableIsNotDone, || std::panic::catch_unwind(test));
+    assert!(run.is_err(), "nothing showed that the mutant was armed");
 }

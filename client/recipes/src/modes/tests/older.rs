@@ -1,7 +1,8 @@
-//! Version 0.1 beside this one: the statements it sent, and how it interprets what it reads. See the module.
+//! Version 0.1 beside this one: the statements it sent, how it interprets what it reads, and the rows that it
+//! left. See the module.
 
 use super::*;
-use crate::database::{Conditional, Row};
+use crate::database::{Answer, Conditional, Row};
 use crate::modes::MoveRefused;
 use crate::statement::{Action, Cells, Ident, Statement, Value};
 
@@ -179,5 +180,88 @@ fn no_process_of_0_1_enters_a_scope_that_we_have_moved_to_native() {
         assert_eq!(older.read().await.stage, "native/2");
         world.move_to(Stage::Both).await;
         assert_eq!(older.enter("both").await, Some(true), "on the way back it may come again");
+    });
+}
+
+/// The rows of `locker_modes` in the fixtures, each as the statement that leaves it in an empty table.
+fn rows_left_by_0_1() -> Vec<Statement> {
+    let kept = include_str!("../../../../../tests/fixtures/0.1/rows.cql");
+    let ours = |line: &&str| !line.starts_with("--") && line.contains("\"locker_modes\"");
+    kept.lines().filter(ours).map(left).collect()
+}
+
+fn left(line: &str) -> Statement {
+    let named = |column: &str, value: &str| {
+        let number = value.parse().map(Value::Long);
+        let value = number.unwrap_or_else(|_| Value::from(value.trim_matches('\'')));
+        (Ident::new(column.trim_matches('"')), value)
+    };
+    let cells = |named: Vec<(Ident, Value)>| -> Cells {
+        named.into_iter().map(|(column, value)| (column, Some(value))).collect()
+    };
+    let line = line.trim_end_matches(';');
+    let (key, action) = if let Some((columns, values)) = line.split_once(") VALUES (") {
+        let (_, columns) = columns.split_once(" (").unwrap();
+        let (values, ttl_s) = values.split_once(") USING TTL ").unwrap();
+        let both = columns.split(", ").zip(values.split(", "));
+        let mut key: Vec<_> = both.map(|(column, value)| named(column, value)).collect();
+        let cells = cells(key.split_off(2));
+        (key, Action::InsertIfAbsent { cells, ttl_s: Some(ttl_s.parse().unwrap()) })
+    } else {
+        let equation = |text: &str| {
+            let (column, value) = text.split_once(" = ").unwrap();
+            named(column, value)
+        };
+        let (_, set) = line.split_once(" SET ").unwrap();
+        let (set, key) = set.split_once(" WHERE ").unwrap();
+        let cells = cells(set.split(", ").map(equation).collect());
+        (vec![equation(key)], Action::UpdateIf { cells, ttl_s: None, only_if: Vec::new() })
+    };
+    Statement::new(Ident::new("locker_modes"), key, action)
+}
+
+/// A scope's stage and turn, and the id and mode of each of its processes.
+async fn seen(scope: &ScopeModes) -> (Stage, i64, Vec<(String, LockerMode)>) {
+    let view = scope.view().await.unwrap();
+    assert_eq!((view.recipe, view.cluster), (None, None), "0.1 records neither");
+    let process = |one: crate::modes::Registered| {
+        assert_eq!((one.service.as_str(), one.writer), ("billing", None));
+        (one.process, one.mode)
+    };
+    (view.stage, view.turn, view.processes.into_iter().map(process).collect())
+}
+
+/// Later releases find these rows where 0.1 has run. They mean what they meant, and a process that died stands in the
+/// way for its TTL.
+#[test]
+fn the_rows_of_modes_that_0_1_left_are_read_and_stand_in_the_way_for_their_ttl() {
+    let world = World::new(4);
+    world.machine.run(async {
+        let rows = rows_left_by_0_1();
+        assert_eq!(rows.len(), 5);
+        for row in &rows {
+            assert_eq!(world.model.apply(row), Answer::Applied, "{row:?}");
+        }
+        let [early, orders, all] = ["early/", "orders/", ""].map(|scope| {
+            let cassandra = world.cassandra(&world.machine.world());
+            ScopeModes::new(&cassandra, scope, ModesTable::default()).unwrap()
+        });
+        let process = |digits: &str| format!("hf1:billing/{}", digits.repeat(16));
+        let in_cassandra = vec![(process("a5"), LockerMode::Cassandra)];
+        let natively = [(process("5a"), LockerMode::Both), (process("a5"), LockerMode::Native)];
+        assert_eq!(seen(&early).await, (Stage::Cassandra, 0, in_cassandra));
+        assert_eq!(seen(&orders).await, (Stage::Native, 2, natively.to_vec()));
+        assert_eq!(seen(&all).await, (Stage::Fallback, 3, Vec::new()));
+        for scope in [&early, &orders] {
+            let refused = scope.advance().await.unwrap_err();
+            assert!(matches!(refused, MoveRefused::InTheWay { .. }), "{refused}");
+        }
+
+        world.sleep(secs(181)).await;
+        assert_eq!(seen(&early).await, (Stage::Cassandra, 0, Vec::new()));
+        assert_eq!(seen(&orders).await, (Stage::Native, 2, Vec::new()));
+        assert_eq!(early.advance().await, Ok(Stage::Both));
+        assert_eq!(orders.advance().await, Ok(Stage::Fallback));
+        assert_eq!(all.go_back().await, Ok(Stage::Native));
     });
 }

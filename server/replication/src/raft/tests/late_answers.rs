@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::Tenure;
-use openraft::raft::VoteRequest;
+use holdfast_mutants::{Mutant, arm};
+use openraft::raft::{TransferLeaderRequest, VoteRequest};
 
 use super::cluster::{Cluster, follows, open_session, submit};
 use crate::consensus::{Confirmed, Consensus};
@@ -74,6 +75,20 @@ impl Stage {
         assert_eq!(self.node().role().borrow().tenure(), Some(self.tenure));
     }
 
+    /// The same without an election time-out: the first of the others takes over, as if this node had
+    /// asked it to.
+    async fn depose_at_once(&self) {
+        self.hold_questions();
+        let vote = self.node().raft().with_raft_state(|state| *state.vote_ref()).await.unwrap();
+        let next = self.others[0];
+        let asked = TransferLeaderRequest::new(vote, next, None);
+        let raft = self.cluster.replica(next).raft();
+        raft.handle_transfer_leader(asked).await.unwrap().unwrap();
+        let (new, _) = self.cluster.leader_after(self.tenure).await;
+        assert_eq!(new, next);
+        assert_eq!(self.node().role().borrow().tenure(), Some(self.tenure));
+    }
+
     /// Asks the leader whether it leads, then releases the answers under way: those of `first` and,
     /// `gap_ms` later, those of the other one.
     async fn confirm_over(&self, first: usize, gap_ms: u64) -> Result<Confirmed, ProposeError> {
@@ -130,6 +145,40 @@ async fn answers_to_the_calls_of_one_round_count_for_no_later_round() {
         assert!(confirmed.is_err(), "first {first}, {gap_ms} ms apart: {confirmed:?}");
         stage.end().await;
     }
+}
+
+/// The answers of the round under way were given before the question, and before another leader was
+/// elected.
+#[tokio::test(start_paused = true)]
+async fn answers_of_the_round_under_way_count_for_no_question_that_came_after_them() {
+    let confirmed = asked_during_a_round().await;
+    assert!(confirmed.is_err(), "{confirmed:?}");
+}
+
+/// The rule taken away: a read of a deposed leader is answered, as in etcd #20418.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_joins_the_round_under_way_is_answered_by_a_deposed_leader() {
+    arm(Some(Mutant::QuestionJoinsRound));
+    let confirmed = asked_during_a_round().await;
+    arm(None);
+    assert!(confirmed.is_ok(), "{confirmed:?}");
+}
+
+/// Asks a leader whose members have answered the round under way, and then elected another.
+async fn asked_during_a_round() -> Result<Confirmed, ProposeError> {
+    let stage = Stage::set().await;
+    stage.hold_answers();
+    let before = stage.node().confirm();
+    stage.pass(10).await;
+    stage.depose_at_once().await;
+
+    let after = stage.node().confirm();
+    stage.release_answers(0);
+
+    assert_eq!(before.await.unwrap().tenure, stage.tenure);
+    let after = after.await;
+    stage.end().await;
+    after
 }
 
 #[tokio::test(start_paused = true)]

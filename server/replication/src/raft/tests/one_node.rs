@@ -10,6 +10,7 @@ use holdfast_core::{
     Item, Label, Limits, LockName, LockTable, LogIndex, Missing, NAMES_MAX, NamePrefix, Need,
     Rejection, RequestId, Right, RuleChange, SessionId, VALUE_BYTES_MAX, ValueChange, Verb,
 };
+use holdfast_mutants::{Mutant, arm};
 
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;
@@ -201,6 +202,19 @@ async fn what_frees_is_never_refused_for_load() {
 /// I31: a set is given back name by name, and values are confirmed meanwhile (seed 1000002586).
 #[tokio::test(start_paused = true)]
 async fn each_lock_of_a_set_can_be_given_back_alone_beside_values_that_are_confirmed() {
+    assert_eq!(releases_refused_beside_confirmed_values().await, 0);
+}
+
+/// The rule taken away: the confirmed values take the places of the releases.
+#[tokio::test(start_paused = true)]
+async fn values_that_are_confirmed_in_the_places_of_releases_have_some_refused() {
+    arm(Some(Mutant::ConfirmsCountAsFreeing));
+    let refused = releases_refused_beside_confirmed_values().await;
+    arm(None);
+    assert!(refused > 0);
+}
+
+async fn releases_refused_beside_confirmed_values() -> usize {
     let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
     cluster.leader().await;
     let node = cluster.replica(1);
@@ -238,15 +252,18 @@ async fn each_lock_of_a_set_can_be_given_back_alone_beside_values_that_are_confi
     };
     let released: Vec<_> = names.iter().map(|name| submit(node, release(name))).collect();
 
+    let mut refused = 0;
     for told in released {
         let told = told.await.unwrap();
-        assert!(told.as_ref().is_ok_and(|done| done.outcome.is_ok()), "{told:?}");
+        refused += usize::from(told.is_err());
+        assert!(told.is_err() || outcome(told).is_ok());
     }
     for told in confirmed {
         let told = told.await.unwrap();
         assert!(matches!(told, Ok(_) | Err(ProposeError::SessionOverloaded { .. })), "{told:?}");
     }
     cluster.shutdown().await;
+    refused
 }
 
 /// Four sessions that send as much as they can leave room for the fifth, for acquires and releases.
@@ -325,12 +342,6 @@ async fn commands_past_the_limit_of_bytes_are_refused_and_releases_are_not() {
         let session = open(node).await;
         holders.push((session, hold(node, session, 1).await));
     }
-    let large = |session| {
-        let name = |number| LockName::parse(&format!("{number:0>512}")).unwrap();
-        let items = (0..NAMES_MAX).map(|number| Item::exclusive(name(number))).collect();
-        let (request, done_below) = (RequestId::new(2), RequestId::new(0));
-        Command::Acquire { session, done_below, request, items, need: Need::All, wait: true }
-    };
 
     let asked: Vec<_> = holders.iter().map(|(one, _)| submit(node, large(*one))).collect();
     let status = node.status();
@@ -354,6 +365,34 @@ async fn commands_past_the_limit_of_bytes_are_refused_and_releases_are_not() {
         assert!(outcome(told.await.unwrap()).is_ok());
     }
     assert_eq!(node.status().waiting_bytes, 0);
+    cluster.shutdown().await;
+}
+
+/// The largest set of the longest names: 33 KB.
+fn large(session: SessionId) -> Command {
+    let name = |number| LockName::parse(&format!("{number:0>512}")).unwrap();
+    let items = (0..NAMES_MAX).map(|number| Item::exclusive(name(number))).collect();
+    let (request, done_below) = (RequestId::new(2), RequestId::new(0));
+    Command::Acquire { session, done_below, request, items, need: Need::All, wait: true }
+}
+
+/// The rule of the test above taken away.
+#[tokio::test(start_paused = true)]
+async fn without_the_limit_of_bytes_more_than_that_waits() {
+    let cluster = Cluster::started(1, |config| config.max_pending_bytes = 80_000).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let mut sessions = Vec::new();
+    for _ in 0..6 {
+        sessions.push(open(node).await);
+    }
+
+    arm(Some(Mutant::PendingBytesNotCounted));
+    let asked: Vec<_> = sessions.iter().map(|one| submit(node, large(*one))).collect();
+    arm(None);
+
+    let waiting = node.status().waiting_bytes;
+    assert!(waiting > 80_000, "{waiting} bytes of {} commands", asked.len());
     cluster.shutdown().await;
 }
 

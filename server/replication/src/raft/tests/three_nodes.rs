@@ -14,8 +14,9 @@ use super::cluster::{
 };
 use crate::consensus::{Consensus, Done, propose_when_known};
 use crate::error::ProposeError;
+use crate::raft::peers::Lane;
 use crate::raft::proposer::Policy;
-use crate::raft::{MemoryStore, ReplicaConfig};
+use crate::raft::{Leg, MemoryStore, ReplicaConfig};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 
@@ -347,6 +348,44 @@ async fn a_hand_over_moves_leadership_at_once_and_loses_nothing() {
     cluster.shutdown().await;
 }
 
+/// Far less than any election time-out.
+const AT_ONCE: Duration = Duration::from_millis(300);
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_goes_to_a_voter_that_has_every_entry() {
+    let took = handed_over_beside_a_voter_that_lags().await;
+    assert!(took < AT_ONCE, "{took:?}");
+}
+
+/// The rule taken away, as in openraft #2088: the follower that was asked refuses, and an election has to follow.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_to_a_voter_that_lags_ends_in_an_election() {
+    holdfast_mutants::arm(Some(Mutant::HandOverToWhoLags));
+    let took = handed_over_beside_a_voter_that_lags().await;
+    holdfast_mutants::arm(None);
+    assert!(took >= AT_ONCE, "{took:?}");
+}
+
+/// How long nobody leads when the first of two voters lacks an entry.
+async fn handed_over_beside_a_voter_that_lags() -> Duration {
+    let cluster = Cluster::started(3, AS_IT_IS).await;
+    let (old, tenure) = cluster.leader().await;
+    cluster.formed().await;
+    cluster.level().await;
+    let lags = if old == 1 { 2 } else { 1 };
+    cluster.network.hold_lane(old, lags, Leg::There, Lane::Log);
+    open(cluster.replica(old)).await;
+
+    let begun = cluster.runtime.clock.now();
+    cluster.replica(old).hand_over(Duration::from_secs(5)).await;
+    cluster.leader_after(tenure).await;
+    let took = cluster.runtime.clock.now().saturating_since(begun);
+
+    cluster.network.release(old, lags, Leg::There);
+    cluster.shutdown().await;
+    took
+}
+
 /// openraft gives the leader up once it has asked another voter to take over, even if it reached
 /// none. Questions that go on must not keep the others from an election then (I31).
 #[tokio::test(start_paused = true)]
@@ -407,19 +446,36 @@ async fn rounds_after_a_hand_over_keep_the_others_from_an_election() {
 /// that serves.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_was_cut_off_does_not_depose_the_leader_when_it_comes_back() {
+    let (before, after, term) = while_a_node_was_away().await;
+    assert_eq!(after, before);
+    assert_eq!(term, before.1.get());
+}
+
+/// The rule taken away, as in openraft #1770.
+#[tokio::test(start_paused = true)]
+async fn without_pre_vote_it_does() {
+    holdfast_mutants::arm(Some(Mutant::PreVoteSkipped));
+    let (before, after, _) = while_a_node_was_away().await;
+    holdfast_mutants::arm(None);
+    assert_ne!(after, before);
+}
+
+/// The leader and its tenure before a follower is cut off for half a minute and after it is back, and
+/// the follower's term then.
+async fn while_a_node_was_away() -> ((u64, Tenure), (u64, Tenure), u64) {
     let cluster = Cluster::started(3, AS_IT_IS).await;
-    let (leader, tenure) = cluster.leader().await;
+    let before = cluster.leader().await;
     cluster.formed().await;
-    let away = if leader == 1 { 2 } else { 1 };
+    let away = if before.0 == 1 { 2 } else { 1 };
 
     cluster.network.isolate(away);
     cluster.runtime.sleep(Duration::from_secs(30)).await;
     cluster.network.heal();
     cluster.runtime.sleep(Duration::from_secs(10)).await;
 
-    assert_eq!(cluster.leader().await, (leader, tenure));
-    assert_eq!(cluster.replica(away).status().term, tenure.get());
+    let (after, term) = (cluster.leader().await, cluster.replica(away).status().term);
     cluster.shutdown().await;
+    (before, after, term)
 }
 
 /// One round at a time, each begun after the question: a caller that asks while the leader is cut

@@ -1,5 +1,6 @@
 use std::fs;
 
+use holdfast_runtime::Runtime;
 use tempfile::TempDir;
 
 use super::*;
@@ -45,7 +46,9 @@ impl Log {
         let disk = Arc::new(SystemDisk);
         let opened = Segments::open(disk, self.folder.path(), STORE, SIZES, self.purged)?;
         let (segments, keeper, records) = opened;
-        tokio::spawn(keeper.run(at_once()));
+        Runtime::system()
+            .spawn("keeper", async move { keeper.run(at_once()).await.unwrap() })
+            .detach();
         self.segments = Some(segments);
         Ok(records)
     }
@@ -100,7 +103,7 @@ impl Log {
         let mut bytes = fs::read(&path).unwrap();
         harm(&mut bytes);
         fs::write(&path, bytes).unwrap();
-        self.open().err().expect("it is refused").to_string()
+        self.open().expect_err("it is refused").to_string()
     }
 }
 
