@@ -3,7 +3,8 @@
 #
 #   deploy/three-nodes.sh            in a new temporary folder, removed at the end
 #   deploy/three-nodes.sh FOLDER     in this folder, kept; starting again goes on with its data
-#   deploy/three-nodes.sh --tls ...  with TLS on every port, by certificates that are made in FOLDER/certs if there are none
+#   deploy/three-nodes.sh --tls ...  with TLS on every port, by certificates that are made in FOLDER/certs if there are none,
+#                                    and with the owner of one of them, cn:ops, as administrator (holdfast auth)
 #
 # holdfastd is taken from HOLDFAST_BIN_DIR, target/release, target/debug or PATH, in this order.
 
@@ -36,15 +37,21 @@ folder=${1-} temporary=""
 mkdir -p "$folder" || die "cannot use the folder $folder"
 
 holdfast="$(dirname "$holdfastd")/holdfast" with=()
+# Makes FOLDER/certs/$1.pem by the further arguments, unless it is there.
+make_certificate() {
+  local name=$1
+  shift
+  [[ -e $certs/$name.pem ]] || "$holdfast" cert "$@" --dir "$certs" >/dev/null
+}
 make_certificates() {
-  certs="$folder/certs"
-  [[ -e $certs/ca.pem ]] && return
-  mkdir -p "$certs" && "$holdfast" cert ca --dir "$certs" >/dev/null || return
-  for id in 1 2 3; do "$holdfast" cert node --dir "$certs" --id "$id" --address 127.0.0.1,localhost >/dev/null || return; done
+  make_certificate ca ca || return
+  for id in 1 2 3; do make_certificate "node-$id" node --id "$id" --address 127.0.0.1,localhost || return; done
+  make_certificate ops client ops
 }
 if [[ -n $tls ]]; then
-  make_certificates || die "there are no certificates in $folder/certs"
-  with=(--ca "$certs/ca.pem")
+  certs="$folder/certs"
+  make_certificates || die "there are not all certificates in $certs; see above"
+  with=(--ca "$certs/ca.pem" --cert "$certs/ops.pem" --key "$certs/ops.key")
 fi
 
 declare -A node_of=()
@@ -61,7 +68,7 @@ trap 'echo; stop_all' INT TERM
 
 start_node() {
   local id=$1 log="$folder/node-$1.log" secured=()
-  [[ -n $tls ]] && secured=(--tls-cert "$certs/node-$id.pem" --tls-key "$certs/node-$id.key" --tls-ca "$certs/ca.pem")
+  [[ -n $tls ]] && secured=(--tls-cert "$certs/node-$id.pem" --tls-key "$certs/node-$id.key" --tls-ca "$certs/ca.pem" --admins cn:ops)
   # In a process group of its own: Ctrl-C reaches this script, which then stops the nodes in an orderly way.
   setsid "$holdfastd" --config "$here/config/cluster-$id.toml" --data-dir "$folder/node-$id" "${secured[@]}" \
     </dev/null >>"$log" 2>&1 &
@@ -74,8 +81,11 @@ for pid in "${!node_of[@]}"; do
   echo "node ${node_of[$pid]}: pid $pid, log $folder/node-${node_of[$pid]}.log"
 done | sort
 echo
-echo "endpoints: 127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440"
-echo "try:       $holdfast${with[*]:+ ${with[*]}} --endpoints 127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440 lock nightly -- sleep 5"
+endpoints=127.0.0.1:7420,127.0.0.1:7430,127.0.0.1:7440
+client="$holdfast${with[*]:+ ${with[*]}} --endpoints $endpoints"
+echo "endpoints: $endpoints"
+echo "try:       $client lock nightly -- sleep 5"
+[[ -n $tls ]] && echo "rules:     $client auth status   (see docs/security.md)"
 echo "Ctrl-C stops all three. Kill one (kill -9 PID) to see the others go on."
 
 while ((${#node_of[@]})); do

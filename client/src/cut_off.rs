@@ -7,7 +7,7 @@ use holdfast_proto::v1;
 use crate::transport::operator::Services;
 use crate::{Admin, FencingToken, Result};
 
-/// How an operator ends what somebody has.
+/// How an operator ends the sessions and holds of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ending {

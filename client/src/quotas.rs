@@ -42,7 +42,7 @@ impl Quota {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IdentityUsage {
-    /// Who.
+    /// The identity.
     pub identity: String,
     /// Its own quota, as it was set.
     pub quota: Option<Quota>,

@@ -58,12 +58,15 @@ pub struct Rules {
 pub struct AuthStatus {
     /// Whether the rules are on. Off, everybody who can connect may do everything.
     pub on: bool,
-    /// Who the servers take this caller for.
+    /// The identity that the servers know this caller by.
     pub identity: String,
     /// The leader's settings name the caller among the administrators.
     pub is_admin: bool,
     /// All of them, for a caller with the verb `rules`.
     pub admins: Vec<String>,
+    /// The leader's port for members takes connections without TLS: whoever reaches it acts past all rules.
+    /// For a caller with the verb `rules`; any other, and a server of an older release, says false.
+    pub members_without_tls: bool,
 }
 
 impl Admin {
@@ -75,9 +78,9 @@ impl Admin {
     pub async fn auth_status(&self) -> Result<AuthStatus> {
         let ask =
             |mut at: Services| async move { at.auth.auth_status(v1::AuthStatusRequest {}).await };
-        let v1::AuthStatusResponse { on, identity, is_admin, admins } =
+        let v1::AuthStatusResponse { on, identity, is_admin, admins, members_without_tls } =
             self.ask("the state of the rules", false, ask).await?;
-        Ok(AuthStatus { on, identity, is_admin, admins })
+        Ok(AuthStatus { on, identity, is_admin, admins, members_without_tls })
     }
 
     /// All roles, identities and tokens; never a token itself.

@@ -1,9 +1,11 @@
-//! The wire contract and the stored records of Holdfast: generated code, and nothing else.
+//! The wire contract and the stored records of Holdfast: generated code, whose `Debug` shows no secret.
 //!
 //! [`v1`] holds the client API (`lock.proto`), the operators' API (`cluster.proto`, `scope.proto`),
 //! the members' messages and stored records (`peer.proto`), and the time service of queues on
 //! Cassandra (`time.proto`). The `.proto` files carry the documentation; the docs here are
 //! generated from them.
+
+mod secrets;
 
 /// Version 1 of the wire.
 #[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub)]

@@ -13,6 +13,7 @@
 //!   that took it.
 
 mod clock;
+pub mod core_dumps;
 pub mod loopback;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulated;

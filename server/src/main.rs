@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use holdfast_runtime::Runtime;
+use holdfast_runtime::{Runtime, core_dumps};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
 use holdfast_server::{node, telemetry, tls};
@@ -89,6 +89,8 @@ fn serve(config: &Config) -> Result<(), Exit> {
 /// dump, which would hold keys and the secrets of sessions.
 fn keep_to_oneself() {
     umask(Mode::RWXG | Mode::RWXO);
+    core_dumps::forbid();
+    // Should that be refused, as by a filter of system calls.
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     // Lowering a limit is always allowed.
     let _ = setrlimit(Resource::Core, none);
@@ -108,7 +110,7 @@ fn certificates(config: &Config) -> Result<String, Exit> {
     let credentials = credentials.map_err(|error| exit::say(Exit::Settings, &error))?;
     let ends = credentials.iter().flat_map(|used| tls::days_left(used, &*clock));
     let lines = ends.map(|(file, days)| format!("# {} ends in {days} days\n", file.display()));
-    let warning = tls::key_is_open(config).map(|warning| format!("# {warning}\n"));
+    let warning = tls::key_is_open(&config.node.tls_key).map(|warning| format!("# {warning}\n"));
     Ok(lines.chain(warning).collect::<Vec<_>>().concat())
 }
 

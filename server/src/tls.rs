@@ -3,14 +3,14 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_runtime::{Clock, Runtime};
 use holdfast_tls::{
-    Admits, ClientSide, ClusterName, CredentialFiles, Credentials, DialError, FileError, OwnFiles,
-    Reloaded, ServerSide, Unusable,
+    Admits, Certificate, ClientSide, ClusterName, CredentialFiles, Credentials, DialError,
+    FileError, OwnFiles, Reloaded, ServerSide, Unusable,
 };
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -64,6 +64,9 @@ pub enum TlsError {
 #[derive(Debug)]
 pub struct NodeTls {
     credentials: Arc<Credentials>,
+    /// Whose certificate it has to be; `None` where no other member asks.
+    member: Option<Member>,
+    key: PathBuf,
     clients: Security,
     members: Option<Security>,
     admin: Security,
@@ -92,10 +95,9 @@ impl NodeTls {
         let Some(credentials) = credentials(config, &*runtime.clock)?.map(Arc::new) else {
             return Ok(None);
         };
-        if let Some(warning) = key_is_open(config) {
-            tracing::warn!("{warning}");
-        }
-        let cluster = &config.cluster.cluster_name;
+        let key = config.node.tls_key.clone();
+        warn_of_open_key(&key);
+        let member = Member::of(config);
         let plain_too = config.node.insecure;
         let security = |admits, protocol| -> Result<Security, Unusable> {
             let side = ServerSide::new(Arc::clone(&credentials), admits, &[protocol])?;
@@ -106,15 +108,17 @@ impl NodeTls {
             ClientCerts::Required => Admits::Certified,
         };
         let (mut members, mut dials) = (None, None);
-        if config.has_peers {
-            proves(&credentials, cluster, config.node.node_id)?;
+        if let Some(Member { cluster, .. }) = &member {
             members = Some(security(Admits::Nodes(cluster.clone()), HTTP2)?);
             let side = ClientSide::new(Arc::clone(&credentials), HTTP2)?;
             dials = Some(Dials { side, cluster: cluster.clone(), plain_too });
         }
         Ok(Some(Self {
-            clients: security(clients.clone(), HTTP2)?,
-            admin: security(clients, HTTP1)?,
+            member,
+            key,
+            clients: security(clients, HTTP2)?,
+            // Health answers everybody; who may see the metrics is decided there.
+            admin: security(Admits::Anybody, HTTP1)?,
             members,
             handshakes: Handshakes::start(runtime.clone())?,
             credentials,
@@ -160,15 +164,38 @@ impl NodeTls {
                 _ = hangups.recv() => last_problem = None,
                 () = runtime.sleep(LOOK_EVERY) => {}
             }
-            match self.credentials.reload(wall(&*runtime.clock)) {
+            match self.look_again(&*runtime.clock) {
                 Ok(Reloaded::Unchanged) => last_problem = None,
                 Ok(Reloaded::Replaced) => {
                     (last_problem, warned) = (None, None);
                     tracing::info!("new certificate files: connections from now on use them");
+                    warn_of_open_key(&self.key);
                 }
                 Err(error) => say_once(&mut last_problem, error.to_string()),
             }
         }
+    }
+
+    /// A certificate of another node is refused as at the start: with it in use, no member would take this
+    /// node's connections, and the node could not start again.
+    fn look_again(&self, clock: &dyn Clock) -> Result<Reloaded, TlsError> {
+        let check = |shown: Option<&Certificate>| is_of(self.member.as_ref(), shown);
+        self.credentials.reload_if(wall(clock), check)
+    }
+}
+
+/// The member for which the owner of a certificate has to be able to speak.
+#[derive(Clone, Debug)]
+struct Member {
+    cluster: ClusterName,
+    id: u64,
+}
+
+impl Member {
+    /// This node; `None` if it has no other members, now or one day.
+    fn of(config: &Config) -> Option<Self> {
+        let (cluster, id) = (config.cluster.cluster_name.clone(), config.node.node_id);
+        config.has_peers.then_some(Self { cluster, id })
     }
 }
 
@@ -176,20 +203,21 @@ impl NodeTls {
 ///
 /// # Errors
 ///
-/// [`FileError`].
-pub fn credentials(config: &Config, clock: &dyn Clock) -> Result<Option<Credentials>, FileError> {
+/// [`TlsError::File`], [`TlsError::AnotherNode`].
+pub fn credentials(config: &Config, clock: &dyn Clock) -> Result<Option<Credentials>, TlsError> {
     let node = &config.node;
     if !node.has_tls() {
         return Ok(None);
     }
     let own = OwnFiles { cert: node.tls_cert.clone(), key: node.tls_key.clone() };
     let ca = (!node.tls_ca.as_os_str().is_empty()).then(|| node.tls_ca.clone());
-    Credentials::load(CredentialFiles { own: Some(own), ca }, wall(clock)).map(Some)
+    let credentials = Credentials::load(CredentialFiles { own: Some(own), ca }, wall(clock))?;
+    is_of(Member::of(config).as_ref(), credentials.certificate().as_ref())?;
+    Ok(Some(credentials))
 }
 
 /// What to tell an operator whose key everybody on the machine can read.
-pub fn key_is_open(config: &Config) -> Option<String> {
-    let key = &config.node.tls_key;
+pub fn key_is_open(key: &Path) -> Option<String> {
     let mode = fs::metadata(key).ok()?.permissions().mode() & 0o777;
     let open = mode & 0o004 != 0;
     open.then(|| {
@@ -197,20 +225,26 @@ pub fn key_is_open(config: &Config) -> Option<String> {
     })
 }
 
+fn warn_of_open_key(key: &Path) {
+    if let Some(warning) = key_is_open(key) {
+        tracing::warn!("{warning}");
+    }
+}
+
 fn wall(clock: &dyn Clock) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(clock.wall_ms())
 }
 
 /// Whether other members would take the certificate for this node's: better found here than by them.
-fn proves(credentials: &Credentials, cluster: &ClusterName, id: u64) -> Result<(), TlsError> {
-    let certificate = credentials.certificate();
-    let name = certificate.as_ref().and_then(holdfast_tls::Certificate::node_name);
-    if name.is_some_and(|name| name.speaks_for(cluster, id)) {
+fn is_of(member: Option<&Member>, shown: Option<&Certificate>) -> Result<(), TlsError> {
+    let Some(Member { cluster, id }) = member else { return Ok(()) };
+    let name = shown.and_then(Certificate::node_name);
+    if name.is_some_and(|name| name.speaks_for(cluster, *id)) {
         return Ok(());
     }
-    let uris = certificate.map(|certificate| certificate.uris).unwrap_or_default();
-    let found = if uris.is_empty() { "none".to_owned() } else { uris.join(", ") };
-    Err(TlsError::AnotherNode { id, cluster: cluster.clone(), found })
+    let uris = shown.map(|certificate| certificate.uris.join(", ")).unwrap_or_default();
+    let found = if uris.is_empty() { "none".to_owned() } else { uris };
+    Err(TlsError::AnotherNode { id: *id, cluster: cluster.clone(), found })
 }
 
 /// The same problem every few seconds is one line.
@@ -221,7 +255,7 @@ fn say_once(last: &mut Option<String>, problem: String) {
     }
 }
 
-/// How many days each file is still good for, the CA bundle by the first of its certificates.
+/// How many days each file is still good for: the first of its certificates to end.
 pub fn days_left<'a>(credentials: &'a Credentials, clock: &dyn Clock) -> Vec<(&'a Path, u64)> {
     let now = wall(clock);
     let days =

@@ -185,6 +185,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
             "outbox_bytes_total = 8388607",
             &["outbox_bytes_total = 8388607", "at least 8388608 (outbox_bytes)"],
         ),
+        ("arriving_bytes_total = 1048575", &["arriving_bytes_total = 1048575", "from 1048576 to"]),
         ("max_waiting_calls = 0", &["max_waiting_calls = 0", "from 1 to"]),
         ("snapshot_every = 99", &["snapshot_every = 99", "from 100 to"]),
         ("max_log_bytes = 1048575", &["max_log_bytes = 1048575", "from 1048576 to"]),
@@ -353,6 +354,23 @@ fn settings_of_tls_stand_together() {
     ] {
         assert_holds(&Question::new().flags(&flags).refused(), &[says]);
     }
+}
+
+/// A member that the others would not take for itself is found before it is started.
+#[test]
+fn a_certificate_of_another_node_is_refused_where_there_are_members() {
+    let (_folder, flags) = certificates();
+    let [cert, key, ca] = &flags;
+    let question = |flags: &[&str]| Question::new().flags(&[cert, key, ca]).flags(flags);
+    let members = "--members=1=127.0.0.1:7420/127.0.0.1:7421 2=127.0.0.1:7430/127.0.0.1:7431";
+
+    let said = question(&["--node-id=2", members]).refused();
+    assert_holds(&said, &["node 2 of cluster holdfast", "names are holdfast:node:holdfast:1"]);
+    let said = question(&["--cluster-name=shop", members]).refused();
+    assert_holds(&said, &["node 1 of cluster shop", "names are holdfast:node:holdfast:1"]);
+    question(&[members]).accepted();
+    // Nobody else looks at its names.
+    question(&["--node-id=2"]).accepted();
 }
 
 /// The peer port stays closed, so its address does no harm.

@@ -16,6 +16,7 @@
 )]
 
 pub mod cassandra;
+pub mod certs;
 pub mod chaos;
 pub mod check;
 pub mod cluster;

@@ -12,16 +12,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use holdfast_runtime::core_dumps;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use failure::{Failure, OWN_ERROR};
 
-/// Reads the command line of the program `name`, and runs it.
+/// Reads the command line of the program `name`, and runs it. The keys and tokens that it reads get into no
+/// core dump.
 pub fn main_of<C: Parser>(
     name: &str,
     wants_json: impl FnOnce(&C) -> bool,
     run: impl FnOnce(C) -> Result<u8, Failure>,
 ) -> ExitCode {
+    core_dumps::forbid();
     let cli = match C::try_parse() {
         Ok(cli) => cli,
         Err(usage) => {

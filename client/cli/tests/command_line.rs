@@ -8,8 +8,11 @@
 #[expect(unreachable_pub, reason = "a helper's items are as public as its users are many")]
 mod fake_server;
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -18,7 +21,7 @@ use fake_server::{FakeServer, HELD, SHARED, now};
 use holdfast_proto::v1;
 use holdfast_proto::v1::client_frame::Body;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getuid};
 use tempfile::TempDir;
 
 /// `holdfast` with these arguments, without the variables that it reads.
@@ -80,6 +83,25 @@ fn a_command_ended_by_a_signal_is_128_and_its_number() {
     let output = run(&["lock", "jobs", "--", "sh", "-c", "kill -USR1 $$"]);
 
     assert_eq!(output.status.code(), Some(128 + 10));
+}
+
+/// Its keys and tokens. The files in `/proc` of a process that cannot be dumped are root's; root's own tells it by its
+/// group.
+#[test]
+fn its_memory_gets_into_no_core_dump() {
+    let (server, address) = FakeServer::start();
+    let mut lock = holdfast(&address.to_string(), &["lock", HELD, "--", "true"]);
+    if getuid().is_root() {
+        lock.gid(65_534);
+    }
+    let mut lock = lock.spawn().unwrap();
+    server.wait_for("the acquire", |frame| matches!(frame, Body::Acquire(_)));
+
+    let found = std::fs::metadata(format!("/proc/{}/environ", lock.id())).unwrap();
+
+    lock.kill().unwrap();
+    lock.wait().unwrap();
+    assert_eq!((found.uid(), found.gid()), (0, 0), "it can be dumped");
 }
 
 #[test]
@@ -411,4 +433,14 @@ fn watch_prints_a_line_for_each_event_until_it_is_asked_to_end() {
         send(&watch, Signal::SIGINT);
         assert_eq!(watch.wait().unwrap().code(), Some(0));
     }
+}
+
+/// What is no text can begin the name of no lock. Nothing is sent.
+#[test]
+fn a_right_whose_prefix_is_no_utf_8_is_refused() {
+    let mut command = holdfast("127.0.0.1:9", &["auth", "role", "set", "worker"]);
+    let output = command.arg(OsStr::from_bytes(b"acquire:jobs\xff")).output().unwrap();
+
+    assert_eq!(output.status.code(), Some(125), "{}", said(&output));
+    assert!(said(&output).contains("UTF-8"), "{}", said(&output));
 }

@@ -28,7 +28,8 @@ pub struct Certificate {
 impl Certificate {
     /// Reads a certificate; the error is what is wrong with it, as a text.
     ///
-    /// Names that are not UTF-8 are left out: they are the names of nobody.
+    /// A SAN that cannot be read is an error: without it another name would be the identity. A CN that cannot
+    /// be read is none.
     pub(crate) fn read(der: &CertificateDer<'_>) -> Result<Self, String> {
         let (_, read) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
         let (mut uris, mut dns_names) = (Vec::new(), Vec::new());
@@ -37,11 +38,14 @@ impl Certificate {
             match name {
                 GeneralName::URI(uri) => uris.push((*uri).to_owned()),
                 GeneralName::DNSName(dns_name) => dns_names.push((*dns_name).to_owned()),
+                GeneralName::Invalid(..) => {
+                    return Err("a name in its SAN cannot be read".to_owned());
+                }
                 _ => {}
             }
         }
-        let common_names = read.subject().iter_common_name();
-        let common_name = common_names.filter_map(|name| name.as_str().ok()).last();
+        let common_name = read.subject().iter_common_name().last();
+        let common_name = common_name.and_then(|name| name.as_str().ok());
         Ok(Self {
             uris,
             dns_names,

@@ -86,7 +86,7 @@ pub enum FileError {
     NotValidNow {
         /// The file.
         cert: PathBuf,
-        /// Since or until when.
+        /// Since when, or up to when.
         what: String,
     },
 }
@@ -119,6 +119,8 @@ pub(crate) struct Loaded {
 pub(crate) struct Own {
     pub(crate) certified: Arc<CertifiedKey>,
     pub(crate) certificate: Certificate,
+    /// When the first of the certificates in the file runs out: it, or a CA between it and the root.
+    ends: SystemTime,
 }
 
 /// The bytes of all files, to tell whether one was replaced.
@@ -147,12 +149,26 @@ impl Credentials {
     ///
     /// [`FileError`]: what was in use stays in use, also where only one of the files is broken.
     pub fn reload(&self, now: SystemTime) -> Result<Reloaded, FileError> {
+        self.reload_if(now, |_| Ok(()))
+    }
+
+    /// As [`Credentials::reload`], if `check` agrees with the certificate in the new files.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`], or that of `check`: what was in use stays in use.
+    pub fn reload_if<E: From<FileError>>(
+        &self,
+        now: SystemTime,
+        check: impl FnOnce(Option<&Certificate>) -> Result<(), E>,
+    ) -> Result<Reloaded, E> {
         let texts = Texts::read(&self.files)?;
         if texts == self.current().texts {
             return Ok(Reloaded::Unchanged);
         }
-        let loaded = Arc::new(Loaded::of(texts, &self.files, now)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        let loaded = Loaded::of(texts, &self.files, now)?;
+        check(loaded.own.as_ref().map(|own| &own.certificate))?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
         Ok(Reloaded::Replaced)
     }
 
@@ -161,11 +177,11 @@ impl Credentials {
         self.current().own.as_ref().map(|own| own.certificate.clone())
     }
 
-    /// When each file in use runs out, the CA bundle with the first of its certificates.
+    /// When each file in use runs out: with the first of its certificates.
     pub fn ends(&self) -> Vec<(&Path, SystemTime)> {
         let loaded = self.current();
         let own = self.files.own.as_ref().map(|files| files.cert.as_path());
-        let own = own.zip(loaded.own.as_ref().map(|own| own.certificate.ends));
+        let own = own.zip(loaded.own.as_ref().map(|own| own.ends));
         own.into_iter().chain(self.files.ca.as_deref().zip(loaded.ca_ends)).collect()
     }
 
@@ -199,9 +215,9 @@ impl Loaded {
         let mut roots = RootCertStore::empty();
         let mut ca_ends = None;
         if let Some(file) = &files.ca {
-            for (at, ca) in certificates(&texts.ca, file)?.into_iter().enumerate() {
-                let ends = described(&ca, at, file)?.ends;
-                ca_ends = Some(ca_ends.map_or(ends, |earliest: SystemTime| earliest.min(ends)));
+            let cas = certificates(&texts.ca, file)?;
+            ca_ends = Some(first_and_end(&cas, file)?.1);
+            for (at, ca) in cas.into_iter().enumerate() {
                 roots.add(ca).map_err(|error| nth_is_broken(at, file, &error))?;
             }
         }
@@ -212,8 +228,7 @@ impl Loaded {
 impl Own {
     fn of(texts: &Texts, files: &OwnFiles, now: SystemTime) -> Result<Self, FileError> {
         let chain = certificates(&texts.cert, &files.cert)?;
-        // `certificates` gives at least one.
-        let certificate = described(&chain[0], 0, &files.cert)?;
+        let (certificate, ends) = first_and_end(&chain, &files.cert)?;
         valid(&certificate, &files.cert, now)?;
         let key = key(&texts.key, &files.key)?;
         let certified =
@@ -223,7 +238,7 @@ impl Own {
                 }
                 error => FileError::Broken { file: files.key.clone(), what: error.to_string() },
             })?;
-        Ok(Self { certified: Arc::new(certified), certificate })
+        Ok(Self { certified: Arc::new(certified), certificate, ends })
     }
 }
 
@@ -271,6 +286,20 @@ pub(crate) fn pem_error(error: &pem::Error) -> &'static str {
         pem::Error::NoItemsFound => "no PEM block is in it",
         _ => "it is no PEM file",
     }
+}
+
+/// The first certificate of a file, and when the first of all of them runs out.
+fn first_and_end(
+    chain: &[CertificateDer<'_>],
+    file: &Path,
+) -> Result<(Certificate, SystemTime), FileError> {
+    // `certificates` gives at least one.
+    let first = described(&chain[0], 0, file)?;
+    let mut ends = first.ends;
+    for (at, der) in chain.iter().enumerate().skip(1) {
+        ends = ends.min(described(der, at, file)?.ends);
+    }
+    Ok((first, ends))
 }
 
 fn described(der: &CertificateDer<'_>, at: usize, file: &Path) -> Result<Certificate, FileError> {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `/healthz` | 200 while the process lives |
 //! | `/readyz` | 200 if the node leads with a quorum, or follows a leader that it hears; else 503 with the reason |
-//! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]); with rules on for those with the verb `metrics`, else 403 |
+//! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]); 403 where clients need a certificate and none is shown, and with rules on without the verb `metrics` |
 
 use std::io;
 use std::sync::Arc;

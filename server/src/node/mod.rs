@@ -140,22 +140,23 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let metrics = ConnectionMetrics::default();
     let tls = NodeTls::load(config, &runtime)?.map(Arc::new);
     let admission = Admission { shares, metrics, runtime: runtime.clone(), tls };
-    let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
-    let store = open_store(config, &runtime)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let events = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| NodeError::System { what: "event queue", source })?;
-    let result = runtime.block_on(async {
+    let hangups = hangups(&events)?;
+    let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
+    let store = open_store(config, &runtime)?;
+    let result = events.block_on(async {
         let mut signals = Signals::new()?;
         let listeners = Listeners { peers, clients, local };
-        let mut node = Node::start(config, store, listeners, &view, &admission).await?;
+        let mut node = Node::start(config, store, listeners, &view, &admission, hangups).await?;
         let result = node.serve(&mut signals).await;
         view.set(Phase::Stopping);
         node.stop(signals).await;
         result
     });
-    runtime.shutdown_timeout(LEFT_BEHIND_WITHIN);
+    events.shutdown_timeout(LEFT_BEHIND_WITHIN);
     result
 }
 
@@ -250,6 +251,7 @@ impl Node {
         listeners: Listeners,
         view: &View,
         admission: &Admission,
+        hangups: Signal,
     ) -> Result<Self, NodeError> {
         let runtime = admission.runtime.clone();
         let counters = store.counters();
@@ -289,7 +291,6 @@ impl Node {
         let mut tellers = vec![announcer, health];
         if let Some(tls) = admission.tls.clone() {
             let ends = admission.metrics.certificate_ends.clone();
-            let hangups = hangups()?;
             tellers.push(runtime.spawn("certificates", tls.keep(hangups, ends, runtime.clone())));
         }
         Ok(Self { replica, hub, ports, runtime, _tellers: tellers })
@@ -430,8 +431,10 @@ impl Port {
     }
 }
 
-/// SIGHUP, from the moment this is made. Call it inside the runtime.
-fn hangups() -> Result<Signal, NodeError> {
+/// SIGHUP, which does not end this process from then on: with TLS it asks for a look at the files, without it
+/// does nothing. A supervisor may send it while the data folder is being opened.
+fn hangups(events: &tokio::runtime::Runtime) -> Result<Signal, NodeError> {
+    let _context = events.enter();
     let signals = signal(SignalKind::hangup());
     signals.map_err(|source| NodeError::System { what: "signal handler", source })
 }

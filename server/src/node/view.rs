@@ -9,7 +9,7 @@ use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
 use crate::authority::ScopeAuthorities;
-use crate::config::Config;
+use crate::config::{ClientCerts, Config};
 use crate::consensus::{Consensus, Role};
 use crate::http::{Inspected, Readiness};
 use crate::incoming::{ConnectionMetrics, Peer};
@@ -41,6 +41,7 @@ pub(super) enum Phase {
 pub(super) struct Running {
     condition: Arc<Condition>,
     door: Door,
+    client_certs: ClientCerts,
     registry: Registry,
 }
 
@@ -70,9 +71,7 @@ impl Inspected for View {
 
     fn may_see_metrics(&self, authorization: Option<&[u8]>, peer: &Peer) -> bool {
         match self.phase() {
-            Phase::Running(running) => {
-                running.door.admit_now(authorization, Some(peer), Verb::Metrics).is_ok()
-            }
+            Phase::Running(running) => running.shows_metrics(authorization, peer),
             // There is nothing to see.
             Phase::Opening | Phase::Stopping => true,
         }
@@ -108,6 +107,7 @@ impl Running {
         Self {
             condition,
             door,
+            client_certs: config.node.client_certs,
             registry: metrics::registry(Sources {
                 sessions,
                 replication,
@@ -116,6 +116,12 @@ impl Running {
                 sample,
             }),
         }
+    }
+
+    /// Without a certificate only where clients need none, as for their calls.
+    fn shows_metrics(&self, authorization: Option<&[u8]>, peer: &Peer) -> bool {
+        let proved = self.client_certs == ClientCerts::Optional || peer.certificate.is_some();
+        proved && self.door.admit_now(authorization, Some(peer), Verb::Metrics).is_ok()
     }
 }
 

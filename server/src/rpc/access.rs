@@ -4,17 +4,18 @@
 //!
 //! - A token that is shown decides: a wrong one is refused, never passed over for the certificate.
 //! - What cannot be read lets nobody in: a header, a certificate's names.
-//! - What reaches the log is decided where it is proposed (I26); here are decided reads, and what changes
-//!   no table.
+//! - What reaches the log is decided where it is proposed (I26); here are decided reads, what changes no
+//!   table, and whether an administrative act is worth a line before it is proposed.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{Caller, Identity, LockTable, Missing, Quantity, Rejection, SessionId, Verb};
 use holdfast_proto::v1::{RefusalReason, SessionKey};
+use holdfast_runtime::Instant;
 use sha2::{Digest, Sha256};
 use tonic::{Request, Status};
 
@@ -30,6 +31,8 @@ const TOKEN_PREFIX: &str = "hft_";
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How long a stream goes on without its token, to tell its client what comes with the end of that.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How often unknown tokens may cost a quorum round: whoever shows one has proved nothing.
+const ROUND_EVERY: Duration = Duration::from_millis(50);
 /// Random bytes of a token.
 pub(super) const TOKEN_BYTES: usize = 32;
 
@@ -38,12 +41,13 @@ pub(super) const TOKEN_BYTES: usize = 32;
 pub struct Door {
     hub: Arc<Hub>,
     admins: Arc<BTreeSet<Identity>>,
+    rounds: Arc<Rounds>,
 }
 
 impl Door {
     /// The door to a hub; `admins` have every right.
     pub(crate) fn new(hub: Arc<Hub>, admins: &BTreeSet<Identity>) -> Self {
-        Self { hub, admins: Arc::new(admins.clone()) }
+        Self { hub, admins: Arc::new(admins.clone()), rounds: Arc::default() }
     }
 
     /// The configured administrators of this node.
@@ -157,11 +161,13 @@ impl Door {
     }
 
     /// Whose token it is. Before a leader calls one unknown, a quorum round makes sure that its table is
-    /// not an old one.
+    /// not an old one. All who show one wait for few rounds, however many they are.
     async fn owner_of(&self, hash: &[u8; 32], peer: Option<&Peer>) -> Result<Identity, Status> {
         if let Some(identity) = self.known_token(hash) {
             return Ok(identity);
         }
+        let clock = &self.hub.runtime().clock;
+        clock.sleep_until(self.rounds.turn(clock.now())).await;
         let confirmed = self.hub.consensus().confirm().await;
         confirmed.map_err(|error| status::of_propose_error(&error))?;
         self.known_token(hash).ok_or_else(|| self.wrong_token(peer))
@@ -203,11 +209,26 @@ impl Door {
         self.ask(caller, &|table| table.rules().allows(caller, verb, [name]))
     }
 
+    /// As [`Door::allow_on`], for what the table decides again: a refusal is not noted, and on a node that
+    /// does not lead it may come from an old table.
+    pub(super) fn may(&self, caller: &Caller, verb: Verb, name: &str) -> bool {
+        self.decide(caller, &|table| table.rules().allows(caller, verb, [name])).is_ok()
+    }
+
     fn ask(
         &self,
         caller: &Caller,
         rules: &dyn Fn(&LockTable) -> Result<(), Missing>,
     ) -> Result<(), Status> {
+        let decided = self.decide(caller, rules);
+        decided.map_err(|missing| forbidden(&self.hub, caller, missing))
+    }
+
+    fn decide(
+        &self,
+        caller: &Caller,
+        rules: &dyn Fn(&LockTable) -> Result<(), Missing>,
+    ) -> Result<(), Missing> {
         // Without a table nothing is allowed. Before its first entry it has no rules because this node does not
         // know its cluster's, which may be on if the settings name who may change them.
         let mut answer = Err(Missing::Any);
@@ -215,7 +236,7 @@ impl Door {
             let knows_rules = applied.get() > 0 || self.admins.is_empty() || caller.is_admin;
             answer = if knows_rules { rules(table) } else { Err(Missing::Any) };
         });
-        answer.map_err(|missing| forbidden(&self.hub, caller, missing))
+        answer
     }
 
     /// Whether the caller has any right at all.
@@ -301,13 +322,35 @@ impl Door {
     }
 }
 
+/// When unknown tokens may cost a quorum round.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// A call that comes before this instant waits until then.
+    next: Mutex<Option<Instant>>,
+}
+
+impl Rounds {
+    /// When a caller who comes now may ask for a round: at once if nobody has within [`ROUND_EVERY`], else
+    /// together with all who wait. Those who ask at one instant share a round, or two.
+    fn turn(&self, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        match *next {
+            Some(at) if now < at => at,
+            Some(_) | None => {
+                *next = Some(now + ROUND_EVERY);
+                now
+            }
+        }
+    }
+}
+
 /// Notes that a call lacks a right, and refuses it.
 pub(super) fn forbidden(hub: &Hub, caller: &Caller, missing: Missing) -> Status {
     hub.note_missing(caller, &missing);
     status::of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing)))
 }
 
-/// Who the other end of the connection has proved to be.
+/// The identity that the other end of the connection has proved.
 fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
     let Some(peer) = peer else { return Ok(Identity::default()) };
     let of_certificate = peer.certificate.as_ref().and_then(|certificate| certificate.identity());
@@ -385,4 +428,25 @@ pub(super) fn hash_of(token: &str) -> Option<[u8; 32]> {
 pub(super) fn unusable(field: &str, error: &dyn std::fmt::Display) -> Status {
     let message = format!("the {field} is not usable: {error}");
     status::of_refusal(&refusals::refusal(RefusalReason::Invalid, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever comes: an unknown token proves nothing, and each round is work for all members.
+    #[test]
+    fn unknown_tokens_cost_few_rounds_and_nobody_waits_long() {
+        let rounds = Rounds::default();
+        let mut asked = BTreeSet::new();
+        for millis in 0..1_000 {
+            let now = Instant::from_origin(Duration::from_millis(millis));
+            for _ in 0..10 {
+                let at = rounds.turn(now);
+                assert!((now..=now + ROUND_EVERY).contains(&at), "{at:?} at {now:?}");
+                asked.insert(at);
+            }
+        }
+        assert!(asked.len() <= 21, "{asked:?}");
+    }
 }

@@ -1,11 +1,12 @@
 //! `holdfast.v1.AuthService`: who may do what, for operators.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{
     AccessName, Answer, Caller, Command, Deed, FencingToken, Grant, Identity, Label, LockName,
-    NamePrefix, Right, RuleChange, Rules, SessionId, Token, Verb,
+    LogIndex, NamePrefix, Right, RuleChange, Rules, SessionId, Token, Verb,
 };
 use holdfast_proto::v1;
 use holdfast_proto::v1::auth_service_server::AuthService;
@@ -13,8 +14,11 @@ use holdfast_proto::v1::change_rules_request::Change;
 use tonic::{Request, Response, Status};
 
 use super::access::{By, Door, TOKEN_BYTES, hash_of, token_text, unusable};
+use super::acts::Act;
 use super::{quotas, status};
-use crate::consensus::propose_when_known;
+use crate::consensus::{Committed, propose_when_known};
+use crate::error::ProposeError;
+use crate::session::error::CallError;
 use crate::session::outside::Ending;
 use crate::session::{Hub, refusals};
 
@@ -23,11 +27,12 @@ use crate::session::{Hub, refusals};
 pub(super) struct AuthApi {
     hub: Arc<Hub>,
     door: Door,
+    members_without_tls: bool,
 }
 
 impl AuthApi {
-    pub(super) fn new(hub: Arc<Hub>, door: Door) -> Self {
-        Self { hub, door }
+    pub(super) fn new(hub: Arc<Hub>, door: Door, members_without_tls: bool) -> Self {
+        Self { hub, door, members_without_tls }
     }
 
     /// Only a leader with a quorum answers questions about rules.
@@ -42,19 +47,65 @@ impl AuthApi {
         seen.ok_or_else(|| Status::internal("the table was not read"))
     }
 
-    /// Each change of the rules is logged with its caller, whatever comes of it; it holds no secret.
+    /// The caller of an administrative act, with every right that `rights` names. It is asked here, before
+    /// anything is logged, and again where the act is proposed and applied.
+    async fn admit<T>(&self, request: &Request<T>, rights: &[Verb]) -> Result<By, Status> {
+        let by = self.door.by(request).await?;
+        self.lead().await?;
+        for verb in rights {
+            self.door.allow(&by.caller, *verb)?;
+        }
+        Ok(by)
+    }
+
+    /// Each change of the rules is logged with its caller; it holds no secret.
     async fn change(&self, by: By, change: RuleChange) -> Result<(), Status> {
-        tracing::info!(%by, ?change, "a change of the rules is asked for");
-        let command = Command::By { caller: by.caller, deed: Deed::Rule { change } };
+        let (caller, deed) = (by.caller.clone(), Deed::Rule { change });
+        let act = Act::asked(by, &deed);
+        let command = Command::By { caller, deed };
         let consensus = &**self.hub.consensus();
         let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
-        let committed = committed.map_err(|error| status::of_propose_error(&error))?;
-        match committed.outcome {
-            Ok(Answer::RulesChanged) => Ok(()),
-            Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
-            Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
-        }
+        act.end(changed(committed))
     }
+
+    /// Whether an identity may be cut off. The core keeps only the caller from losing its own way back, so
+    /// a caller without the verb `rules` could take the last one (DESIGN §14). Two such calls at one time
+    /// may pass both: the administrators of the settings are the way back then.
+    ///
+    /// # Errors
+    ///
+    /// `FAILED_PRECONDITION`, with the reason.
+    fn may_be_cut_off(&self, identity: &Identity) -> Result<(), Status> {
+        let admins = self.door.admins();
+        if admins.contains(identity) {
+            return Err(status::of_refusal(&admin_stays(identity)));
+        }
+        let now_ms = self.hub.runtime().clock.wall_ms();
+        if admins.is_empty() && self.read(|rules| is_last(rules, identity, now_ms))? {
+            return Err(status::of_refusal(&last_one_stays(identity)));
+        }
+        Ok(())
+    }
+}
+
+fn changed(committed: Result<Committed, ProposeError>) -> Result<(Option<LogIndex>, ()), Status> {
+    let committed = committed.map_err(|error| status::of_propose_error(&error))?;
+    match committed.outcome {
+        Ok(Answer::RulesChanged) => Ok((Some(committed.index), ())),
+        Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
+        Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
+    }
+}
+
+/// What came of an ending, as [`Act::end`] takes it.
+fn ended<T>(result: Result<(LogIndex, T), CallError>) -> Result<(Option<LogIndex>, T), Status> {
+    let (index, done) = result.map_err(|error| status::of_call_error(&error))?;
+    Ok((Some(index), done))
+}
+
+/// The rights that an ending needs beside `verb`, which is its own.
+fn with_haste(verb: Verb, now: bool) -> Vec<Verb> {
+    if now { vec![verb, Verb::Now] } else { vec![verb] }
 }
 
 #[tonic::async_trait]
@@ -73,6 +124,7 @@ impl AuthService for AuthApi {
             identity: caller.identity.to_string(),
             is_admin: caller.is_admin,
             admins: admins.map(ToString::to_string).collect(),
+            members_without_tls: sees_all && self.members_without_tls,
         }))
     }
 
@@ -106,7 +158,7 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::ChangeRulesRequest>,
     ) -> Result<Response<v1::ChangeRulesResponse>, Status> {
-        let by = self.door.by(&request).await?;
+        let by = self.admit(&request, &[Verb::Rules]).await?;
         let change = read_change(request.into_inner())?;
         self.change(by, change).await?;
         Ok(Response::new(v1::ChangeRulesResponse {}))
@@ -116,7 +168,7 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::CreateTokenRequest>,
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
-        let by = self.door.by(&request).await?;
+        let by = self.admit(&request, &[Verb::Rules]).await?;
         let v1::CreateTokenRequest { name, roles, lasts_ms } = request.into_inner();
         let (name, roles) = (read_name("name", &name)?, read_roles(&roles)?);
         let mut secret = [0; TOKEN_BYTES];
@@ -153,16 +205,16 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::RevokeRequest>,
     ) -> Result<Response<v1::RevokeResponse>, Status> {
-        let by = self.door.by(&request).await?;
+        let rights = with_haste(Verb::Revoke, request.get_ref().now);
+        let by = self.admit(&request, &rights).await?;
         let v1::RevokeRequest { identity, reason, now } = request.into_inner();
         let identity = Identity::parse(&identity).map_err(|error| unusable("identity", &error))?;
-        if self.door.admins().contains(&identity) {
-            return Err(status::of_refusal(&admin_stays(&identity)));
-        }
+        self.may_be_cut_off(&identity)?;
         let ending = read_ending(&reason, now)?;
-        tracing::info!(%by, %identity, reason, now, "an identity is to be cut off");
-        let sessions = self.hub.cut_off(&by.caller, identity, ending).await;
-        let sessions = sessions.map_err(|error| status::of_call_error(&error))?;
+        let (caller, reason) = (by.caller.clone(), ending.reason.clone());
+        let act = Act::asked(by, &Deed::CutOff { identity: identity.clone(), reason, now });
+        let sessions = self.hub.cut_off(&caller, identity, ending).await;
+        let sessions = act.end(ended(sessions))?;
         Ok(Response::new(v1::RevokeResponse { sessions }))
     }
 
@@ -170,13 +222,15 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::EndSessionRequest>,
     ) -> Result<Response<v1::EndSessionResponse>, Status> {
-        let by = self.door.by(&request).await?;
+        let rights = with_haste(Verb::Revoke, request.get_ref().now);
+        let by = self.admit(&request, &rights).await?;
         let v1::EndSessionRequest { session_id, reason, now } = request.into_inner();
         let ending = read_ending(&reason, now)?;
-        tracing::info!(%by, session_id, reason, now, "a session is to be ended");
+        let (caller, reason) = (by.caller.clone(), ending.reason.clone());
         let session = SessionId::new(session_id);
-        let within = self.hub.end_session(&by.caller, session, ending).await;
-        let within = within.map_err(|error| status::of_call_error(&error))?;
+        let act = Act::asked(by, &Deed::EndSession { session, reason, now });
+        let within = self.hub.end_session(&caller, session, ending).await;
+        let within = act.end(ended(within))?;
         Ok(Response::new(v1::EndSessionResponse { within_ms: millis(within) }))
     }
 
@@ -184,15 +238,22 @@ impl AuthService for AuthApi {
         &self,
         request: Request<v1::CloseHoldsRequest>,
     ) -> Result<Response<v1::CloseHoldsResponse>, Status> {
-        let by = self.door.by(&request).await?;
+        let by = self.admit(&request, &[]).await?;
         let v1::CloseHoldsRequest { name, token, reason, now } = request.into_inner();
+        // Before the rights are asked: what is refused is logged with its name.
         let lock = LockName::parse(&name);
         let lock = lock.map_err(|error| status::of_text_error("lock name", &error))?;
+        // The hold may have other names, which the right has to cover too: that is decided with the act.
+        self.door.allow_on(&by.caller, Verb::Force, lock.as_str())?;
+        if now {
+            self.door.allow(&by.caller, Verb::Now)?;
+        }
         let ending = read_ending(&reason, now)?;
-        tracing::info!(%by, %lock, token, reason, now, "holds are to be closed");
-        let which = (lock, token.map(FencingToken::from_raw));
-        let holds = self.hub.close_holds(&by.caller, which, ending).await;
-        let holds = holds.map_err(|error| status::of_call_error(&error))?;
+        let (caller, reason) = (by.caller.clone(), ending.reason.clone());
+        let token = token.map(FencingToken::from_raw);
+        let act = Act::asked(by, &Deed::CloseHolds { lock: lock.clone(), token, reason, now });
+        let holds = self.hub.close_holds(&caller, (lock, token), ending).await;
+        let holds = act.end(ended(holds))?;
         let hold = |(grant, within): (Grant, Duration)| v1::ClosingHold {
             session_id: grant.session.get(),
             token: grant.token.get(),
@@ -207,6 +268,36 @@ fn admin_stays(identity: &Identity) -> v1::Refusal {
     let message = format!(
         "{identity} is an administrator in the settings of this node (`admins`); take it out there, \
          and start the nodes again"
+    );
+    refusals::refusal(v1::RefusalReason::Rules, message)
+}
+
+/// Whether the rules are on, and nobody else could change them any more. An identity whose token has ended
+/// cannot.
+fn is_last(rules: &Rules, identity: &Identity, now_ms: u64) -> bool {
+    let grants = |rights: &BTreeSet<Right>| rights.iter().any(|right| right.verb == Verb::Rules);
+    let changing: BTreeSet<&AccessName> =
+        rules.roles().filter(|(_, rights)| grants(rights)).map(|(role, _)| role).collect();
+    let has_ended = |token: &Token| token.ends_ms.is_some_and(|ends_ms| ends_ms <= now_ms);
+    let ended: BTreeSet<Identity> = rules
+        .tokens()
+        .filter(|(_, token)| has_ended(token))
+        .map(|(name, _)| Identity::of_token(name))
+        .collect();
+    let mut can_change = rules
+        .identities()
+        .filter(|(owner, has)| {
+            has.iter().any(|role| changing.contains(role)) && !ended.contains(*owner)
+        })
+        .map(|(owner, _)| owner)
+        .peekable();
+    rules.are_on() && can_change.peek().is_some() && can_change.all(|owner| owner == identity)
+}
+
+fn last_one_stays(identity: &Identity) -> v1::Refusal {
+    let message = format!(
+        "after this nobody could change the rules any more: {identity} is the last with the verb `rules`, and the \
+         settings name no `admins`; give the verb to somebody else first"
     );
     refusals::refusal(v1::RefusalReason::Rules, message)
 }

@@ -9,6 +9,7 @@ use holdfast_proto::v1::cluster_service_server::ClusterService;
 use tonic::{Request, Response, Status};
 
 use super::access::{By, Door};
+use super::acts::Act;
 use super::status;
 use crate::config::Advertised;
 use crate::members::{Change, ClusterStatus, Member, MemberStatus, Members};
@@ -25,10 +26,12 @@ impl ClusterApi {
         Self { members, door }
     }
 
-    /// Each change is logged with its caller, whatever comes of it.
-    async fn change(&self, by: &By, change: Change) -> Result<(), Status> {
-        tracing::info!(%by, ?change, "a change of the members is asked for");
-        self.members.change(change).await.map_err(|error| status::of_membership_error(&error))
+    /// Each change is logged with its caller, and with what came of it.
+    async fn change(&self, by: By, change: Change) -> Result<(), Status> {
+        let act = Act::asked(by, &change);
+        let changed = self.members.change(change).await;
+        let changed = changed.map_err(|error| status::of_membership_error(&error));
+        act.end(changed.map(|()| (None, ())))
     }
 }
 
@@ -58,7 +61,7 @@ impl ClusterService for ClusterApi {
         if member.advertise == member.peer_advertise {
             return Err(invalid("clients and members need an address each"));
         }
-        self.change(&by, Change::AddLearner(member)).await?;
+        self.change(by, Change::AddLearner(member)).await?;
         Ok(Response::new(v1::AddLearnerResponse {}))
     }
 
@@ -68,7 +71,7 @@ impl ClusterService for ClusterApi {
     ) -> Result<Response<v1::PromoteResponse>, Status> {
         let by = self.door.admit_by(&request, Verb::Members).await?;
         let node_id = id(request.into_inner().node_id)?;
-        self.change(&by, Change::Promote { node_id }).await?;
+        self.change(by, Change::Promote { node_id }).await?;
         Ok(Response::new(v1::PromoteResponse {}))
     }
 
@@ -78,7 +81,7 @@ impl ClusterService for ClusterApi {
     ) -> Result<Response<v1::RemoveResponse>, Status> {
         let by = self.door.admit_by(&request, Verb::Members).await?;
         let node_id = id(request.into_inner().node_id)?;
-        self.change(&by, Change::Remove { node_id }).await?;
+        self.change(by, Change::Remove { node_id }).await?;
         Ok(Response::new(v1::RemoveResponse {}))
     }
 
@@ -88,7 +91,7 @@ impl ClusterService for ClusterApi {
     ) -> Result<Response<v1::TransferLeadershipResponse>, Status> {
         let by = self.door.admit_by(&request, Verb::Members).await?;
         let to = request.into_inner().to.map(id).transpose()?;
-        self.change(&by, Change::TransferLeader { to }).await?;
+        self.change(by, Change::TransferLeader { to }).await?;
         Ok(Response::new(v1::TransferLeadershipResponse {}))
     }
 }

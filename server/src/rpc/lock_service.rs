@@ -17,6 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::{Door, token_of};
+use super::acts::Act;
 use super::{NodeInfo, reads, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
@@ -184,9 +185,20 @@ impl LockService for LockApi {
         request: Request<v1::ImportRequest>,
     ) -> Result<Response<v1::ImportResponse>, Status> {
         let by = self.door.by(&request).await?;
-        let groups = request.get_ref().groups.len();
-        tracing::info!(%by, groups, "an import is asked for");
-        answer(self.hub.import(&request.into_inner(), &by.caller).await)
+        let (caller, request) = (by.caller.clone(), request.into_inner());
+        // Each group is decided where it is proposed. What the rules refuse must write no line here, so the
+        // first name stands for all.
+        let may =
+            first_name(&request).is_some_and(|name| self.door.may(&caller, Verb::Import, name));
+        let groups = request.groups.len();
+        let act = may.then(|| Act::asked(by, &format_args!("Import {{ groups: {groups} }}")));
+        let imported = self.hub.import(&request, &caller).await;
+        let imported = imported.map_err(|error| status::of_call_error(&error));
+        let imported = match act {
+            Some(act) => act.end(imported.map(|response| (None, response))),
+            None => imported,
+        };
+        imported.map(Response::new)
     }
 
     async fn inspect_session(
@@ -196,6 +208,12 @@ impl LockService for LockApi {
         let caller = self.door.caller(&request).await?;
         reads::inspect_session(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
+}
+
+/// The first name of an import, if it is one.
+fn first_name(request: &v1::ImportRequest) -> Option<&str> {
+    let name = &request.groups.first()?.rows.first()?.name;
+    str::from_utf8(name).ok()
 }
 
 fn answer<T>(result: Result<T, CallError>) -> Result<Response<T>, Status> {

@@ -5,11 +5,12 @@
 //!
 //! # Bounds
 //!
-//! [`RpcSettings`] caps messages, messages that have not arrived completely, streams per connection and
-//! headers; [`SessionSettings`](crate::session::SessionSettings) caps streams of a node and frames of a
-//! stream. Compression is off.
+//! [`RpcSettings`] caps messages, streams per connection and headers;
+//! [`SessionSettings`](crate::session::SessionSettings) caps messages that have not arrived completely,
+//! streams of a node and frames of a stream. Compression is off.
 
 mod access;
+mod acts;
 mod arriving;
 mod auth_service;
 #[cfg(any(test, feature = "simulation"))]
@@ -53,7 +54,6 @@ use tonic_health::server::HealthReporter;
 #[cfg(any(test, feature = "simulation"))]
 pub use calls::{LockCalls, lock_calls};
 
-use crate::bytes_budget::BytesBudget;
 use crate::members::Members;
 use crate::session::Hub;
 
@@ -66,11 +66,6 @@ pub struct RpcSettings {
     /// and seldom 1 KiB; a message may carry many: a client that re-sends a thousand usual requests after
     /// a resume fits.
     pub max_message_bytes: usize,
-    /// Bytes that incomplete messages of all clients together may take.
-    ///
-    /// Default: 67 108 864 (64 MiB). Minimum: `max_message_bytes`. Beyond it a call that has sent more
-    /// than 16 KiB of a message is refused; one that has sent less goes on.
-    pub arriving_bytes_total: u64,
     /// Streams and calls open at once on one connection.
     ///
     /// Default: 1 024. Minimum: 1. Past it a client's call waits at the client; one stream carries
@@ -103,13 +98,15 @@ pub struct RpcSettings {
     pub keepalive_timeout_ms: u64,
     /// Identities with every right. Default: none. The same on all nodes: a leader goes by its own.
     pub admins: BTreeSet<Identity>,
+    /// Whether other members may connect to this node without TLS: a caller that asks for the state of the
+    /// rules is told, since everybody who reaches that port acts past all rules. Default: false.
+    pub members_without_tls: bool,
 }
 
 impl Default for RpcSettings {
     fn default() -> Self {
         Self {
             max_message_bytes: 1 << 20,
-            arriving_bytes_total: 64 << 20,
             max_streams_per_connection: 1_024,
             stream_window_bytes: 1 << 20,
             connection_window_bytes: 16 << 20,
@@ -117,6 +114,7 @@ impl Default for RpcSettings {
             keepalive_interval_ms: 5_000,
             keepalive_timeout_ms: 5_000,
             admins: BTreeSet::new(),
+            members_without_tls: false,
         }
     }
 }
@@ -160,7 +158,7 @@ pub fn client_port(
     settings: &RpcSettings,
 ) -> Result<ClientPort, BadDescriptors> {
     let runtime = hub.runtime().clone();
-    let arriving = BytesBudget::new(settings.arriving_bytes_total, hub.metrics().arriving_bytes);
+    let arriving = hub.arriving().clone();
     let (reporter, health) = tonic_health::server::health_reporter();
     let door = Door::new(hub.clone(), &settings.admins);
     let lock_service =
@@ -175,8 +173,9 @@ pub fn client_port(
         .max_decoding_message_size(settings.max_message_bytes);
     let scope_service = ScopeServiceServer::new(ScopeApi::new(hub.clone(), door.clone()))
         .max_decoding_message_size(settings.max_message_bytes);
-    let auth_service = AuthServiceServer::new(AuthApi::new(hub, door))
-        .max_decoding_message_size(settings.max_message_bytes);
+    let auth_service =
+        AuthServiceServer::new(AuthApi::new(hub, door, settings.members_without_tls))
+            .max_decoding_message_size(settings.max_message_bytes);
     let router = server(settings)
         .add_service(Measured::new(lock_service, arriving.clone()))
         .add_service(Measured::new(cluster_service, arriving.clone()))

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Answer, Deed, ScopePrefix, ScopeState, Verb};
+use holdfast_core::{Answer, Deed, LogIndex, ScopePrefix, ScopeState, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::RefusalReason;
 use holdfast_proto::v1::scope_service_server::ScopeService;
 use tonic::{Request, Response, Status};
 
 use super::access::{By, Door};
+use super::acts::Act;
 use super::status;
 use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
-use crate::consensus::propose_when_known;
+use crate::consensus::{Committed, propose_when_known};
+use crate::error::ProposeError;
 use crate::session::{Hub, refusals};
 
 /// The service.
@@ -39,18 +41,14 @@ impl ScopeApi {
         authorities.ok_or_else(|| refused(&NotRetired::NoFallback))
     }
 
-    /// Each change is logged with its caller, whatever comes of it.
-    async fn change(&self, by: &By, deed: Deed) -> Result<Option<ScopeState>, Status> {
-        tracing::info!(%by, ?deed, "a change of the scopes is asked for");
-        let command = deed.by(&by.caller);
+    /// Each change is logged with its caller, and with what came of it.
+    async fn change(&self, by: By, deed: Deed) -> Result<Option<ScopeState>, Status> {
+        let caller = by.caller.clone();
+        let act = Act::asked(by, &deed);
+        let command = deed.by(&caller);
         let consensus = &**self.hub.consensus();
         let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
-        let committed = committed.map_err(|error| status::of_propose_error(&error))?;
-        match committed.outcome {
-            Ok(Answer::Scope { now }) => Ok(now),
-            Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
-            Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
-        }
+        act.end(changed(committed))
     }
 
     fn scopes(&self) -> Vec<v1::ScopeInfo> {
@@ -76,7 +74,7 @@ impl ScopeService for ScopeApi {
         self.lead().await?;
         self.door.allow_on(&by.caller, Verb::Scope, scope.as_str())?;
         self.authorities()?;
-        let now = self.change(&by, Deed::SetScope { scope }).await?;
+        let now = self.change(by, Deed::SetScope { scope }).await?;
         let epoch = now.map_or(0, |now| now.epoch).into();
         Ok(Response::new(v1::SetScopeResponse { epoch }))
     }
@@ -97,7 +95,7 @@ impl ScopeService for ScopeApi {
         if known {
             let retired = self.authorities()?.retire(&scope).await;
             retired.map_err(|error| refused(&error))?;
-            self.change(&by, Deed::RemoveScope { scope }).await?;
+            self.change(by, Deed::RemoveScope { scope }).await?;
         }
         Ok(Response::new(v1::RemoveScopeResponse {}))
     }
@@ -111,6 +109,18 @@ impl ScopeService for ScopeApi {
         self.door.allow(&caller, Verb::Status)?;
         let has_fallback = self.hub.authorities().is_some_and(ScopeAuthorities::has_fallback);
         Ok(Response::new(v1::ListScopesResponse { scopes: self.scopes(), has_fallback }))
+    }
+}
+
+/// The state of the scope after its change, as [`Act::end`] takes it.
+fn changed(
+    committed: Result<Committed, ProposeError>,
+) -> Result<(Option<LogIndex>, Option<ScopeState>), Status> {
+    let committed = committed.map_err(|error| status::of_propose_error(&error))?;
+    match committed.outcome {
+        Ok(Answer::Scope { now }) => Ok((Some(committed.index), now)),
+        Ok(_) => Err(status::of_refusal(&refusals::odd_answer())),
+        Err(rejection) => Err(status::of_refusal(&refusals::of_rejection(&rejection))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The first frame of a stream: it opens a session, or resumes one.
 
+use std::fmt;
 use std::time::Duration;
 
 use holdfast_core::{Answer, Caller, Command, Deed, LockTable, LogIndex, SessionId, Tenure};
@@ -30,10 +31,17 @@ const OWN_AGAIN: Duration = Duration::from_secs(5);
 pub(super) type Secret = [u8; SECRET_BYTES];
 
 /// A session and the secret that was shown for it; not yet compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) session: SessionId,
     pub(super) secret: Secret,
+}
+
+/// Without the secret.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("session", &self.session).finish_non_exhaustive()
+    }
 }
 
 impl Key {
@@ -261,8 +269,8 @@ impl Hub {
         is_to_own
     }
 
-    /// Makes a session its caller's own that nobody in particular opened: while an older member was there,
-    /// the log had no place for who did. For a caller that has shown the session's secret. Whether it
+    /// Makes a session without an owner its caller's own: it was opened while an older member was there, and
+    /// the log had no place for its owner. The caller has shown the session's secret. Whether it
     /// succeeds decides only what the session may do from then on; false: it is to be tried again.
     pub(super) async fn own(&self, session: SessionId, caller: &Caller) -> bool {
         if !self.is_to_own(session, caller) {

@@ -4,12 +4,16 @@
 use std::time::Duration;
 
 use holdfast_core::{
-    Answer, Caller, Command, Deed, FencingToken, Grant, Identity, Label, LockName, SessionId,
+    Answer, Caller, Command, Deed, FencingToken, Grant, Identity, Label, LockName, LogIndex,
+    SessionId,
 };
 
 use super::error::CallError;
 use super::{Hub, refusals};
-use crate::consensus::propose_when_known;
+use crate::consensus::{Committed, propose_when_known};
+
+/// What was done, with the place in the log of the command that did it.
+type Done<T> = Result<(LogIndex, T), CallError>;
 
 /// Why something is to end, and whether at once: that breaks I6.
 #[derive(Clone, Debug)]
@@ -29,10 +33,10 @@ impl Hub {
         caller: &Caller,
         session: SessionId,
         Ending { reason, now }: Ending,
-    ) -> Result<Duration, CallError> {
+    ) -> Done<Duration> {
         match self.end(caller, Deed::EndSession { session, reason, now }).await? {
-            Answer::SessionEnded => Ok(Duration::ZERO),
-            Answer::Revoked { .. } => Ok(self.left(session)),
+            (index, Answer::SessionEnded) => Ok((index, Duration::ZERO)),
+            (index, Answer::Revoked { .. }) => Ok((index, self.left(session))),
             _ => Err(refusals::odd_answer().into()),
         }
     }
@@ -47,9 +51,9 @@ impl Hub {
         caller: &Caller,
         identity: Identity,
         Ending { reason, now }: Ending,
-    ) -> Result<u64, CallError> {
+    ) -> Done<u64> {
         match self.end(caller, Deed::CutOff { identity, reason, now }).await? {
-            Answer::Revoked { sessions } => Ok(sessions),
+            (index, Answer::Revoked { sessions }) => Ok((index, sessions)),
             _ => Err(refusals::odd_answer().into()),
         }
     }
@@ -64,21 +68,24 @@ impl Hub {
         caller: &Caller,
         (lock, token): (LockName, Option<FencingToken>),
         Ending { reason, now }: Ending,
-    ) -> Result<Vec<(Grant, Duration)>, CallError> {
+    ) -> Done<Vec<(Grant, Duration)>> {
         let left = |grant: Grant| if now { Duration::ZERO } else { self.left(grant.session) };
         match self.end(caller, Deed::CloseHolds { lock, token, reason, now }).await? {
-            Answer::HoldsClosed { holds } => {
-                Ok(holds.into_iter().map(|grant| (grant, left(grant))).collect())
+            (index, Answer::HoldsClosed { holds }) => {
+                Ok((index, holds.into_iter().map(|grant| (grant, left(grant))).collect()))
             }
             _ => Err(refusals::odd_answer().into()),
         }
     }
 
-    async fn end(&self, caller: &Caller, deed: Deed) -> Result<Answer, CallError> {
+    async fn end(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
         let command = Command::By { caller: caller.clone(), deed };
         let committed = propose_when_known(&*self.consensus, self.runtime(), command).await;
-        let committed = committed.map_err(|error| self.not_applied(&error))?;
-        committed.outcome.map_err(|rejection| refusals::of_rejection(&rejection).into())
+        let Committed { index, outcome } = committed.map_err(|error| self.not_applied(&error))?;
+        match outcome {
+            Ok(answer) => Ok((index, answer)),
+            Err(rejection) => Err(refusals::of_rejection(&rejection).into()),
+        }
     }
 
     /// The time until a session's deadline; nothing if it is over already.

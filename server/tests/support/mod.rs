@@ -9,18 +9,21 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getuid};
 use tempfile::TempDir;
 
 /// Time limit of anything in a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
+/// A group that is not root's: `nogroup` on most systems.
+const ANOTHER_GROUP: u32 = 65_534;
 
 /// A free port.
 pub fn free_address() -> SocketAddr {
@@ -118,6 +121,18 @@ impl Setup {
     pub fn starts_unready(self) -> Node {
         let command = self.command();
         self.run(command)
+    }
+
+    /// Starts a node that root's tests can tell from root by its group, and waits until it is ready.
+    #[track_caller]
+    pub fn starts_as_another_group(self) -> Node {
+        let mut command = self.command();
+        if getuid().is_root() {
+            command.gid(ANOTHER_GROUP);
+        }
+        let mut node = self.run(command);
+        node.becomes_ready();
+        node
     }
 
     /// Starts a node that cannot make any file larger than 128 KiB, or twice that under a shell

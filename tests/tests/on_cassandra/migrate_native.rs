@@ -6,13 +6,21 @@
     reason = "helpers of tests stop the test when something is not as it must be"
 )]
 
+use std::fs;
+use std::time::Duration;
+
 use holdfast::LockInfo;
 use holdfast_recipes::LockerOptions;
-use holdfast_tests::cassandra::{LEASE, MODES, QUEUE};
+use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
+use holdfast_tests::certs::Certs;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::moving::{LEASES, Move};
+use holdfast_tests::program::{Ended, Program};
 use holdfast_tests::recipe::Recipe;
 use serde_json::{Value, json};
+
+/// Longer than any command's own limit.
+const LIMIT: Duration = Duration::from_mins(1);
 
 async fn imported(moved: &Move, arguments: &[&str]) -> Value {
     moved.done("import", arguments).await.remove(0)
@@ -115,4 +123,66 @@ async fn a_checkpoint_of_another_cluster_is_refused() {
     assert_eq!(refused.code, Some(122), "{refused:?}");
     assert!(refused.err.contains("is of another import"), "{}", refused.err);
     assert!(moved.client().await.reader().list("").await.unwrap().is_empty());
+}
+
+/// Runs a program with these variables to its end.
+async fn run(program: &str, arguments: &[&str], variables: &[(String, String)]) -> Ended {
+    let variables: Vec<(&str, &str)> =
+        variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    Program::start_in(program, arguments, &variables).end(LIMIT).await
+}
+
+/// A server that speaks TLS, with rules: the token in `mover.token` is for imports below `orders/`.
+async fn server_with_rules(certs: &Certs) -> Cluster {
+    certs.node(1).await;
+    certs.make(&["client", "ops"]).await;
+    let mut cluster = Cluster::prepare(&Setup::nodes(1));
+    let admins = ("HOLDFAST_ADMINS".to_owned(), "cn:ops".to_owned());
+    cluster.set_variables(0, [certs.of_node(1), vec![admins]].concat());
+    cluster.start_node(0);
+    let endpoints = cluster.endpoints();
+    // Each command waits until the server leads.
+    for arguments in [
+        &["auth", "role", "set", "mover", "import:orders/"][..],
+        &["auth", "token", "create", "mover", "--role", "mover"],
+        &["auth", "enable"],
+    ] {
+        let arguments = [&["--endpoints", &*endpoints], arguments].concat();
+        let ended = run("holdfast", &arguments, &certs.client("ops")).await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        if arguments.contains(&"token") {
+            fs::write(certs.path("mover.token"), ended.out).unwrap();
+        }
+    }
+    cluster
+}
+
+#[tokio::test]
+async fn an_import_over_tls_is_its_tokens_owner_and_refused_without_a_token() {
+    let stage = Stage::set("native_secured", LEASES).await;
+    stage.empty(LEASE).await;
+    let row = "INSERT INTO k.leases (name, owner) VALUES ('orders/1', 'client_1') USING TTL 600";
+    stage.cql(row).await;
+    let certs = Certs::new().await;
+    let cluster = server_with_rules(&certs).await;
+    let endpoints = cluster.endpoints();
+    let migrate = async |command: &[&str], variables: &[(String, String)]| {
+        let place = ["--json", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
+        let servers = ["--endpoints", &*endpoints, "--from", "lease"];
+        run("holdfast-migrate", &[&place[..], command, &servers[..]].concat(), variables).await
+    };
+    let import = ["import", "--writers-stopped"];
+
+    let anonymous = migrate(&import, &certs.trusted()).await;
+    assert_eq!(anonymous.code, Some(122), "{anonymous:?}");
+    assert!(anonymous.err.contains("import on orders/1"), "{anonymous:?}");
+    let imported = migrate(&import, &certs.with_token("mover.token")).await;
+    assert_eq!(imported.code, Some(0), "{imported:?}");
+    let sum: Value = serde_json::from_str(&imported.out).unwrap();
+    assert_eq!(counts(&sum), [&json!(1), &json!(0), &json!(0), &json!(0)]);
+    // Comparing needs another right, which the certificate of the administrator has.
+    let verify = ["verify", "--prefix", "orders/"];
+    let same = migrate(&verify, &certs.client("ops")).await;
+    assert_eq!(same.code, Some(0), "{same:?}");
+    assert!(same.out.contains("\"locks\":1"), "{same:?}");
 }

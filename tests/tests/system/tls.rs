@@ -2,90 +2,32 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdfast::{Builder, Client, Tls};
 use holdfast_runtime::Runtime;
+use holdfast_tests::certs::Certs;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::program::{Ended, Program};
 use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
 /// Longer than any command's own limit.
-const LIMIT: Duration = Duration::from_mins(1);
+pub(super) const LIMIT: Duration = Duration::from_mins(1);
 /// How often a condition is checked before the test fails.
-const LOOKS: usize = 300;
+pub(super) const LOOKS: usize = 300;
 
-async fn pause() {
+pub(super) async fn pause() {
     Runtime::system().sleep(Duration::from_millis(100)).await;
 }
 
-/// A folder of certificates.
-struct Certs(TempDir);
-
-impl Certs {
-    /// With a CA in it.
-    async fn new() -> Self {
-        let certs = Self(tempfile::tempdir().unwrap());
-        certs.make(&["ca"]).await;
-        certs
-    }
-
-    async fn make(&self, arguments: &[&str]) {
-        let dir = self.0.path().to_str().unwrap();
-        let ended = Program::start("holdfast", &[&["cert"], arguments, &["--dir", dir]].concat());
-        let ended = ended.end(LIMIT).await;
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-    }
-
-    async fn node(&self, id: u64) {
-        self.make(&["node", "--id", &id.to_string(), "--address", "127.0.0.1"]).await;
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
-    }
-
-    fn text(&self, file: &str) -> String {
-        self.path(file).to_str().unwrap().to_owned()
-    }
-
-    /// Puts a file of another folder in the place of one here, as a whole.
-    fn replace(&self, file: &str, by: &Path) {
-        let new = self.path("new");
-        fs::copy(by, &new).unwrap();
-        fs::rename(new, self.path(file)).unwrap();
-    }
-
-    /// The variables with which a node has TLS.
-    fn of_node(&self, id: u64) -> Vec<(String, String)> {
-        let variable = |name: &str, file: &str| (name.to_owned(), self.text(file));
-        vec![
-            variable("HOLDFAST_TLS_CERT", &format!("node-{id}.pem")),
-            variable("HOLDFAST_TLS_KEY", &format!("node-{id}.key")),
-            variable("HOLDFAST_TLS_CA", "ca.pem"),
-        ]
-    }
-
-    /// The variables of a client that checks its servers by this folder's CA.
-    fn trusted(&self) -> Vec<(String, String)> {
-        vec![("HOLDFAST_CA".to_owned(), self.text("ca.pem"))]
-    }
-
-    /// Those of one that proves to be `name` as well.
-    fn client(&self, name: &str) -> Vec<(String, String)> {
-        let own = [("CERT", "pem"), ("KEY", "key")].map(|(variable, ending)| {
-            (format!("HOLDFAST_{variable}"), self.text(&format!("{name}.{ending}")))
-        });
-        self.trusted().into_iter().chain(own).collect()
-    }
-}
-
 /// Starts `holdfast` with these arguments and variables.
-fn begin(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) -> Program {
+pub(super) fn begin(
+    cluster: &Cluster,
+    variables: &[(String, String)],
+    arguments: &[&str],
+) -> Program {
     let endpoints = cluster.endpoints();
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -93,12 +35,16 @@ fn begin(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) 
 }
 
 /// Runs it to its end.
-async fn holdfast(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) -> Ended {
+pub(super) async fn holdfast(
+    cluster: &Cluster,
+    variables: &[(String, String)],
+    arguments: &[&str],
+) -> Ended {
     begin(cluster, variables, arguments).end(LIMIT).await
 }
 
 /// Waits until a leader serves callers with these variables.
-async fn serves(cluster: &Cluster, variables: &[(String, String)]) {
+pub(super) async fn serves(cluster: &Cluster, variables: &[(String, String)]) {
     let mut last = None;
     for _ in 0..LOOKS {
         let ended = holdfast(cluster, variables, &["try", "probe", "--", "true"]).await;
@@ -130,12 +76,21 @@ async fn restart(cluster: &mut Cluster, index: usize, variables: Vec<(String, St
 }
 
 /// Three nodes with TLS, each with its own certificate, that are started.
-async fn three_with_tls(certs: &Certs) -> Cluster {
-    let mut cluster = Cluster::prepare(&Setup::nodes(3));
-    for index in 0..3 {
+pub(super) async fn three_with_tls(certs: &Certs) -> Cluster {
+    started_with_tls(certs, &Setup::nodes(3), &[]).await
+}
+
+/// The nodes of a setup, with TLS and these variables.
+pub(super) async fn started_with_tls(
+    certs: &Certs,
+    setup: &Setup,
+    more: &[(String, String)],
+) -> Cluster {
+    let mut cluster = Cluster::prepare(setup);
+    for index in 0..setup.nodes {
         let id = cluster.nodes()[index].id;
         certs.node(id).await;
-        cluster.set_variables(index, certs.of_node(id));
+        cluster.set_variables(index, [certs.of_node(id), more.to_vec()].concat());
         cluster.start_node(index);
     }
     cluster
@@ -185,10 +140,12 @@ async fn a_client_without_a_certificate_is_kept_out_where_one_is_required() {
     assert!(refused.err.contains("CertificateRequired"), "{refused:?}");
 }
 
-/// The lock is held from before the change until after it, by a client without TLS and then by one with it.
+/// The lock is held from before the change until after it, by a client without TLS and then by one with it,
+/// who holds it on when rules are on that give nobody a right.
 #[tokio::test]
 async fn a_cluster_goes_over_to_tls_node_by_node_and_no_lock_is_lost() {
     let certs = Certs::new().await;
+    certs.make(&["client", "ops"]).await;
     let mut cluster = Cluster::start(&Setup::nodes(3)).await;
     let hold = |seconds: &'static str| ["lock", "jobs", "--", "sleep", seconds];
     let old = begin(&cluster, &[], &hold("1000"));
@@ -212,11 +169,19 @@ async fn a_cluster_goes_over_to_tls_node_by_node_and_no_lock_is_lost() {
 
     for index in 0..3 {
         let id = cluster.nodes()[index].id;
-        restart(&mut cluster, index, certs.of_node(id)).await;
+        let admins = ("HOLDFAST_ADMINS".to_owned(), "cn:ops".to_owned());
+        let with_admins = [certs.of_node(id), vec![admins]].concat();
+        restart(&mut cluster, index, with_admins).await;
         serves(&cluster, &certs.trusted()).await;
     }
     let plain = holdfast(&cluster, &[], &["list"]).await;
     assert_eq!(plain.code, Some(123), "{plain:?}");
+
+    let ops = certs.client("ops");
+    done_in_time(&cluster, &ops, &["auth", "enable"]).await;
+    let nobody = holdfast(&cluster, &certs.trusted(), &["try", "other", "--", "true"]).await;
+    assert_eq!(nobody.code, Some(122), "{nobody:?}");
+    until_held(&cluster, &ops, 1).await;
     new.signal(Signal::SIGTERM);
     let ended = new.end(LIMIT).await;
     assert_eq!(ended.code, Some(143), "the lock was not lost: {ended:?}");
@@ -230,14 +195,8 @@ async fn rules_go_on_while_a_lock_is_held_and_count_under_every_leader() {
     for name in ["ops", "app"] {
         certs.make(&["client", name]).await;
     }
-    let mut cluster = Cluster::prepare(&Setup::nodes(3));
     let admins = ("HOLDFAST_ADMINS".to_owned(), "cn:ops".to_owned());
-    for index in 0..3 {
-        let id = cluster.nodes()[index].id;
-        certs.node(id).await;
-        cluster.set_variables(index, [certs.of_node(id), vec![admins.clone()]].concat());
-        cluster.start_node(index);
-    }
+    let cluster = started_with_tls(&certs, &Setup::nodes(3), &[admins]).await;
     let (ops, app, nobody) = (certs.client("ops"), certs.client("app"), certs.trusted());
     serves(&cluster, &ops).await;
     let held = begin(&cluster, &app, &["lock", "jobs", "--", "sleep", "1000"]);
@@ -289,7 +248,11 @@ async fn rules_go_on_while_a_lock_is_held_and_count_under_every_leader() {
 }
 
 /// Runs it until it ends well: a change of leader may be refused while another is under way.
-async fn done_in_time(cluster: &Cluster, variables: &[(String, String)], arguments: &[&str]) {
+pub(super) async fn done_in_time(
+    cluster: &Cluster,
+    variables: &[(String, String)],
+    arguments: &[&str],
+) {
     let mut last = None;
     for _ in 0..LOOKS {
         let ended = holdfast(cluster, variables, arguments).await;

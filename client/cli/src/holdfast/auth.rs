@@ -15,6 +15,9 @@ use crate::{cut_off, show};
 
 /// The exit code of `auth test` for an identity that may not.
 const MAY_NOT: u8 = 1;
+/// Added where members may connect without TLS.
+const PASSED_BY: &str = "\nwarning: the port for members takes connections without TLS: whoever reaches it acts past all \
+                         rules (tls_cert, and no insecure)";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
@@ -176,12 +179,17 @@ async fn answer(admin: &Admin, command: &AuthCommand, as_json: bool) -> Answered
 
 async fn turn(admin: &Admin, on: bool, as_json: bool) -> Answered {
     admin.turn_rules(on).await?;
-    let text = if on {
-        "the rules are on: only what a role grants is allowed"
-    } else {
-        "the rules are off: everything is allowed"
-    };
-    Ok((0, said(as_json, &json!({ "on": on }), text.to_owned())))
+    if !on {
+        let text = "the rules are off: everything is allowed".to_owned();
+        return Ok((0, said(as_json, &json!({ "on": false }), text)));
+    }
+    // The rules are on, whether or not anybody answers this.
+    let passed_by = admin.auth_status().await.is_ok_and(|status| status.members_without_tls);
+    let mut text = "the rules are on: only what a role grants is allowed".to_owned();
+    if passed_by {
+        text += PASSED_BY;
+    }
+    Ok((0, said(as_json, &json!({ "on": true, "members_without_tls": passed_by }), text)))
 }
 
 async fn role(admin: &Admin, command: &RoleCommand, as_json: bool) -> Answered {
@@ -226,10 +234,16 @@ fn right_text(right: &Right) -> String {
 }
 
 fn status(status: &AuthStatus, as_json: bool) -> String {
-    let AuthStatus { on, identity, is_admin, admins, .. } = status;
+    let AuthStatus { on, identity, is_admin, admins, members_without_tls, .. } = status;
     if as_json {
-        return json!({ "on": on, "identity": identity, "is_admin": is_admin, "admins": admins })
-            .to_string();
+        return json!({
+            "on": on,
+            "identity": identity,
+            "is_admin": is_admin,
+            "admins": admins,
+            "members_without_tls": members_without_tls,
+        })
+        .to_string();
     }
     let admin = if *is_admin { ", an administrator of the leader's settings" } else { "" };
     let state = if *on { "on" } else { "off: everybody who can connect may do everything" };
@@ -237,6 +251,9 @@ fn status(status: &AuthStatus, as_json: bool) -> String {
     if !admins.is_empty() {
         text += "\nadministrators: ";
         text += &show::escaped(&admins.join(", "));
+    }
+    if *members_without_tls {
+        text += PASSED_BY;
     }
     text
 }

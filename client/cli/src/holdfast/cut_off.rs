@@ -32,13 +32,28 @@ pub(crate) async fn identity(
     how: &EndArgs,
 ) -> Result<(Value, String), holdfast::Error> {
     let sessions = admin.revoke(identity, &ending(how)).await?;
+    // It is cut off, whether or not anybody answers this, or may.
+    let rules_on = admin.auth_status().await.ok().map(|status| status.on);
+    let text = cut_off(identity, sessions, how.now, rules_on);
+    let json = json!({ "identity": identity, "sessions": sessions, "rules_on": rules_on });
+    Ok((marked(json, how.now), text))
+}
+
+/// For people. Without rules nobody needs a right, so an identity that lost all may come back.
+fn cut_off(identity: &str, sessions: u64, now: bool, rules_on: Option<bool>) -> String {
     let its = match sessions {
         0 => "it had no session".to_owned(),
-        1 => format!("its session {}", ends("ends", how.now)),
-        more => format!("its {more} sessions {}", ends("end", how.now)),
+        1 => format!("its session {}", ends("ends", now)),
+        more => format!("its {more} sessions {}", ends("end", now)),
     };
-    let text = format!("{} has no right any more; {its}", show::escaped(identity));
-    Ok((marked(json!({ "identity": identity, "sessions": sessions }), how.now), text))
+    let identity = show::escaped(identity);
+    match rules_on {
+        Some(false) => format!(
+            "{identity} has no role any more; {its}\nwarning: the rules are off, so it may connect again and do \
+             everything: holdfast auth enable"
+        ),
+        Some(true) | None => format!("{identity} has no right any more; {its}"),
+    }
 }
 
 fn ends(verb: &str, now: bool) -> String {
@@ -90,4 +105,21 @@ fn marked(mut json: Value, now: bool) -> Value {
         fields.insert("guarantee_1_broken".to_owned(), now.into());
     }
     json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_rules_nobody_is_said_to_have_no_right() {
+        let on = cut_off("cn:app", 1, false, Some(true));
+        assert_eq!(on, "cn:app has no right any more; its session ends when the lease has run out");
+        assert_eq!(cut_off("cn:app", 1, false, None), on);
+        let off = cut_off("cn:app", 0, false, Some(false));
+        assert!(
+            off.starts_with("cn:app has no role any more; it had no session\nwarning: "),
+            "{off}"
+        );
+    }
 }

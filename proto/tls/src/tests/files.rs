@@ -2,7 +2,7 @@ use std::time::SystemTime;
 
 use super::{Office, future, month, node_name, past};
 use crate::make::Ca;
-use crate::{CredentialFiles, Credentials, FileError, OwnFiles, Reloaded};
+use crate::{Certificate, CredentialFiles, Credentials, FileError, OwnFiles, Reloaded};
 
 fn refused(files: &CredentialFiles) -> String {
     Credentials::load(files.clone(), SystemTime::now()).unwrap_err().to_string()
@@ -104,6 +104,27 @@ fn what_is_replaced_counts_from_then_on_and_what_is_broken_does_not() {
 }
 
 #[test]
+fn a_certificate_that_the_check_refuses_changes_nothing() {
+    let office = Office::new();
+    let now = SystemTime::now();
+    let files_of =
+        |id| office.files("node", &office.ca.node(&node_name(Some(id)), &[], month()).unwrap());
+    let credentials = Credentials::load(files_of(1), now).unwrap();
+    let is_the_firsts = |shown: Option<&Certificate>| -> Result<(), Box<dyn std::error::Error>> {
+        let found = shown.and_then(Certificate::node_name);
+        if found == Some(node_name(Some(1))) { Ok(()) } else { Err("it is another's".into()) }
+    };
+
+    files_of(2);
+    let refused = credentials.reload_if(now, is_the_firsts).unwrap_err();
+    assert_eq!(refused.to_string(), "it is another's");
+    assert_eq!(credentials.certificate().unwrap().node_name(), Some(node_name(Some(1))));
+
+    files_of(1);
+    assert_eq!(credentials.reload_if(now, is_the_firsts).unwrap(), Reloaded::Replaced);
+}
+
+#[test]
 fn the_end_of_each_file_is_known_of_a_bundle_the_first() {
     let office = Office::new();
     let short = super::Term { now: SystemTime::now(), lasts: 3 * super::DAY };
@@ -117,6 +138,23 @@ fn the_end_of_each_file_is_known_of_a_bundle_the_first() {
     let ends: Vec<_> = credentials.ends().into_iter().map(|(_, ends)| days(ends)).collect();
     assert_eq!(ends, [29, 2]);
     assert_eq!(credentials.current().roots.len(), 2);
+}
+
+#[test]
+fn a_ca_below_a_certificate_may_be_the_first_in_its_file_to_end() {
+    let office = Office::new();
+    let now = SystemTime::now();
+    let short = super::Term { now, lasts: 3 * super::DAY };
+    let between = crate::make::ca("CA between", short).unwrap();
+    let mut pair = office.ca.client("a", month()).unwrap();
+    pair.cert_pem.push_str(&between.cert_pem);
+
+    let credentials = Credentials::load(office.files("a", &pair), now).unwrap();
+
+    let (file, ends) = credentials.ends()[0];
+    assert_eq!(file, office.path("a.pem"));
+    assert_eq!(ends.duration_since(now).unwrap().as_secs() / 86_400, 2);
+    assert!(credentials.certificate().unwrap().ends > ends, "the client's own is the first");
 }
 
 #[test]

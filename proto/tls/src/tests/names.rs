@@ -8,6 +8,16 @@ fn read(pem: &str) -> Certificate {
     Certificate::read(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap()
 }
 
+/// A certificate with these names, as DER, in its SAN.
+fn read_with(names: &[u8]) -> Result<Certificate, String> {
+    let length = u8::try_from(names.len()).unwrap();
+    let san = [[0x30, length].as_slice(), names].concat();
+    let mut params = rcgen::CertificateParams::default();
+    params.custom_extensions.push(rcgen::CustomExtension::from_oid_content(&[2, 5, 29, 17], san));
+    let made = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+    Certificate::read(made.der())
+}
+
 fn certificate(uris: &[&str], dns_names: &[&str], common_name: Option<&str>) -> Certificate {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let (now, common_name) = (std::time::SystemTime::UNIX_EPOCH, common_name.map(str::to_owned));
@@ -29,6 +39,17 @@ fn the_first_uri_is_the_identity_then_the_first_dns_name_then_the_cn() {
         (certificate(&[], &[], None), None),
     ] {
         assert_eq!(certificate.identity().as_deref(), identity);
+    }
+}
+
+/// Without the URI its owner would be `dns:x.y`, who may have other rights.
+#[test]
+fn a_certificate_with_a_name_that_cannot_be_read_is_not_read_by_its_other_names() {
+    let (dns_name, broken) = (b"\x82\x03x.y".as_slice(), b"\x86\x01\xff".as_slice());
+    assert_eq!(read_with(dns_name).unwrap().identity().as_deref(), Some("dns:x.y"));
+    for names in [[broken, dns_name].concat(), [dns_name, broken].concat()] {
+        let error = read_with(&names).unwrap_err();
+        assert!(error.contains("cannot be read"), "{error}");
     }
 }
 

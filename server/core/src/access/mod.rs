@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_mutants::mutant;
 
 pub use change::{
     IDENTITIES_MAX, QUOTAS_MAX, RIGHTS_MAX, ROLES_MAX, ROLES_OF_ONE_MAX, RuleChange, RulesError,
@@ -244,7 +245,7 @@ impl Rules {
         verb: Verb,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<(), Missing> {
-        if !self.on || caller.is_admin {
+        if self.asks_nothing_of(caller) {
             return Ok(());
         }
         let mut names = names.into_iter().peekable();
@@ -269,12 +270,18 @@ impl Rules {
     ///
     /// [`Missing::Any`].
     pub fn allows_any(&self, caller: &Caller) -> Result<(), Missing> {
-        let allowed = !self.on || caller.is_admin || self.rights_of(caller).next().is_some();
+        let allowed = self.asks_nothing_of(caller) || self.rights_of(caller).next().is_some();
         if allowed { Ok(()) } else { Err(Missing::Any) }
+    }
+
+    /// Whether a caller needs no right for anything.
+    fn asks_nothing_of(&self, caller: &Caller) -> bool {
+        !self.on || caller.is_admin || mutant!(RulesAllowAll)
     }
 
     fn rights_of(&self, caller: &Caller) -> impl Iterator<Item = &Right> {
         let roles = self.identities.get(&caller.identity).into_iter().flatten();
+        let roles = roles.filter(|_| !mutant!(RulesAllowNothing));
         roles.filter_map(|role| self.roles.get(role)).flatten()
     }
 

@@ -31,7 +31,7 @@ pub enum AccessNameError {
     NoKind,
 }
 
-/// Who somebody has proved to be: `token:NAME`, `uri:NAME`, `dns:NAME`, `cn:NAME` or `uid:NUMBER`; or
+/// What a caller has proved to be: `token:NAME`, `uri:NAME`, `dns:NAME`, `cn:NAME` or `uid:NUMBER`; or
 /// anonymous, which is the default.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(Label);
@@ -224,6 +224,10 @@ mod tests {
         assert!(AccessName::try_from_slice(&stored("")).is_err());
         assert!(NamePrefix::try_from_slice(&stored("")).is_ok());
         assert!(NamePrefix::try_from_slice(&stored("a\n")).is_err());
+        let no_text = borsh::to_vec(&[b'a', 0xff][..]).unwrap();
+        assert!(Identity::try_from_slice(&borsh::to_vec(&b"cn:\xff"[..]).unwrap()).is_err());
+        assert!(AccessName::try_from_slice(&no_text).is_err());
+        assert!(NamePrefix::try_from_slice(&no_text).is_err());
         let anonymous = borsh::to_vec(&Identity::default()).unwrap();
         assert_eq!(Identity::try_from_slice(&anonymous).unwrap(), Identity::default());
     }

@@ -1,4 +1,7 @@
+use std::sync::Arc;
+
 use super::*;
+use crate::Rejection;
 
 fn name(text: &str) -> AccessName {
     AccessName::parse(text).unwrap()
@@ -104,4 +107,100 @@ fn rules_that_no_table_wrote_are_found() {
     for mut rules in [without_role, of_no_token, without_roles, one_secret_twice] {
         assert!(rules.restore().is_err(), "{rules:?}");
     }
+}
+
+/// A kind of which there may be so many, rules that have one less, and a change that adds one.
+type Kind = (&'static str, u64, Rules, fn(&str) -> RuleChange);
+
+fn cn(text: &str) -> Identity {
+    Identity::parse(&format!("cn:{text}")).unwrap()
+}
+
+fn token_named(text: &str) -> Token {
+    let mut hash = [0; 32];
+    hash[..text.len()].copy_from_slice(text.as_bytes());
+    Token { hash, ends_ms: None }
+}
+
+fn one_hold() -> Quota {
+    Quota { holds: Some(1), ..Quota::default() }
+}
+
+fn kinds() -> [Kind; 5] {
+    let but_one = |max: u64| (1..max).map(|number| format!("n{number}"));
+    let worker = || BTreeSet::from([name("worker")]);
+    let roles = but_one(ROLES_MAX).map(|role| (name(&role), BTreeSet::new())).collect();
+    let rights = but_one(RIGHTS_MAX).map(|lock| right(Verb::Acquire, &lock)).collect();
+    let identities = but_one(IDENTITIES_MAX).map(|who| (cn(&who), worker())).collect();
+    let tokens = but_one(TOKENS_MAX).map(|token| (name(&token), token_named(&token))).collect();
+    let quotas = but_one(QUOTAS_MAX).map(|who| (cn(&who), one_hold())).collect();
+    let of_worker = |rights| BTreeMap::from([(name("worker"), rights)]);
+    let nothing = Rules::default;
+    let set_role: fn(&str) -> RuleChange = |text| RuleChange::SetRole {
+        role: name(text),
+        rights: [right(Verb::Acquire, "jobs/")].into(),
+    };
+    [
+        ("roles", ROLES_MAX, Rules { roles, ..nothing() }, set_role),
+        (
+            "rights of all roles together",
+            RIGHTS_MAX,
+            Rules { roles: of_worker(rights), ..nothing() },
+            set_role,
+        ),
+        (
+            "identities",
+            IDENTITIES_MAX,
+            Rules { roles: of_worker(BTreeSet::new()), identities, ..nothing() },
+            |text| RuleChange::SetRoles { identity: cn(text), roles: [name("worker")].into() },
+        ),
+        ("tokens", TOKENS_MAX, Rules { tokens, ..nothing() }, |text| RuleChange::CreateToken {
+            name: name(text),
+            token: token_named(text),
+            roles: BTreeSet::new(),
+        }),
+        (
+            "identities with a quota of their own",
+            QUOTAS_MAX,
+            Rules { quotas, ..nothing() },
+            |text| RuleChange::SetQuota { identity: Some(cn(text)), quota: one_hold() },
+        ),
+    ]
+}
+
+/// I27: the last that there may be is taken, and one more refused by its kind and its number.
+#[test]
+fn more_rules_than_there_may_be_are_refused_and_change_nothing() {
+    let nobody = Caller::default();
+    for (what, max, mut rules, add) in kinds() {
+        rules.restore().unwrap();
+        let mut table = LockTable { rules: Arc::new(rules), ..LockTable::new() };
+        let last = table.change_rules(&nobody, &add("last"), &mut Vec::new());
+        assert!(last.is_ok(), "{what}: {last:?}");
+
+        let before = table.rules.clone();
+        let refused = table.change_rules(&nobody, &add("more"), &mut Vec::new());
+        let error = RulesError::TooMany { what: what.to_owned(), max };
+        assert_eq!(error.to_string(), format!("there may be {max} {what} at most"));
+        assert_eq!(refused, Err(Rejection::Rules(error)));
+        assert!(table.rules == before, "{what}: they have changed");
+    }
+}
+
+#[test]
+fn an_identity_has_so_many_roles_and_no_more() {
+    let all: Vec<_> = (0..=ROLES_OF_ONE_MAX).map(|role| name(&format!("r{role}"))).collect();
+    let empty = all.iter().map(|role| (role.clone(), BTreeSet::new())).collect();
+    let start = Arc::new(Rules { roles: empty, ..Rules::default() });
+    let mut table = LockTable { rules: start, ..LockTable::new() };
+    let mut give = |given: &[AccessName]| {
+        let roles = given.iter().cloned().collect();
+        let change = RuleChange::SetRoles { identity: cn("app"), roles };
+        table.change_rules(&Caller::default(), &change, &mut Vec::new())
+    };
+
+    assert!(give(&all[1..]).is_ok());
+    let what = "roles of one identity".to_owned();
+    let error = RulesError::TooMany { what, max: ROLES_OF_ONE_MAX };
+    assert_eq!(give(&all), Err(Rejection::Rules(error)));
 }

@@ -319,7 +319,7 @@ fn a_scope_that_has_not_come_back_yet_is_not_retired() {
     assert_eq!(make(&mut machine, 0.2, 0.3, core(1)), row(Mode::Native, 4, 1));
 }
 
-/// `RowWCoversAuthority`: who takes over waits by the row.
+/// `RowWCoversAuthority`: a client that takes over waits by the row.
 #[test]
 fn a_w_longer_than_the_rows_stands_in_it_from_the_first_bump_on() {
     let mut machine = machine();
@@ -360,7 +360,7 @@ fn a_shorter_w_is_written_when_no_authority_is_left_that_was_counted_by_the_long
     assert_eq!(machine.authority(), Some(Right { epoch: 1, until: at(31.4) }));
 }
 
-/// `ShorterWAlone`: between two bumps that were this leader's there was another's, who has authority since.
+/// `ShorterWAlone`: between two bumps that were this leader's there was another leader's, which has authority since.
 #[test]
 fn a_shorter_w_waits_anew_when_somebody_else_wrote_in_between() {
     let mut machine = under_a_longer_w();

@@ -1,6 +1,6 @@
-//! A store of several nodes that commit through one log, as the authorities see it; and who may believe what.
+//! A store of several nodes that commit through one log, as the authorities see it; and which of them may believe what.
 //!
-//! At most one node leads. Who was deposed learns of it later, sees the table as it was meanwhile, and may
+//! At most one node leads. A deposed leader learns of it later, sees the table as it was meanwhile, and may
 //! see what it proposed just before commit all the same. That is all of Raft that §10 stands on.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,12 @@
 //! The port over real connections, with a fake replica behind the hub.
 
+mod acts;
 mod arriving;
 mod calls;
 mod cluster;
+mod frames;
 mod fuzz;
+mod one_decision;
 mod rights;
 mod scopes;
 mod watching;
@@ -19,8 +22,8 @@ use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Acquire, ClientFrame, ClientFrames, InspectRequest, Item, ListRequest, Open, ServerFrames,
-    StatusRequest, StatusResponse,
+    Acquire, ClientFrame, ClientFrames, InspectRequest, InspectSessionRequest, Item, ListRequest,
+    Open, ServerFrames, StatusRequest, StatusResponse,
 };
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
@@ -314,6 +317,28 @@ async fn inspect_shows_how_long_a_lock_is_held_on_a_store_at_rest() {
     let request = InspectRequest { name: "jobs".to_owned() };
     let answer = node.client().await.inspect(request).await.unwrap().into_inner();
     assert!(answer.lock.unwrap().holders[0].held_ms >= 50);
+}
+
+/// R1: a thousand sets of 64 names would make an answer of 33 MB, and a client takes 16 MiB.
+#[tokio::test]
+async fn a_session_is_shown_with_a_mebibyte_of_names_and_the_number_of_all_its_requests() {
+    let node = node().await;
+    node.open_session("tester");
+    for request in 1..=50 {
+        let name = |nth: u64| format!("{request:0>8}{nth:0>504}");
+        let names: Vec<String> = (0..64).map(name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        node.acquire_all(1, request, &names);
+    }
+
+    let request = InspectSessionRequest { session_id: 1 };
+    let answer = node.client().await.inspect_session(request).await.unwrap().into_inner();
+    let session = answer.session.unwrap();
+
+    let names = session.requests.iter().flat_map(|request| &request.names);
+    assert_eq!(names.map(String::len).sum::<usize>(), 1 << 20);
+    assert_eq!((session.requests.len(), session.request_count), (32, 50));
+    assert!(session.requests.iter().all(|request| request.name_count == 64));
 }
 
 #[tokio::test]

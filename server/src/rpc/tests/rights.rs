@@ -36,16 +36,16 @@ enum Needs {
 }
 
 /// A call, with a message that is in order.
-struct Call {
-    path: &'static str,
+pub(super) struct Call {
+    pub(super) path: &'static str,
     needs: Needs,
-    send: Send,
+    pub(super) send: Send,
 }
 
 /// Makes a call with that header.
-type Send = fn(Channel, Option<&'static str>) -> BoxFuture<'static, Result<(), Status>>;
+pub(super) type Send = fn(Channel, Option<&'static str>) -> BoxFuture<'static, Result<(), Status>>;
 
-fn with<T>(message: T, authorization: Option<&'static str>) -> Request<T> {
+pub(super) fn with<T>(message: T, authorization: Option<&'static str>) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(header) = authorization {
         request.metadata_mut().insert("authorization", header.parse().unwrap());
@@ -80,7 +80,7 @@ const WITH_A_KEY: [&str; 7] = [
 ];
 
 #[rustfmt::skip]
-fn calls() -> Vec<Call> {
+pub(super) fn calls() -> Vec<Call> {
     use Needs::{Any, On, OnAll, Whole};
     vec![
         call!("LockService/Inspect", On(Verb::Read), LockServiceClient, inspect, InspectRequest { name: NAME.to_owned() }),
@@ -134,7 +134,7 @@ fn every_call_of_a_client_is_in_the_matrix() {
 }
 
 /// The header that shows the token with these bytes.
-fn header(byte: u8) -> &'static str {
+pub(super) fn header(byte: u8) -> &'static str {
     format!("Bearer {}", token_text(&[byte; TOKEN_BYTES])).leak()
 }
 
@@ -161,14 +161,19 @@ fn no_header_brings_the_door_down_or_passes_for_a_token() {
 }
 
 impl Node {
-    fn rule(&self, change: RuleChange) {
+    pub(super) fn rule(&self, change: RuleChange) {
         let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
         let command = Command::By { caller, deed: Deed::Rule { change } };
         self.fake.commit(command, Tenure::new(1));
     }
 
     /// Makes the token with these bytes, whose owner has these rights.
-    fn token(&self, byte: u8, rights: &[(Verb, &str)], ends_ms: Option<u64>) -> &'static str {
+    pub(super) fn token(
+        &self,
+        byte: u8,
+        rights: &[(Verb, &str)],
+        ends_ms: Option<u64>,
+    ) -> &'static str {
         let name = AccessName::parse(&format!("t{byte}")).unwrap();
         let right = |&(verb, prefix): &(Verb, &str)| Right {
             verb,
@@ -184,7 +189,7 @@ impl Node {
 }
 
 /// Every verb but one, on all names.
-fn all_but(verb: Verb) -> Vec<(Verb, &'static str)> {
+pub(super) fn all_but(verb: Verb) -> Vec<(Verb, &'static str)> {
     Verb::ALL.into_iter().filter(|other| *other != verb).map(|other| (other, "")).collect()
 }
 
@@ -316,20 +321,20 @@ async fn a_refusal_is_the_same_whether_the_lock_is_held_or_not() {
 }
 
 /// A session that `owner` opened, and the calls that show its key.
-struct Owned {
-    client: LockServiceClient<Channel>,
-    session: Option<v1::SessionKey>,
+pub(super) struct Owned {
+    pub(super) client: LockServiceClient<Channel>,
+    pub(super) session: Option<v1::SessionKey>,
 }
 
 impl Owned {
-    async fn open(node: &Node, owner: &'static str) -> Self {
+    pub(super) async fn open(node: &Node, owner: &'static str) -> Self {
         let mut client = node.client().await;
         let opened = client.open_session(with(v1::OpenSessionRequest::default(), Some(owner)));
         let session = opened.await.unwrap().into_inner().session;
         Self { client, session }
     }
 
-    async fn acquire(
+    pub(super) async fn acquire(
         &mut self,
         who: Option<&'static str>,
         request_id: u64,
@@ -341,7 +346,11 @@ impl Owned {
         Ok(answer.into_inner().granted.unwrap().token)
     }
 
-    async fn set_value(&mut self, who: Option<&'static str>, token: u64) -> Result<(), Status> {
+    pub(super) async fn set_value(
+        &mut self,
+        who: Option<&'static str>,
+        token: u64,
+    ) -> Result<(), Status> {
         let change = Some(v1::set_value::Change::Value(b"x".to_vec().into()));
         let name = b"jobs/1".to_vec().into();
         let (session, request_id) = (self.session.clone(), 2);
@@ -351,7 +360,11 @@ impl Owned {
     }
 
     /// What gains nothing, in an order in which each can succeed.
-    async fn endings(&mut self, who: Option<&'static str>, token: u64) -> Vec<Result<(), Status>> {
+    pub(super) async fn endings(
+        &mut self,
+        who: Option<&'static str>,
+        token: u64,
+    ) -> Vec<Result<(), Status>> {
         let session = || self.session.clone();
         let release = Some(v1::Release { token, ..v1::Release::default() });
         let cancel = Some(v1::Cancel { request_id: 1 });
@@ -413,13 +426,13 @@ async fn what_gains_nothing_needs_no_right() {
     }
 }
 
-fn wants(request_id: u64, name: &str) -> Acquire {
+pub(super) fn wants(request_id: u64, name: &str) -> Acquire {
     let item = Item { name: name.as_bytes().to_vec().into(), ..Item::default() };
     Acquire { request_id, items: vec![item], wait: true, ..Acquire::default() }
 }
 
 /// The frames of a stream that shows this token.
-async fn stream_of(
+pub(super) async fn stream_of(
     node: &Node,
     token: Option<&'static str>,
     first: Ask,
@@ -430,11 +443,11 @@ async fn stream_of(
     (outgoing, node.client().await.session(frames).await.unwrap().into_inner())
 }
 
-async fn next(incoming: &mut Streaming<ServerFrames>) -> Body {
+pub(super) async fn next(incoming: &mut Streaming<ServerFrames>) -> Body {
     incoming.message().await.unwrap().unwrap().frames.remove(0).body.unwrap()
 }
 
-fn refusal_of(body: Body) -> v1::Refusal {
+pub(super) fn refusal_of(body: Body) -> v1::Refusal {
     match body {
         Body::Refused(refused) => refused.refusal.unwrap(),
         other => panic!("not refused: {other:?}"),

@@ -215,7 +215,7 @@ impl Watches {
         let mut touched = Vec::new();
         for event in events {
             if matches!(event, Event::RulesChanged) && table.rules().are_on() {
-                // Who may still watch begins anew, and is asked again: nothing later is sent before that.
+                // A watcher that still may watch begins anew and is checked again: nothing later is sent before that.
                 let message = "the rules of who may read changed; watch again";
                 state.end_groups(&StreamError::unavailable(message, None));
                 touched.clear();

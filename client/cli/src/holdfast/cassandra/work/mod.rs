@@ -155,7 +155,7 @@ fn tell(global: &Global, item: &ItemId) {
 async fn list(global: &Global, queue: &WorkQueue, limit: usize) -> Result<(), Failure> {
     let listed = queue.list(limit).await.map_err(failure)?;
     if global.json {
-        for Listed { id, status, attempts, payload } in &listed {
+        for Listed { id, status, attempts, payload, .. } in &listed {
             let (status, by) = words(status);
             show::line(json!({
                 "item": id.as_str(),
@@ -182,7 +182,7 @@ fn words(status: &ItemStatus) -> (&'static str, Option<&str>) {
 }
 
 fn table(listed: &[Listed]) -> Table {
-    let row = |Listed { id, status, attempts, payload }: &Listed| {
+    let row = |Listed { id, status, attempts, payload, .. }: &Listed| {
         let (status, by) = words(status);
         let by = by.map(show::escaped).unwrap_or_default();
         [id.to_string(), status.to_owned(), by, attempts.to_string(), shown(payload)]

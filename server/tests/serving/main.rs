@@ -7,9 +7,10 @@
     reason = "a helper that fails ends its test"
 )]
 
+mod certificates;
 mod left_by_0_1;
-#[path = "serving/open_files.rs"]
 mod open_files;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};
@@ -211,6 +212,18 @@ fn what_a_node_writes_is_its_users_alone_whatever_the_umask() {
         }
     }
     assert!(seen > 3, "{seen} files are no data folder");
+}
+
+/// Also of those that the system hands to a program, for which no limit of their size counts. The files of such a
+/// process in `/proc` are root's.
+#[test]
+fn a_nodes_memory_gets_into_no_core_dump() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let node = Setup::new().starts_as_another_group();
+
+    let found = std::fs::metadata(format!("/proc/{}/environ", node.process_id())).unwrap();
+    assert_eq!((found.uid(), found.gid()), (0, 0), "it can be dumped");
 }
 
 /// The output for a person who starts it by hand.
