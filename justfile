@@ -15,8 +15,7 @@ fix:
 
 # What `cargo add` of the library or the recipes needs, as packages in target/package.
 packages:
-    cargo package --no-verify --allow-dirty -p holdfast-client -p holdfast-recipes -p holdfast-guard -p holdfast-keyspace \
-        -p holdfast-runtime -p holdfast-mutants -p holdfast-proto -p holdfast-tls -p holdfast-types
+    .ci/package --no-verify
 
 # The tests; arguments go to tests/run, for instance `just test --only fast`.
 test *arguments:

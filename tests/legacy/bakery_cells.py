@@ -1,7 +1,7 @@
 """What the old clients of both bakeries have in common: two column families, and the cells of one attempt in them.
 
-The seeds' cells stand for ever. Here they have a TTL, and who waits or holds writes its number again every half of that: else none
-could be killed.
+The articles' cells stand for ever. Here they have a TTL, and a client that waits or holds writes its number again every half of that:
+else none could be killed.
 """
 import threading
 import uuid

@@ -1,8 +1,8 @@
 """The bakery of the Cassandra wiki ("Locking a row"), line by line.
 
 In two places the page's text would not do, and this client says more than it does:
-- line 7 reads the numbers before line 9 has waited for who is choosing, whose number is then not looked at. Here they are read again
-  after that wait.
+- line 7 reads the numbers before line 9 has waited for clients that are choosing, whose numbers are then not looked at. Here they are
+  read again after that wait.
 - it has no way not to wait. Here that is: draw, and leave if line 9 or line 13 would wait.
 Line 13 is as it stands: it compares numbers without the id, so two that draw the same number at the same time are both in.
 """

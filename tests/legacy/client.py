@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A process of somebody who runs one of the recipes today, made from the seed's text and nothing of ours.
+"""A process of somebody who runs one of the recipes today, made from the article's text and nothing of ours.
 
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT work WORKERS HOLD_MS PAUSE_MS NAME...
     client.py RECIPE CONTACT_POINTS KEYSPACE TTL_S HISTORY FIRST_CLIENT hold NAME
@@ -117,7 +117,7 @@ def work(clients, names, hold_s, pause_s, stop):
 
 def hold(client, name, stop):
     held, token = client.acquire(name, True, stop)
-    # Who reads "held" may kill this process at once: what it believes is written down by then.
+    # A reader of "held" may kill this process at once: what it believes is written down by then.
     safe = client.look(name, held, token)
     print("held", flush=True)
     while safe:

@@ -1,6 +1,6 @@
 """The locks of the article on ScyllaDB in their first version: "a very optimistic lock", without lightweight transactions.
 
-The article has neither a lease nor a heartbeat for this table: what a killed one leaves stands for ever, and who holds believes in it for
+The article has neither a lease nor a heartbeat for this table: what a killed one leaves stands for ever, and a holder believes in it for
 ever. The text lets no two in. It says nothing of a write without an answer; the row is simply deleted then, as after any attempt that failed.
 """
 import threading

@@ -1,6 +1,6 @@
 """The older recipe of the thesis, section 4, listings 3 and 4 line by line.
 
-Section 4 knows no lease, so this has none: what a killed one leaves stands for ever, and who holds believes in it for ever. Two holders are possible by
+Section 4 knows no lease, so this has none: what a killed one leaves stands for ever, and a holder believes in it for ever. Two holders are possible by
 the text in two ways, and this client takes neither: step 10 takes the cells of the main row once more (the listing does not say so, and to
 the letter it goes by those of step 1), and a thread's id is one of its own for each call, so that none of its cells is hidden under a
 delete of an earlier one; the driver gives the statements of a process timestamps that rise. Without a TTL no cell ends under a thread that stalls.

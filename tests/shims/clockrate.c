@@ -66,7 +66,7 @@ int timerfd_settime(int timer, int flags, const struct itimerspec *wanted, struc
 }
 
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout_ms) {
-    // Up: who is woken early would only wait again.
+    // Up: a caller that is woken early would only wait again.
     if (timeout_ms > 0) timeout_ms = (int)scaled(timeout_ms, MILLION, ppm) + 1;
     return real_wait(epoll, events, most, timeout_ms);
 }

@@ -95,16 +95,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_too_late_while_nobody_was_let_run_is_lived_anew() {
-        let lived = Cell::new(0);
+    async fn a_scenario_that_was_late_while_the_host_stalled_is_retried() {
+        let tries = Cell::new(0);
 
         retry_if_host_stalled(Duration::ZERO, async || {
-            lived.set(lived.get() + 1);
-            if lived.get() > 2 { Ok(()) } else { late().await }
+            tries.set(tries.get() + 1);
+            if tries.get() > 2 { Ok(()) } else { late().await }
         })
         .await;
 
-        assert_eq!(lived.get(), 3);
+        assert_eq!(tries.get(), 3);
     }
 
     #[tokio::test]
@@ -117,11 +117,11 @@ mod tests {
     #[tokio::test]
     #[should_panic(expected = "two holders")]
     async fn a_violation_is_never_forgiven() {
-        let lived = Cell::new(0);
+        let tries = Cell::new(0);
 
         retry_if_host_stalled(Duration::ZERO, async || {
-            lived.set(lived.get() + 1);
-            assert!(lived.get() > 1, "two holders");
+            tries.set(tries.get() + 1);
+            assert!(tries.get() > 1, "two holders");
             Ok(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! What holding a lock means to the program that holds it, whichever store keeps the lock: until when
+//! What holding a lock means to the program that holds it, whichever store keeps the lock: how long
 //! it is certain, how it ended, and what is certain after an error.
 //!
 //! The library `holdfast` and the recipes on Cassandra both stand on this package, and callers see

@@ -33,7 +33,7 @@ async fn a_queue_place_tells_places_until_there_is_an_answer_and_then_is_the_gua
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_place_are_asked_for_only_by_who_follows_them() {
+async fn changes_of_place_are_asked_for_only_by_callers_that_follow_them() {
     let mut net = Net::new();
     let (client, mut server) = net.connected().await;
 

@@ -166,7 +166,7 @@ async fn a_grant_that_is_not_covered_within_the_wait_is_given_back() {
 
 /// The scope's epoch was raised before the grant was ever covered.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_ends_uncovered_is_asked_for_anew_by_who_waits() {
+async fn a_grant_that_ends_uncovered_is_asked_for_anew_by_its_waiter() {
     let mut net = Net::new();
     let (client, mut server) = hearing(&mut net, told(3, 0)).await;
     let (_task, outcome) = start(&net, client.lock("jobs"));

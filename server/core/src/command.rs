@@ -296,7 +296,7 @@ pub enum Deed {
     /// Makes a session the caller's own that nobody in particular has opened: an identified client opened
     /// it while a member of an older release was there, which knows no callers. Of the caller's own session it
     /// brings up to date whether the caller is an administrator. It needs no right: the leader proposes
-    /// it for who has shown the session's secret, over which nobody else disposes.
+    /// it for a caller that has shown the session's secret, which no other caller has.
     OwnSession {
         /// The session.
         session: SessionId,
@@ -368,7 +368,7 @@ impl Command {
     /// itself if it has no such form. A lock must come free in a cluster of two releases too: there
     /// a lost grant is released as any other, and its value does not become suspect.
     ///
-    /// What somebody does is done by nobody in particular there: no rules can be on, because the
+    /// What an identity does is done by no identity there: no rules can be on, because the
     /// older release does not know them.
     #[must_use]
     pub fn into_older_form(self) -> Self {

@@ -1,4 +1,4 @@
-//! Ending what somebody has from outside, without a second holder (DESIGN §14, I35).
+//! Ending sessions and holds from outside, without a second holder (DESIGN §14, I35).
 //!
 //! Whatever is ended here, its client may still rely on its locks until the leader's deadline for it has
 //! passed. So a revoked session, and a closed hold, stay what they are in the table: nobody else gets

@@ -337,7 +337,7 @@ pub enum Rejection {
          larger one set (holdfast auth quota)"
     )]
     OverQuota {
-        /// Who.
+        /// The identity.
         identity: Identity,
         /// What it would have too much of.
         what: Quantity,

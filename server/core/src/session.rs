@@ -25,7 +25,7 @@ pub(crate) struct Session {
     pub(crate) imported: bool,
     pub(crate) ttl_ms: u64,
     pub(crate) label: Label,
-    /// Who opened it; of an import nobody.
+    /// The caller that opened it; none of an import.
     ///
     /// Snapshots store it apart: older versions do not know it.
     #[borsh(skip)]

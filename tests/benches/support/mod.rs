@@ -155,7 +155,7 @@ pub(crate) fn opened(applied: &Applied) -> SessionId {
     }
 }
 
-/// Who was granted something in what happened.
+/// The session and request that were granted something in what happened.
 pub(crate) fn granted(applied: &Applied) -> (SessionId, RequestId, FencingToken) {
     let grants = applied.events.iter().find_map(|event| match event {
         Event::Granted { session, request, token, .. } => Some((*session, *request, *token)),

@@ -5,7 +5,7 @@
 //! # The rules of time
 //!
 //! Three nodes, client X whose session holds, client Y that waits. The model knows terms, logs, commits and
-//! what a leader keeps in memory; the client knows until when it is safe. Y is granted when an
+//! what a leader keeps in memory; the client knows its safe deadline. Y is granted when an
 //! effective `ExpireSession` of X's session is committed. In a bad state it is, and X is still safe.
 //!
 //! # What is left out, and why that is no hole
@@ -19,7 +19,7 @@
 //!   between two nodes happens at one instant; what comes of it is used at any time later. An append
 //!   carries the whole log of its leader. An election is one step, with one vote
 //!   besides the candidate's own: a quorum of three.
-//! - What a follower has applied is not kept: it matters only to who leads, and a leader serves
+//! - What a follower has applied is not kept: it matters only to the leader, which serves
 //!   nothing before it has applied an entry of its own.
 //! - Nodes have no names: of states that differ in the names only, one is looked at.
 

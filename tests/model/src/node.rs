@@ -55,7 +55,7 @@ impl Log {
         self.all().last().map_or(0, |entry| entry.term)
     }
 
-    /// Raft's order of logs: who is voted for has one that is not behind.
+    /// Raft's order of logs: a node that gets votes has one that is not behind.
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
         (self.last_term(), self.len).cmp(&(other.last_term(), other.len))
     }

@@ -129,8 +129,8 @@ fn stuck(look: &Look, seen: &Seen, sets: Option<&Sets>) -> Option<(u8, String)> 
     (free && !by_a_set).then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
 }
 
-/// The sets that ask for one name: when each was asked for, and until when any set up to that one
-/// may have waited.
+/// The sets that ask for one name: when each was asked for, and the last instant at which any set up
+/// to that one may have waited.
 #[derive(Default)]
 struct Sets(Vec<(u64, u64)>);
 

@@ -172,7 +172,7 @@ async fn who_drew_first_has_it_first_and_keeps_its_number_for_longer_than_a_ttl(
 
 /// Twelve clients at one lock, in both forms at once.
 #[tokio::test]
-async fn twelve_who_draw_at_once_are_in_one_at_a_time() {
+async fn twelve_clients_that_draw_at_once_are_in_one_at_a_time() {
     let stage = set("bakery").await;
     let parties = Party::of(&stage, &FORMS, Times::USUAL);
     let clock = Runtime::system().clock;

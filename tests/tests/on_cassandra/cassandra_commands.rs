@@ -195,7 +195,7 @@ async fn a_recipe_is_measured_as_the_native_store_is() {
 
 /// A cluster that requires a login, and a keyspace without a QUORUM, because its one node is not two.
 #[tokio::test]
-async fn who_is_not_let_in_and_who_has_no_quorum_is_told_so_in_one_line() {
+async fn a_command_that_is_not_let_in_or_has_no_quorum_says_so_in_one_line() {
     let nodes = Nodes::start_one_with_login().await;
     let place = Place { points: nodes.contact_points().await, keyspace: "alone" };
     let attempt = ["lease", "try", "job", "--", "true"];

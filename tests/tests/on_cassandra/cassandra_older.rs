@@ -70,7 +70,7 @@ impl fmt::Display for Turns {
 /// because both use the same table of main rows.
 #[tokio::test]
 #[ignore = "long: recipes that promise no progress; every change has simulated runs of them (schedule recipe)"]
-async fn a_shadowed_lock_is_had_in_bursts_and_never_by_two() {
+async fn a_shadowed_lock_is_granted_in_bursts_and_never_to_two() {
     let stages =
         [Stage::set("older_bursts", &[SHADOW]).await, Stage::set("older_turns", &[QUEUE]).await];
     for (stage, recipe) in stages.iter().zip([Recipe::Shadow, Recipe::Queue]) {

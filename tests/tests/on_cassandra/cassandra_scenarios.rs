@@ -57,14 +57,14 @@ async fn with_each(stage: &Stage, scenario: impl AsyncFn(&Party<'_>)) {
 }
 
 #[tokio::test]
-async fn one_lock_is_had_by_one_of_twelve_at_a_time() {
+async fn one_lock_is_held_by_one_of_twelve_at_a_time() {
     let stage = set().await;
     let load = (12, &["twelve"][..], 15);
     each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(6)).await).await;
 }
 
 #[tokio::test]
-async fn several_locks_are_had_by_several_at_a_time() {
+async fn several_locks_are_held_by_several_at_a_time() {
     let stage = set().await;
     let load = (8, &["several/a", "several/b", "several/c", "several/d"][..], 40);
     each_under_load(&stage, Times::SHORT, load, async |_| sleep(secs(5)).await).await;

@@ -125,7 +125,7 @@ fn finished(records: &[Record]) -> BTreeSet<ItemId> {
 
 /// Another worker gets it once its TTL and the skew have passed, as attempt 2, and no worker before the dead one's hold was over.
 #[tokio::test]
-async fn an_item_of_a_killed_worker_is_had_by_another() {
+async fn an_item_of_a_killed_worker_goes_to_another() {
     let jobs = Jobs::of("killed").await;
     let heir = jobs.queue("heir");
     let id = heir.enqueue("job").await.unwrap();

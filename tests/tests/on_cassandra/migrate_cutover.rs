@@ -198,7 +198,7 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
 
 /// A native hold without a row gets one that the recipe's own clients respect.
 #[tokio::test]
-async fn every_recipe_keeps_out_who_locks_by_it_after_the_way_back() {
+async fn after_the_way_back_a_native_hold_keeps_out_the_recipes_clients() {
     let moved = Move::set_with_one_server("cutover_recipes", RECIPES).await;
     let client = moved.client().await;
     for (from, recipe) in [

@@ -186,7 +186,7 @@ async fn a_queue_is_planned_as_its_clients_see_it() {
 }
 
 #[tokio::test]
-async fn a_shadow_row_is_planned_as_who_tries() {
+async fn a_shadow_row_is_planned_as_clients_that_try() {
     let stage = Stage::set("plan_shadow", &[SHADOW]).await;
     let table = "CREATE TABLE IF NOT EXISTS k.\"Shadow\" (key text, column1 blob, value blob, PRIMARY KEY (key, column1))";
     let rows = [

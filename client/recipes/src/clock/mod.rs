@@ -38,13 +38,13 @@
 //! # Where the article's text can stop or go back
 //!
 //! - *"If localTime > globalTime"* (listing 8, step 3). A replica that ran ahead by ten minutes and
-//!   died leaves a cell that no other clock passes: for ten minutes the time stands (§6 says so;
-//!   `under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead`). Here a replica that
+//!   died leaves a cell that no other clock passes: for ten minutes the time stands (thesis, §6;
+//!   `under_the_articles_text_time_stands_for_as_long_as_a_dead_replica_was_ahead`). Here a replica that
 //!   finds the cell unchanged goes on from there by its own monotonic clock
 //!   (`after_a_dead_replica_that_was_ahead_time_goes_on_and_converges`).
 //! - *Theorem 5* covers the cell, and holds for each copy of it. A client reads two of three: while a
 //!   write is under way, or reached one node only, one read sees it and a later one does not
-//!   (`under_the_seeds_text_an_answer_may_be_less_than_one_before`). Cassandra repairs what such a read
+//!   (`under_the_articles_text_an_answer_may_be_less_than_one_before`). Cassandra repairs what such a read
 //!   finds before it answers, unless the table has `read_repair = 'NONE'`. Here it does not matter: a
 //!   QUORUM acknowledged each answered value, if need be to the replica that answers, which writes
 //!   again what it read (`no_answer_is_less_than_one_given_before_the_question`).

@@ -25,6 +25,7 @@ pub struct ScopeModes {
 
 /// A scope at one instant, by a SERIAL read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScopeView {
     /// Its stage.
     pub stage: Stage,
@@ -42,6 +43,7 @@ pub struct ScopeView {
 
 /// A process of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Registered {
     /// Its id, which no other process ever has.
     pub process: String,

@@ -42,8 +42,8 @@
 //!   both hold the lock, and the first release frees it for all. Here whole owner ids are compared, so that an own cell
 //!   is a repeated step of one attempt.
 //! - *No lease.* A client that dies between 7 and 12, or with the lock, keeps all others out for ever. Here both cells
-//!   have a TTL and are renewed, as in §5.3; a dead attempt keeps others out for a TTL and the skew.
-//! - *With the lease of §5.3 and nothing else*, a thread that stalls between 10 and 11 for its TTL joins a holder that
+//!   have a TTL and are renewed (thesis, §5.3); a dead attempt keeps others out for a TTL and the skew.
+//! - *With nothing but a lease* (thesis, §5.3), a thread that stalls between 10 and 11 for its TTL joins a holder that
 //!   came meanwhile. Here that is no hold, because time counts from the shadow row's cell.
 //! - *Bursts*, as the thesis says itself. Only a queue mends that.
 //! - *A free lock may stay free*: two clients that always come at once. The pauses make it unlikely, here as in the

@@ -85,6 +85,7 @@ pub enum Removed {
 
 /// The result of one sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Sweep {
     /// What was removed, in order. If answers are lost, two housekeepers may both report the same
     /// removal.

@@ -11,6 +11,7 @@ use crate::owner::service_of;
 
 /// An item at the time of the look.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Listed {
     /// Its id.
     pub id: ItemId,

@@ -44,20 +44,20 @@
 //! # Where the article's text is unsafe, unfair or can stop
 //!
 //! - *`number_hash[id] < worker_number`* leaves out the id: two workers with the same number both process the item
-//!   (`under_the_seeds_text_two_with_one_number_both_have_the_item`).
+//!   (`under_the_articles_text_two_with_one_number_both_have_the_item`).
 //! - *The numbers are read before the wait for choosing workers*, and not again: a worker does not see a number that is
-//!   drawn meanwhile (`under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen`; with this recipe
+//!   drawn meanwhile (`under_the_articles_text_a_number_drawn_during_the_wait_is_not_seen`; with this recipe
 //!   `a_number_drawn_during_the_wait_is_seen`).
 //! - *"The algorithm will eventually block"*, says the article of locks and asks for leases: a dead worker's number or
-//!   choosing keeps an item for ever (`under_the_seeds_text_a_dead_workers_item_is_never_had_again`). Rows with a TTL
-//!   alone make it unsafe: no worker sees a chooser that stalls for a TTL, and it draws another worker's number
+//!   choosing keeps an item for ever (`under_the_articles_text_a_dead_workers_item_is_never_handed_out_again`). Rows with
+//!   a TTL alone make it unsafe: no worker sees a chooser that stalls for a TTL, and it draws another worker's number
 //!   (`a_chooser_that_stalls_for_a_ttl_has_nothing`).
 //! - *The scan may be older than the item's end*: a worker that read it before then writes its number to an item that is
-//!   gone, and processes nothing (`under_the_seeds_text_an_item_that_is_done_is_had_once_more`). Here a worker that has
-//!   an item checks that it still exists.
+//!   gone, and processes nothing (`under_the_articles_text_an_item_that_is_done_is_handed_out_once_more`). Here a worker
+//!   that has an item checks that it still exists.
 //! - *"Enqueuing a work item has no consistency factor constraints"*: a worker may see the `0=0` without the details
-//!   (`under_the_seeds_text_an_item_may_have_no_details`). Here both are written at QUORUM, in that order. A process that
-//!   dies between the two leaves a payload that no worker finds; its enqueue was not answered.
+//!   (`under_the_articles_text_an_item_may_have_no_details`). Here both are written at QUORUM, in that order. A process
+//!   that dies between the two leaves a payload that no worker finds; its enqueue was not answered.
 //! - *A crash between the deletes* leaves an item without details in the scan. The next worker that finds it removes the
 //!   rest (`a_worker_that_dies_between_the_deletes_leaves_nothing_to_do_again`).
 //! - *A delete by one clock of what another wrote* may be older than that, and do nothing: the item would be done for

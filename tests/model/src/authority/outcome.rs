@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// The answer comes in. Who hears that nothing was applied has to read.
+    /// The answer comes in. An asker that learns that nothing was applied has to read.
     pub(crate) fn answer(&self, state: &mut State, who: Who) {
         let operation = std::mem::take(state.operation(who));
         match (who, operation) {

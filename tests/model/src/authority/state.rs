@@ -36,10 +36,10 @@ pub struct State {
     pub(crate) row: Row,
     /// The row before its last change; kept only where a read may be that stale.
     pub(crate) stale: Row,
-    /// What was given up by who asked for it, and may yet be carried out.
+    /// What its asker gave up, and may yet be carried out.
     pub(crate) late: [Option<Cas>; PLACES],
     pub(crate) servers: [Server; PLACES],
-    /// The server that leads, whoever else believes that he does.
+    /// The server that leads, whichever other one believes that it does.
     pub(crate) leader: usize,
     pub(crate) core: Core,
     pub(crate) natives: [Native; PLACES],
@@ -91,7 +91,7 @@ impl State {
         self.natives.iter().filter_map(covered).chain(self.fallbacks.iter().filter_map(read))
     }
 
-    /// Who led before does not know it.
+    /// The server that led before does not know it.
     pub(crate) fn elect(&mut self, server: usize) {
         let before = &mut self.servers[self.leader];
         before.may_write_once = before.leads;
@@ -131,7 +131,7 @@ impl State {
         }
         let Some(row) = self.fallbacks[client].view else { return };
         let token = self.lease.fence.drawn_in(row.epoch);
-        // Who acquires late draws in an epoch that is over; the next number is above his all the same.
+        // A client that acquires late draws in an epoch that is over; the next number is above its own all the same.
         let epoch = row.epoch.max(self.lease.fence.epoch);
         self.lease = Lease { holder: Some(client), fence: Token { epoch, ..token } };
         self.fallbacks[client].hold = Some(token);
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Who asked for it will not hear of it; it may yet be carried out.
+    /// Its asker will get no answer; it may yet be carried out.
     pub(crate) fn leave_behind(&mut self, who: Who) {
         if let Operation::Cas { cas, .. } = *self.operation(who) {
             self.put_late(cas);

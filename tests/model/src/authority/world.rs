@@ -54,7 +54,7 @@ pub struct World {
     pub without: Option<Rule>,
 }
 
-/// Who asks Cassandra.
+/// A process that asks Cassandra.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Who {

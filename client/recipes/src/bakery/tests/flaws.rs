@@ -50,7 +50,7 @@ fn by_the_wikis_line_13_two_with_equal_numbers_are_in_at_once() {
 /// Line 7 comes before the wait of line 9, so a client misses the number it waited for. `c` leaves
 /// meanwhile.
 #[test]
-fn by_the_wikis_line_7_who_was_waited_for_is_not_looked_at() {
+fn by_the_wikis_line_7_a_client_that_was_waited_for_is_not_looked_at() {
     let (machine, model) = world(1);
     let [a, b, c] = ["a", "b", "c"].map(|id| Old::new(&machine, &model, id, BakeryForm::Wiki));
     let runtime = machine.world().runtime();
@@ -148,7 +148,7 @@ fn by_the_step_1_of_php_two_draw_at_once_all_the_same() {
 /// "If a client crashes after setting its number the algorithm will eventually block all other
 /// clients"; a client that crashes while it draws blocks them too.
 #[test]
-fn by_the_seeds_who_dies_while_it_draws_or_holds_stops_everybody_for_ever() {
+fn by_the_article_a_client_that_dies_while_it_draws_or_holds_stops_all_others_for_ever() {
     let (machine, model) = world(1);
     let [chooser, holder] = ["a", "b"].map(|id| Old::new(&machine, &model, id, BakeryForm::Wiki));
     machine.run(async {

@@ -71,7 +71,7 @@ fn a_number_of_0_is_in_nobodys_way() {
 
 /// Numbers are drawn up to the last; then none is left.
 #[test]
-fn the_last_number_is_had_and_nothing_wraps() {
+fn the_last_number_is_drawn_and_nothing_wraps() {
     let (machine, model) = world(1);
     let old = Old::new(&machine, &model, "old", BakeryForm::Wiki);
     let ours = locker(&model, &machine.process("ours"), BakeryForm::Wiki);

@@ -200,7 +200,7 @@ fn who_finds_its_number_gone_draws_again() {
 /// A client that comes while another's number is under way waits for it, whichever of the two ids is lower; also when
 /// writes get lost or their outcome is unknown.
 #[test]
-fn of_several_who_draw_at_once_one_is_in_at_a_time() {
+fn of_several_clients_that_draw_at_once_one_is_in_at_a_time() {
     for seed in 0..300 {
         let form = FORMS[usize::try_from(seed % 2).unwrap()];
         let (machine, model) = world(seed);

@@ -191,7 +191,7 @@ fn a_try_finds_a_held_lock_held_and_leaves_nothing_behind() {
 
 /// A `try` gives choosers a moment: of two that try at once one gets the lock.
 #[test]
-fn of_two_who_try_at_once_one_has_it() {
+fn of_two_clients_that_try_at_once_one_holds_it() {
     for seed in 0..600 {
         let form = FORMS[usize::try_from(seed % 2).unwrap()];
         let (machine, model) = world(seed);
@@ -212,7 +212,7 @@ fn of_two_who_try_at_once_one_has_it() {
 /// A client died while choosing: a `try` ends after a moment, and does not wait for that client's
 /// TTL.
 #[test]
-fn a_try_does_not_wait_for_who_never_draws() {
+fn a_try_does_not_wait_for_a_client_that_never_draws() {
     for form in FORMS {
         let (machine, model) = world(7);
         let ours = locker(&model, &machine.process("ours"), form);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// §6: one of three ran ahead by ten minutes, wrote its time, and died.
+/// Thesis, §6: one of three ran ahead by ten minutes, wrote its time, and died.
 fn ahead_and_dead(machine: &Machine, model: &Model) -> (Process, [Process; 2]) {
     let dead = machine.process("ahead");
     dead.set_wall_skew(600_000);
@@ -11,7 +11,7 @@ fn ahead_and_dead(machine: &Machine, model: &Model) -> (Process, [Process; 2]) {
 }
 
 #[test]
-fn under_the_seeds_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
+fn under_the_articles_text_time_stands_for_as_long_as_a_dead_replica_was_ahead() {
     let (machine, model) = world(1);
     let (dead, living) = ahead_and_dead(&machine, &model);
     for process in &living {
@@ -95,7 +95,7 @@ fn after_a_dead_replica_that_was_ahead_time_goes_on_and_converges() {
 /// Theorem 5 covers the cell. A write that reached one node of three is seen by one read and missed by
 /// the next.
 #[test]
-fn under_the_seeds_text_an_answer_may_be_less_than_one_before() {
+fn under_the_articles_text_an_answer_may_be_less_than_one_before() {
     let (mut old_went_back, mut asked) = (0, 0);
     for seed in 0..40 {
         let (machine, model) = world(seed);

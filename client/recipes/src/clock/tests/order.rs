@@ -50,14 +50,14 @@ fn order(seed: u64, by_service: bool) -> Vec<String> {
 }
 
 #[test]
-fn by_local_clocks_who_comes_later_with_a_clock_that_is_behind_is_first() {
+fn by_local_clocks_a_later_client_with_a_clock_that_is_behind_is_first() {
     for seed in 0..20 {
         assert_eq!(order(seed, false), ["b", "a"], "seed {seed}");
     }
 }
 
 #[test]
-fn by_the_time_service_who_came_first_is_first_whatever_the_clocks() {
+fn by_the_time_service_the_client_that_came_first_is_first_whatever_the_clocks() {
     for seed in 0..20 {
         assert_eq!(order(seed, true), ["a", "b"], "seed {seed}");
     }

@@ -157,7 +157,7 @@ fn a_hold_under_another_epoch_is_lost_at_the_next_read() {
         let guard = locker.lock("a/1").await.unwrap();
         set_row(&world, "a/", "draining", 3);
         world.machine.world().runtime().sleep(V / 2).await;
-        assert!(guard.is_safe(), "it drains: who holds goes on");
+        assert!(guard.is_safe(), "it drains: a holder goes on");
         let denied = locker.try_lock_within("a/2", V / 2).await;
         assert!(denied.is_err(), "and nobody new enters: {denied:?}");
         set_row(&world, "a/", "cassandra", 4);
@@ -286,7 +286,7 @@ fn nobody_takes_over_a_scope_that_is_prepared_or_retired_or_has_no_row() {
 
 /// While the token is drawn, another owner gets the lease: for example because its cell was deleted by hand.
 #[test]
-fn a_token_counts_only_if_the_lease_was_had_before_and_after_it_was_drawn() {
+fn a_token_counts_only_if_the_lease_was_held_before_and_after_it_was_drawn() {
     static DRAWS: AtomicUsize = AtomicUsize::new(0);
     let (world, process) = world(8);
     world.machine.run(async {
@@ -347,7 +347,7 @@ fn a_take_over_without_an_answer_gives_nothing() {
 
 /// The read was under way when the hold began: it may show an earlier state.
 #[test]
-fn a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold() {
+fn a_read_that_began_before_the_lock_was_held_does_not_lengthen_its_hold() {
     let (world, process) = world(14);
     world.machine.run(async {
         world.kill_servers();
@@ -450,7 +450,7 @@ fn each_of_the_rules_of_reading_is_missed_when_it_is_broken() {
         (Mutant::UnknownTakeOverCounts, a_take_over_without_an_answer_gives_nothing),
         (
             Mutant::ReadBeforeHoldCounts,
-            a_read_that_began_before_the_lock_was_had_does_not_lengthen_its_hold,
+            a_read_that_began_before_the_lock_was_held_does_not_lengthen_its_hold,
         ),
     ];
     for (mutant, test) in cases {

@@ -33,7 +33,7 @@ fn a_lock_in_both_is_kept_from_either_side_under_the_native_token_and_given_back
 /// First in Cassandra: a process that waits for an old client holds nothing natively meanwhile. Then natively: a
 /// process that does not get the native lock gives the first one back.
 #[test]
-fn the_first_is_had_before_the_second_is_asked_for_and_given_back_if_the_second_is_not_had() {
+fn the_first_is_held_before_the_second_is_asked_for_and_given_back_if_the_second_is_not_granted() {
     let world = World::new(2);
     let [a, b, c] = ["a", "b", "c"].map(|name| world.machine.process(name));
     world.machine.run(async {
@@ -158,7 +158,7 @@ fn a_first_half_that_is_lost_before_the_second_came_is_asked_for_again() {
 /// The process retries as soon as the first half is lost, not only when the second comes: it never waits natively
 /// without the first.
 #[test]
-fn a_first_half_that_is_lost_is_had_again_while_the_second_is_still_waited_for() {
+fn a_first_half_that_is_lost_is_acquired_again_while_the_second_is_still_waited_for() {
     let world = World::new(13);
     let [a, b, c] = ["a", "b", "c"].map(|name| world.machine.process(name));
     world.machine.run(async {

@@ -99,7 +99,7 @@ fn a_scope_is_moved_only_from_where_it_was_seen() {
         assert_eq!(world.scope().view().await.unwrap().stage, Stage::Cassandra);
         world.move_to(Stage::Both).await;
         let moved = world.scope().advance_from(&seen).await;
-        assert!(moved.is_err(), "it is at both by somebody else's step: {moved:?}");
+        assert!(moved.is_err(), "it is at both by another process' step: {moved:?}");
     });
 }
 

@@ -82,6 +82,6 @@ fn by_ours(seed: u64) -> usize {
 #[test]
 fn twenty_at_one_token_mostly_hinder_each_other_by_the_seeds_loop_and_less_by_ours() {
     let (theirs, ours) = (by_the_seed(1), by_ours(1));
-    println!("{WORKERS} workers, {LENGTH:?}: {theirs} holds by the seed, {ours} by ours");
+    println!("{WORKERS} workers, {LENGTH:?}: {theirs} holds by the article, {ours} by ours");
     assert!(ours > 2 * theirs, "{theirs} {ours}");
 }

@@ -87,7 +87,7 @@ fn a_hold_counts_from_before_its_row_was_written() {
 }
 
 #[test]
-fn a_free_lock_takes_two_statements_and_one_to_give_back_and_who_waits_writes_once() {
+fn a_free_lock_takes_two_statements_and_one_to_give_back_and_a_waiter_writes_once() {
     let (machine, model) = world(1);
     let [a, b] =
         ["a", "b"].map(|name| locker(&model, &machine.process(name), name, secs(180), secs(60)));

@@ -5,7 +5,7 @@ use crate::seed_clients::SeedClient as _;
 
 /// "If there are no cells in the main table": no step reads them after step 1. `a` pauses after it, and `b` goes through.
 #[test]
-fn to_the_letter_of_step_10_a_thread_goes_in_beside_who_went_through_meanwhile() {
+fn to_the_letter_of_step_10_a_thread_goes_in_beside_one_that_went_through_meanwhile() {
     let through = |a: fn(SeedThread) -> SeedThread| {
         let (machine, model) = world(1);
         machine.run(async {
@@ -103,7 +103,7 @@ fn who_is_called_as_the_holder_is_in_beside_it_and_frees_it_for_all() {
     });
 }
 
-/// §4 has no lease.
+/// §4 of the thesis has no lease.
 #[test]
 fn a_thread_that_dies_keeps_everybody_out_for_ever() {
     for (dies_after, then) in [(2, Verdict::ConcurrentAttempt), (5, Verdict::AnotherThreadIsOwner)]
@@ -117,9 +117,9 @@ fn a_thread_that_dies_keeps_everybody_out_for_ever() {
     }
 }
 
-/// The lease of §5.3, which is a TTL and nothing else. `a` stalls for it between steps 10 and 11.
+/// The lease of the thesis' §5.3, which is a TTL and nothing else. `a` stalls for it between steps 10 and 11.
 #[test]
-fn with_a_ttl_and_nothing_else_who_stalls_for_it_goes_in_beside_the_next() {
+fn with_a_ttl_and_nothing_else_a_thread_that_stalls_for_it_goes_in_beside_the_next() {
     let (machine, model) = world(1);
     machine.run(async {
         let [mut a, mut b] = ["a", "b"].map(|id| SeedThread::new(&machine, id).with_ttl(60));

@@ -37,7 +37,7 @@ fn a_free_lock_takes_five_statements_and_two_to_give_back_and_a_look_at_one_that
 
 /// The reported owner and the pause: the three results and both back-offs of listing 4.
 #[test]
-fn who_has_it_and_who_tries_are_told_apart_and_waited_for_as_in_listing_4() {
+fn a_holder_and_a_client_that_tries_are_told_apart_and_waited_for_as_in_listing_4() {
     let (machine, model) = world(2);
     let shadow = usual(&model, &machine.process("ours"));
     let mut attempt = shadow.attempt("foo");
@@ -219,7 +219,7 @@ fn longest_run(seed: u64, make: fn(&Model, &Process) -> Arc<dyn RemoteLocker>) -
 
 /// "First a large pack of actions is done by the first thread, then by the second": the thesis' finding, and its remedy.
 #[test]
-fn two_who_come_again_and_again_have_a_shadowed_lock_in_bursts_and_a_queued_one_in_turn() {
+fn two_clients_that_come_again_and_again_have_a_shadowed_lock_in_bursts_and_a_queued_one_in_turn() {
     let shadow = |model: &Model, process: &Process| -> Arc<dyn RemoteLocker> {
         Arc::new(usual(model, process))
     };

@@ -49,7 +49,7 @@ impl SeedThread {
         Self { reads_again: false, ..self }
     }
 
-    /// With a TTL on its cells, and nothing else (§5.3).
+    /// With a TTL on its cells, and nothing else (thesis, §5.3).
     pub(super) fn with_ttl(self, ttl_s: i32) -> Self {
         Self { ttl_s, ..self }
     }

@@ -199,7 +199,7 @@ fn a_lost_answer_taken_for_a_refusal_locks_everybody_out_for_ever() {
 
 /// "sleep 1": a client that comes at the right moment passes all that sleep.
 #[test]
-fn under_the_seeds_text_a_waiter_is_passed_for_as_long_as_others_come() {
+fn under_the_articles_text_a_waiter_is_passed_for_as_long_as_others_come() {
     let (machine, model) = world(1);
     let runtime = machine.world().runtime();
     machine.run(async {

@@ -17,7 +17,7 @@ fn two(seed: u64) -> (Machine, Model, [Process; 3], [Tokens; 2]) {
 }
 
 #[test]
-fn a_token_is_had_by_one_and_given_back_without_a_trace() {
+fn a_token_is_held_by_one_and_given_back_without_a_trace() {
     let (machine, model, _processes, [a, b]) = two(1);
     machine.run(async {
         let held = a.lock("jobs").await.unwrap();

@@ -73,7 +73,7 @@ async fn seed_world(
 }
 
 #[test]
-fn under_the_seeds_text_two_with_one_number_both_have_the_item() {
+fn under_the_articles_text_two_with_one_number_both_have_the_item() {
     let (machine, model) = world(1);
     machine.run(async {
         let (_, id, a, b) = seed_world(&machine, &model).await;
@@ -95,7 +95,7 @@ fn under_the_seeds_text_two_with_one_number_both_have_the_item() {
 /// has the same number, and is the first of the two by name: comparing names, as the article does not,
 /// would not help.
 #[test]
-fn under_the_seeds_text_a_number_drawn_during_the_wait_is_not_seen() {
+fn under_the_articles_text_a_number_drawn_during_the_wait_is_not_seen() {
     let (machine, model) = world(2);
     machine.run(async {
         let (_, id, a, b) = seed_world(&machine, &model).await;
@@ -140,7 +140,7 @@ fn a_number_drawn_during_the_wait_is_seen() {
 }
 
 #[test]
-fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
+fn under_the_articles_text_a_dead_workers_item_is_never_handed_out_again() {
     let (machine, model) = world(3);
     machine.run(async {
         let (ours, id, a, _) = seed_world(&machine, &model).await;
@@ -153,7 +153,7 @@ fn under_the_seeds_text_a_dead_workers_item_is_never_had_again() {
 
 /// At whatever point the worker dies, another one gets the item within TTL and skew.
 #[test]
-fn a_dead_workers_item_is_had_after_its_ttl() {
+fn a_dead_workers_item_is_handed_out_after_its_ttl() {
     for (seed, killed_after_ms) in (0..1_500_u64).step_by(30).enumerate() {
         let (machine, model) = world(seed as u64);
         let (dead, heir) = (machine.process("dead"), machine.process("heir"));
@@ -231,7 +231,7 @@ fn a_chooser_that_stalls_for_a_ttl_has_nothing() {
 
 /// `b` reads the scan, `a` processes the item and removes it, `b` goes on.
 #[test]
-fn under_the_seeds_text_an_item_that_is_done_is_had_once_more() {
+fn under_the_articles_text_an_item_that_is_done_is_handed_out_once_more() {
     let (machine, model) = world(5);
     machine.run(async {
         let (ours, id, a, b) = seed_world(&machine, &model).await;
@@ -248,7 +248,7 @@ fn under_the_seeds_text_an_item_that_is_done_is_had_once_more() {
 }
 
 #[test]
-fn an_item_that_is_done_is_not_had_by_who_found_it_before_and_leaves_nothing() {
+fn an_item_that_is_done_goes_to_no_worker_that_found_it_before_and_leaves_nothing() {
     let (machine, model) = world(6);
     let [a, b] = ["a", "b"].map(|name| queue(&model, &machine.process(name)));
     machine.run(async {
@@ -264,7 +264,7 @@ fn an_item_that_is_done_is_not_had_by_who_found_it_before_and_leaves_nothing() {
 /// "No consistency factor constraints": of two writes without a wait between, the second may be seen
 /// first.
 #[test]
-fn under_the_seeds_text_an_item_may_have_no_details() {
+fn under_the_articles_text_an_item_may_have_no_details() {
     let (machine, model) = world(7);
     machine.run(async {
         let (ours, done, ..) = seed_world(&machine, &model).await;

@@ -168,7 +168,7 @@ fn workers_that_meet_spread_over_the_next_items() {
 }
 
 #[test]
-fn who_loses_an_item_draws_from_more_and_who_has_one_from_fewer() {
+fn a_worker_that_loses_an_item_draws_from_more_and_one_that_has_an_item_from_fewer() {
     let (machine, model) = world(11);
     let queue = queue(&model, &machine.process("worker"));
     let ids: Vec<ItemId> =
@@ -280,7 +280,7 @@ fn tables_that_do_not_answer_are_an_error_and_no_empty_queue() {
 /// Workers that choose at the same moment, again and again: one gets the item within some looks, and
 /// never two.
 #[test]
-fn of_many_who_want_one_item_one_has_it() {
+fn of_many_workers_that_want_one_item_one_has_it() {
     for seed in 0..60 {
         let (machine, model) = world(seed);
         let workers: Vec<_> = (0..6).map(|_| queue(&model, &machine.process("worker"))).collect();
@@ -301,7 +301,7 @@ fn of_many_who_want_one_item_one_has_it() {
 
 /// During the removal of the item, and after it.
 #[test]
-fn an_item_that_is_being_removed_is_had_by_nobody() {
+fn an_item_that_is_being_removed_goes_to_no_worker() {
     for seed in 0..40 {
         let (machine, model) = world(seed);
         let [a, b] = ["a", "b"].map(|name| queue(&model, &machine.process(name)));

@@ -112,7 +112,7 @@ pub(super) fn is_missed(rule: Rule, bounds: Bounds, script: &[Action]) {
 
 /// Finds a state from which the scope is never served; with the rule there is none as near.
 #[track_caller]
-pub(super) fn is_missed_by_who_waits(rule: Rule, bounds: Bounds) {
+pub(super) fn is_missed_in_recovery(rule: Rule, bounds: Bounds) {
     let world = World { bounds, without: Some(rule) };
     let without = Course { recovers: true, ..Course::after(world, &[]) };
     let with = Course { world: World { without: None, ..world }, ..without.clone() };

@@ -135,7 +135,7 @@ fn next_of_native(state: &State, server: usize) -> Action {
     }
 }
 
-/// The next step of fallback client 0, when no server has a quorum: who leads dies, and who was
+/// The next step of fallback client 0, when no server has a quorum: the leader dies, and the one that was
 /// deposed is not told, and bumps as long as he may, always just before the client takes over.
 fn next_of_client(world: &World, state: &State) -> Option<Action> {
     let client = &state.fallbacks[0];

@@ -159,18 +159,18 @@ fn a_leader_has_to_write_epochs_above_the_cores() {
 /// Cut off from the others but not from Cassandra, it would bump for ever.
 #[test]
 fn a_leader_without_a_quorum_must_not_write() {
-    is_missed_by_who_waits(Rule::RoundBeforeWrite, TWO_LEADERS);
+    is_missed_in_recovery(Rule::RoundBeforeWrite, TWO_LEADERS);
 }
 
 #[test]
 fn somebody_has_to_lead_out_of_draining() {
-    is_missed_by_who_waits(Rule::TakeOverFromDraining, Bounds { epochs: 3, ..SMALL });
+    is_missed_in_recovery(Rule::TakeOverFromDraining, Bounds { epochs: 3, ..SMALL });
 }
 
 #[test]
 fn a_row_below_the_core_has_to_be_raised() {
     let bounds = Bounds { start: Start::RestoredBesideNative(3), ..RETURN };
-    is_missed_by_who_waits(Rule::RowIsRaised, bounds);
+    is_missed_in_recovery(Rule::RowIsRaised, bounds);
 }
 
 /// Server 1 leads for a while, then server 0 does, which knows the row: W in it is server 1's.
