@@ -34,8 +34,8 @@ pub(super) struct Looks {
     told_ends: BTreeSet<(u64, String)>,
     /// Nodes that ended while a fault explained it, and why they did. The fault may be over while another one keeps the node down.
     explained_ends: BTreeMap<u64, String>,
-    /// Nodes that were paused when their disk went on after a hang, and when a look last found them paused.
-    freed_while_paused: BTreeMap<u64, Instant>,
+    /// Nodes whose disk went on after a hang: when it did, or when a look last found the node paused since.
+    freed: BTreeMap<u64, Instant>,
     /// Nodes whose disk finishes nothing, and since when they run with such a disk.
     hung: BTreeMap<u64, Instant>,
     /// Clients whose decoder fails on long messages.
@@ -85,7 +85,7 @@ impl Stage<'_> {
 
     /// Whether a fault explains that the node ended so: one that goes on, or one that did when the node was found to have ended.
     fn is_explained(&self, id: u64, why: &str) -> bool {
-        let hangs = self.world.disk(id).hangs() || self.was_freed_while_paused(id);
+        let hangs = self.world.disk(id).hangs() || self.was_just_freed(id);
         if hangs && why.contains(DISK_STALL) {
             self.world.network().reached(DISK_STALL);
         }
@@ -97,25 +97,23 @@ impl Stage<'_> {
             || is_storage && (hangs || lock(&self.starved).contains(&id))
     }
 
-    /// The disk goes on after a hang. The node cannot learn that while it is paused; the first that it does afterwards may be the last look
-    /// of its watchdog, which finds the operation still under way (seed 9700010655).
+    /// The disk goes on after a hang. What was under way still takes its time, and a node that is paused cannot learn of it: the last look of
+    /// its watchdog may come first, and finds the operation not finished (seeds 9700010655, 9700013829).
     pub(super) fn is_freed(&self, id: u64) {
-        if self.world.is_paused(id) {
-            lock(&self.looks).freed_while_paused.insert(id, self.runtime.clock.now());
-        }
+        lock(&self.looks).freed.insert(id, self.runtime.clock.now());
     }
 
     fn look_for_freed_disks(&self) {
         let now = self.runtime.clock.now();
-        for (id, last) in &mut lock(&self.looks).freed_while_paused {
+        for (id, last) in &mut lock(&self.looks).freed {
             if self.world.is_paused(*id) {
                 *last = now;
             }
         }
     }
 
-    fn was_freed_while_paused(&self, id: u64) -> bool {
-        let freed = lock(&self.looks).freed_while_paused.get(&id).copied();
+    fn was_just_freed(&self, id: u64) -> bool {
+        let freed = lock(&self.looks).freed.get(&id).copied();
         let now = self.runtime.clock.now();
         freed.is_some_and(|last| now.saturating_since(last) <= STALL_FOUND_WITHIN)
     }
@@ -130,7 +128,7 @@ impl Stage<'_> {
     pub(super) fn begins_anew(&self, id: u64) {
         let mut looks = lock(&self.looks);
         looks.explained_ends.remove(&id);
-        looks.freed_while_paused.remove(&id);
+        looks.freed.remove(&id);
     }
 
     /// A node whose disk finishes nothing for longer than `disk_stall_ms` ends, so that the others can go on (I31). Only time in which it
