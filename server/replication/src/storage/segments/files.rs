@@ -95,6 +95,8 @@ impl SegmentFiles {
     pub(super) fn found(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         self.disk.create_folders(&self.folder)?;
         self.disk.remove(&self.folder.join(TEMPORARY))?;
+        // The names that a killed process has given may be in the system's memory alone.
+        self.disk.sync_folder(&self.folder)?;
         let mut found: Vec<_> =
             self.disk.list(&self.folder)?.into_iter().filter_map(numbered).collect();
         found.sort();

@@ -126,7 +126,7 @@ impl Segments {
             log.take(segment)?;
         }
         log.check_end()?;
-        let records = log.needed();
+        let records = log.needed(folder)?;
         let Replay { used, end, ahead, .. } = log;
         if let Some(made) = ahead {
             files.offer(made);
@@ -291,20 +291,22 @@ impl Replay {
         }
     }
 
-    /// Records follow each other. Only a purge beyond the end of the log leaves a gap, and then
-    /// everything before the gap is purged.
+    /// Records follow each other. A purge beyond the end of the log leaves a gap, and then everything
+    /// before the gap is purged. What the first segment begins with may be anything: records that a later
+    /// frame removes may have followed some in a segment that is gone.
     fn append(&mut self, records: Vec<Record>) -> Result<(), DecodeError> {
         let (Some(first), Some(last)) = (records.first(), records.last()) else {
             return Err(DecodeError::CutOff);
         };
         let found = first.log_id.index;
-        let from = self.purged.map_or(0, |purged| purged.index.saturating_add(1));
-        let expected = self.records.back().map_or(from, |last| last.log_id.index.saturating_add(1));
-        if found != expected && (found > from || (!self.records.is_empty() && found < expected)) {
-            return Err(DecodeError::Gap { expected, found });
-        }
-        if found != expected {
-            self.records.clear();
+        if let Some(last) = self.records.back() {
+            let expected = last.log_id.index.saturating_add(1);
+            if found < expected || (found > expected && found > self.first_needed()) {
+                return Err(DecodeError::Gap { expected, found });
+            }
+            if found > expected {
+                self.records.clear();
+            }
         }
         if let Some(used) = self.used.back_mut() {
             used.last = Some(last.log_id.index);
@@ -324,11 +326,19 @@ impl Replay {
         }
     }
 
-    /// The records that are not purged.
-    fn needed(&mut self) -> VecDeque<Record> {
-        let purged = self.purged.map(|purged| purged.index);
-        while self.records.pop_front_if(|record| Some(record.log_id.index) <= purged).is_some() {}
-        std::mem::take(&mut self.records)
+    fn first_needed(&self) -> u64 {
+        self.purged.map_or(0, |purged| purged.index.saturating_add(1))
+    }
+
+    /// The records that are not purged; none of them is missing at the beginning.
+    fn needed(&mut self, folder: &Path) -> Result<VecDeque<Record>, OpenError> {
+        let expected = self.first_needed();
+        while self.records.pop_front_if(|record| record.log_id.index < expected).is_some() {}
+        let found = self.records.front().map_or(expected, |first| first.log_id.index);
+        if found != expected {
+            return Err(damaged(folder, DecodeError::Gap { expected, found }));
+        }
+        Ok(std::mem::take(&mut self.records))
     }
 }
 

@@ -233,3 +233,20 @@ async fn a_segment_without_its_last_frames_is_damage_if_another_follows() {
     let error = log.refused_after(1, |bytes| bytes[700..].fill(0));
     assert!(error.contains("0002.seg is damaged: the segment before it is missing"), "{error}");
 }
+
+/// The records after those in a segment that is gone were removed by a truncation, which is in a later
+/// one.
+#[tokio::test]
+async fn a_truncation_down_to_the_purge_mark_frees_what_came_before_it() {
+    let mut log = Log::new();
+    for index in 0..12 {
+        log.append(vec![record(1, index, 300)]).await;
+    }
+    log.purge(id(1, 4));
+    log.truncate(Some(4)).await;
+    log.purge(id(1, 4));
+    settle().await;
+    log.assert_is_whole();
+    log.append(vec![record(2, 5, 300)]).await;
+    log.assert_is_whole();
+}
