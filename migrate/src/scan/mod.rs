@@ -21,12 +21,11 @@ pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use holdfast_mutants::mutant;
 use holdfast_runtime::{Instant, Runtime};
 pub use scylla::client::session::Session;
 use tokio::sync::mpsc;
@@ -50,8 +49,6 @@ pub struct Scan {
     layout: Layout,
     tables: Arc<dyn Tables>,
     runtime: Runtime,
-    /// The sessions of the first pass. Only a mutant keeps them.
-    first: OnceLock<Sessions>,
 }
 
 /// Sessions that have a heartbeat, and the write time of that.
@@ -110,13 +107,13 @@ impl Scan {
         runtime: Runtime,
     ) -> Result<Self, ScanError> {
         let driver = Driver::open(session, keyspace, layout.expected(), runtime.clone()).await?;
-        Ok(Self { layout, tables: Arc::new(driver), runtime, first: OnceLock::new() })
+        Ok(Self { layout, tables: Arc::new(driver), runtime })
     }
 
     /// A scan of tables without a cluster.
     #[cfg(test)]
     pub(crate) fn over(tables: Arc<dyn Tables>, layout: Layout, runtime: Runtime) -> Self {
-        Self { layout, tables, runtime, first: OnceLock::new() }
+        Self { layout, tables, runtime }
     }
 
     /// The recipe and its tables, as the table of modes has them.
@@ -161,10 +158,7 @@ impl Scan {
         at_once: usize,
         news: mpsc::Sender<ScanMessage>,
     ) -> Result<(), ScanError> {
-        let mut sessions = self.sessions().await?;
-        if mutant!(SessionsReadOnce) {
-            sessions = self.first.get_or_init(|| sessions).clone();
-        }
+        let sessions = self.sessions().await?;
         let reading = ranges.iter().map(|range| self.read(*range, &sessions, &news));
         stream::iter(reading).buffer_unordered(at_once.max(1)).try_collect().await
     }

@@ -351,8 +351,6 @@ mutants! {
     // The switch of a scope to the native store (`migrate/src`).
     OneLookIsEnough, "one-look-is-enough", "modes 4, I24",
         "a cutover leaves both because one look met no old client, without the operator's word";
-    SessionsReadOnce, "sessions-read-once", "modes 4, I24",
-        "all passes over the tables use the heartbeats that the first one read";
     UnregisteredIsHidden, "unregistered-is-hidden", "modes 4, I24",
         "a client that never registered counts as registered once another one is";
 }

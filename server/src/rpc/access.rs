@@ -434,7 +434,7 @@ pub(super) fn unusable(field: &str, error: &dyn std::fmt::Display) -> Status {
 mod tests {
     use super::*;
 
-    /// Whoever comes: an unknown token proves nothing, and each round is work for all members.
+    /// A caller with an unknown token has proved nothing, and each round is work for all members.
     #[test]
     fn unknown_tokens_cost_few_rounds_and_nobody_waits_long() {
         let rounds = Rounds::default();

@@ -48,7 +48,7 @@ impl Stage<'_> {
         disk.hang(true);
         self.runtime.sleep(lasts).await;
         self.look_for_ends();
-        self.is_freed(id);
+        self.goes_on_after_a_hang(id);
         disk.hang(false);
         self.returns(id).await;
         Some(())

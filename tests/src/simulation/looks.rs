@@ -99,7 +99,7 @@ impl Stage<'_> {
 
     /// The disk goes on after a hang. What was under way still takes its time, and a node that is paused cannot learn of it: the last look of
     /// its watchdog may come first, and finds the operation not finished (seeds 9700010655, 9700013829).
-    pub(super) fn is_freed(&self, id: u64) {
+    pub(super) fn goes_on_after_a_hang(&self, id: u64) {
         lock(&self.looks).freed.insert(id, self.runtime.clock.now());
     }
 

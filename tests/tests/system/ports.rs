@@ -1,4 +1,4 @@
-//! Who gets in at the ports of real nodes with TLS, beside the clients of `tls`: at the peer port and the admin
+//! Which callers get in at the ports of real nodes with TLS, beside the clients of `tls`: at the peer port and the admin
 //! port, and after a redirect (I22, I36).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
@@ -106,7 +106,7 @@ async fn the_peer_port_answers_nodes_of_its_cluster_in_their_own_name_and_nobody
 async fn answered_in_plain(listener: &TcpListener) -> (Option<u8>, TcpStream) {
     let (mut stream, _) = soon(listener.accept()).await.unwrap();
     let mut sent = [0; 4_096];
-    // Whoever dialled may have been killed since.
+    // The client that dialled may have been killed since.
     let read = soon(stream.read(&mut sent)).await.unwrap_or(0);
     let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     (sent[..read].first().copied(), stream)

@@ -204,7 +204,7 @@ async fn the_last_who_can_change_the_rules_is_not_cut_off_and_administrators_nev
     node.cut_off(by, "token:t1").await.unwrap();
     let refused = node.cut_off(by, "cn:ops").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    // Whoever has no right does not learn who is one.
+    // A caller without the right does not learn which identities are administrators.
     for identity in ["cn:ops", "cn:x"] {
         let refused = node.cut_off(nobody, identity).await.unwrap_err();
         assert_eq!(refused.message(), "not allowed: revoke", "{identity}");

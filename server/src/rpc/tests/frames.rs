@@ -96,16 +96,31 @@ fn is_forbidden(answer: &Body) -> bool {
     refusal.is_some_and(|refusal| refusal.reason() == RefusalReason::Forbidden)
 }
 
+/// Turns the rules on; returns a token that may acquire below `jobs/` and nothing else.
+fn rules_for_jobs(node: &Node) -> &'static str {
+    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
+    node.rule(RuleChange::Turn { on: true });
+    owner
+}
+
+/// A stream on which a session of `owner` is open.
+async fn opened_stream(
+    node: &Node,
+    owner: &'static str,
+) -> (mpsc::Sender<ClientFrames>, Streaming<ServerFrames>) {
+    let open = Ask::Open(Open::default());
+    let (outgoing, mut incoming) = stream_of(node, Some(owner), open).await;
+    assert!(matches!(next(&mut incoming).await, Body::Opened(_)));
+    (outgoing, incoming)
+}
+
 /// Open itself stands in `a_stream_is_asked_at_its_open_and_at_each_request`.
 #[tokio::test]
 async fn each_frame_that_gains_something_needs_its_right_when_it_comes() {
     for has_right in [true, false] {
         let node = node().await;
-        let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
-        node.rule(RuleChange::Turn { on: true });
-        let open = Ask::Open(Open::default());
-        let (outgoing, mut incoming) = stream_of(&node, Some(owner), open).await;
-        assert!(matches!(next(&mut incoming).await, Body::Opened(_)));
+        let owner = rules_for_jobs(&node);
+        let (outgoing, mut incoming) = opened_stream(&node, owner).await;
         outgoing.send(message(Ask::Acquire(wants(1, "jobs/1")))).await.unwrap();
         let Body::Granted(granted) = next(&mut incoming).await else { panic!("not granted") };
         if !has_right {
@@ -126,11 +141,8 @@ async fn each_frame_that_gains_something_needs_its_right_when_it_comes() {
 async fn a_set_a_claim_or_a_value_of_a_forbidden_name_is_refused_whole() {
     const SAYS: &str = "not allowed: acquire on pay/1";
     let node = node().await;
-    let owner = node.token(1, &[(Verb::Acquire, "jobs/")], None);
-    node.rule(RuleChange::Turn { on: true });
-    let open = Ask::Open(Open::default());
-    let (outgoing, mut incoming) = stream_of(&node, Some(owner), open).await;
-    assert!(matches!(next(&mut incoming).await, Body::Opened(_)));
+    let owner = rules_for_jobs(&node);
+    let (outgoing, mut incoming) = opened_stream(&node, owner).await;
     for frame in [
         Ask::Acquire(set_of(1, &["jobs/1", "pay/1"])),
         Ask::Acquire(claim(2, "pay/1")),
