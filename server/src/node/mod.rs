@@ -108,6 +108,7 @@ impl NodeError {
     pub const fn exit(&self) -> Exit {
         match self {
             Self::Listen(_) => Exit::Listen,
+            Self::DataFolder(storage::OpenError::NoDescriptors { .. }) => Exit::Fault,
             Self::DataFolder(_)
             | Self::Replica(StartError::Snapshot(_))
             | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
@@ -465,5 +466,22 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::OpenError;
+
+    /// R3: systemd starts a node again after 70 (`deploy/systemd/holdfastd.service`), not after 73.
+    #[test]
+    fn a_start_that_lacked_descriptors_is_no_fault_of_the_data_folder() {
+        let (action, path) = ("open", PathBuf::from("/data/sled"));
+        let source = || io::Error::from(io::ErrorKind::Other);
+        let short = OpenError::NoDescriptors { action, path: path.clone(), source: source() };
+        assert_eq!(NodeError::from(short).exit(), Exit::Fault);
+        let other = OpenError::Inaccessible { action, path, source: source() };
+        assert_eq!(NodeError::from(other).exit(), Exit::DataFolder);
     }
 }

@@ -37,6 +37,20 @@ pub enum OpenError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The process, or the machine, has no descriptor left to open a file with. Nothing is wrong with
+    /// the folder: a process that starts again may have some.
+    #[error(
+        "cannot {action} {}: {source}. Raise the limit of open files (ulimit -n, LimitNOFILE= in a \
+         unit of systemd) and start again; nothing is wrong with the folder", path.display()
+    )]
+    NoDescriptors {
+        /// The attempted action.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// The file system is full.
     #[error(
         "cannot {action} {}: the file system is full. Free at least {needed} bytes on it and \
@@ -139,6 +153,9 @@ pub(super) fn open_error(action: &'static str, path: &Path, source: io::Error) -
     if is_full(&source) {
         return OpenError::DiskFull { action, path, needed: SPACE_TO_GO_ON };
     }
+    if is_want_of_descriptors(&source) {
+        return OpenError::NoDescriptors { action, path, source };
+    }
     OpenError::Inaccessible { action, path, source }
 }
 
@@ -203,3 +220,28 @@ fn space(needed: Option<u64>) -> String {
 /// Receives the first [`Fault`], and perhaps others after it, from any thread. The server's
 /// callback ends the process.
 pub type OnFault = Arc<dyn Fn(Fault) + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn an_operator_is_told_to_free_space_to_raise_a_limit_or_to_look_at_the_disk() {
+        for (errno, advice) in [
+            (Errno::NOSPC, "Free at least"),
+            (Errno::DQUOT, "Free at least"),
+            (Errno::MFILE, "Raise the limit of open files"),
+            (Errno::NFILE, "Raise the limit of open files"),
+            (Errno::ACCESS, "Check its owner, its permissions and the disk"),
+            (Errno::IO, "Check its owner, its permissions and the disk"),
+        ] {
+            let error = open_error("open", Path::new("/data/guard"), errno.into());
+            let message = error.to_string();
+            assert!(message.contains(advice) && message.contains("/data/guard"), "{message}");
+            let is_want = matches!(errno, Errno::MFILE | Errno::NFILE);
+            assert_eq!(matches!(error, OpenError::NoDescriptors { .. }), is_want, "{message}");
+        }
+    }
+}

@@ -21,7 +21,6 @@ use sha2::{Digest, Sha256};
 
 use super::disk::{Disk, DiskFile, Place, read_exact_at};
 use super::error::{Fault, OnFault, OpenError, open_error};
-use super::files::is_want_of_descriptors;
 use super::guard::{ClusterId, Guard, put_optional_log_id, take_optional_log_id};
 use super::record::{DecodeError, Fields, LogId, put_length, seal, unseal};
 use super::replica_store::{KeptSnapshot, SnapshotDraft};
@@ -312,7 +311,7 @@ impl SnapshotWriter {
                 return Ok(file);
             }
             // The file was not even read.
-            Err(OpenError::Inaccessible { source, .. }) if is_want_of_descriptors(&source) => {
+            Err(OpenError::NoDescriptors { source, .. }) => {
                 return Err(self.report("open", source));
             }
             _ => {}

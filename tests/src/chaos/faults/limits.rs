@@ -23,6 +23,8 @@ pub(super) struct Lowered {
     kind: Kind,
     /// How much it had logged before, if it is a node.
     logged: usize,
+    /// Whether it is a node that had not opened its data folder yet.
+    was_starting: bool,
     is_raised: bool,
 }
 
@@ -108,6 +110,12 @@ fn lowest_free_descriptor(stage: &Stage, node: usize) -> Option<u64> {
     (0..=open.len() as u64).find(|number| !open.contains(number))
 }
 
+/// By what a node logged since its last start.
+fn has_opened_its_folder(log: &str) -> bool {
+    let since = log.rsplit_once(" holdfast_server::node: holdfastd ").map_or(log, |(_, log)| log);
+    since.contains(" holdfast_server::node::view: ")
+}
+
 /// `None` if the process has ended.
 fn address_space_kib(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -122,12 +130,13 @@ fn lower(stage: &mut Stage, whose: Whose, kind: Kind, limit: u64, words: String)
         let_go(stage, whose);
         return None;
     }
-    let logged = match whose {
-        Whose::Node(node) => stage.cluster.log(node).len(),
-        Whose::Client(_) => 0,
+    let log = match whose {
+        Whose::Node(node) => stage.cluster.log(node),
+        Whose::Client(_) => String::new(),
     };
+    let (logged, was_starting) = (log.len(), !has_opened_its_folder(&log));
     let lasts = Duration::from_millis(stage.draw.between(3_000, 15_000));
-    let lowered = Lowered { whose, kind, logged, is_raised: false };
+    let lowered = Lowered { whose, kind, logged, was_starting, is_raised: false };
     Some(Broken::new(words, lasts, Undo::Raise(lowered)))
 }
 
@@ -175,7 +184,7 @@ fn look(stage: &mut Stage, lowered: &Lowered) {
 }
 
 fn look_at_node(stage: &mut Stage, node: usize, lowered: &Lowered) {
-    let &Lowered { kind, logged, .. } = lowered;
+    let &Lowered { kind, logged, was_starting, .. } = lowered;
     let log = stage.cluster.log(node);
     let Some(status) = stage.cluster.exited(node) else {
         let refused = log.get(logged..).unwrap_or_default().contains(REFUSED);
@@ -183,12 +192,29 @@ fn look_at_node(stage: &mut Stage, node: usize, lowered: &Lowered) {
         stage.came_of(kind, &format!("the node went on; {what}"));
         return;
     };
-    // Without descriptors a node waits for one. Without memory no process can go on.
-    if kind == Kind::NoDescriptors {
+    // Without descriptors a node waits for one, unless it is starting: then it may be started again.
+    // Without memory no process can go on.
+    let may_start_again = was_starting && status.code() == Some(70);
+    if kind == Kind::NoDescriptors && !may_start_again {
         let last = log.lines().last().unwrap_or_default();
         let (name, kind) = (stage.name(node), kind.name());
         stage.wrong.push(format!("{kind}: {name} ended with {status}: {last}"));
     }
     stage.came_of(kind, &format!("the node ended with {status}"));
     stage.cluster.start_node(node);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_starts_again_has_not_opened_its_folder_yet() {
+        let start = "INFO holdfast_server::node: holdfastd 0.1.0, node 23\n";
+        let view = "INFO holdfast_server::node::view: node 20 leads\n";
+        assert!(!has_opened_its_folder(""));
+        assert!(!has_opened_its_folder(start));
+        assert!(has_opened_its_folder(&[start, view].concat()));
+        assert!(!has_opened_its_folder(&[start, view, start].concat()));
+    }
 }
