@@ -22,6 +22,11 @@ use crate::history::{ClientId, Recorder, What};
 use crate::resource::Served;
 use crate::witness::Witness;
 
+/// A node logs this when it starts.
+const STARTED: &str = "INFO holdfast_server::node: holdfastd ";
+/// A node logs this only once its data folder is open.
+pub(super) const OPENED: &str = " holdfast_server::node::view: ";
+
 /// The client id of the harness's own records.
 const HARNESS: ClientId = ClientId(0);
 /// The client id of the witness; its waiter has the next one. Client processes begin far below.
@@ -126,6 +131,7 @@ impl Stage {
             cluster.start_node(index);
         }
         let leader = cluster.leader().await;
+        assert!(cluster.log(leader).contains(OPENED), "an open node no longer logs {OPENED}");
         let recorder =
             Recorder::to_file(Runtime::system().clock, &folder.join("harness.jsonl")).unwrap();
         let leader = &cluster.nodes()[leader].listen;
@@ -252,6 +258,13 @@ impl Stage {
         // The next check of all processes finds a node that has just ended by itself.
         idle.retain(|node| self.cluster.runs(*node));
         self.leader_or_other(&idle)
+    }
+
+    /// Whether a node has opened its data folder since it was started last.
+    pub fn has_opened(&self, node: usize) -> bool {
+        let log = self.cluster.log(node);
+        let since = log.rsplit_once(STARTED).map_or(&*log, |(_, since)| since);
+        since.contains(OPENED)
     }
 
     /// Counts the result of a fault, and records it.

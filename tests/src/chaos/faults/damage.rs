@@ -8,12 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Broken, Undo};
-use crate::chaos::stage::Stage;
+use crate::chaos::stage::{OPENED, Stage};
 
 /// The exit code of a node that cannot use its data folder (`server/src/exit.rs`).
 const REFUSED: i32 = 73;
-/// A node logs this only once its folder is open.
-pub(super) const OPENED: &str = "holdfast_server::node::announce";
 /// The interval between two checks whether the node has opened its folder or refused it.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 

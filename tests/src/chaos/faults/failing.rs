@@ -9,14 +9,11 @@ use std::time::Duration;
 
 use holdfast_runtime::{Instant, Runtime};
 
-use super::damage::OPENED;
 use super::disks::disk_file;
 use super::{Broken, Undo};
 use crate::chaos::kind::Kind;
 use crate::chaos::stage::Stage;
 
-/// The first line that a node logs.
-const STARTED: &str = "INFO holdfast_server::node: holdfastd ";
 /// The exit code of a node whose disk hangs (`server/src/exit.rs`).
 const HANGS: i32 = 75;
 /// The exit codes of a node for which a write failed, also while it opened its folder.
@@ -60,7 +57,7 @@ enum How {
 
 /// For a node that has opened its folder: reading the log may rightly take 60 times `disk_stall_ms`.
 pub(super) fn hang(stage: &mut Stage) -> Option<Broken> {
-    let node = stage.idle_leader_or_other().filter(|node| has_opened(stage, *node))?;
+    let node = stage.idle_leader_or_other().filter(|node| stage.has_opened(*node))?;
     let lasts = Duration::from_millis(stage.draw.between(5_000, 40_000));
     let words = format!("{}: for {} ms", stage.name(node), lasts.as_millis());
     Some(Ill::begin(stage, node, How::Hangs, "hang", lasts, words))
@@ -71,12 +68,6 @@ pub(super) fn fail(stage: &mut Stage) -> Option<Broken> {
     let what = if stage.draw.below(2) == 0 { "eio write" } else { "eio sync" };
     let words = format!("{}: {what}", stage.name(node));
     Some(Ill::begin(stage, node, How::Fails, what, WRITES_WITHIN, words))
-}
-
-fn has_opened(stage: &Stage, node: usize) -> bool {
-    let log = stage.cluster.log(node);
-    let started = log.rfind(STARTED).unwrap_or_default();
-    log[started..].contains(OPENED)
 }
 
 /// Checks once; returns the fault if it is not over yet.

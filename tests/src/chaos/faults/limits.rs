@@ -110,12 +110,6 @@ fn lowest_free_descriptor(stage: &Stage, node: usize) -> Option<u64> {
     (0..=open.len() as u64).find(|number| !open.contains(number))
 }
 
-/// By what a node logged since its last start.
-fn has_opened_its_folder(log: &str) -> bool {
-    let since = log.rsplit_once(" holdfast_server::node: holdfastd ").map_or(log, |(_, log)| log);
-    since.contains(" holdfast_server::node::view: ")
-}
-
 /// `None` if the process has ended.
 fn address_space_kib(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -130,11 +124,10 @@ fn lower(stage: &mut Stage, whose: Whose, kind: Kind, limit: u64, words: String)
         let_go(stage, whose);
         return None;
     }
-    let log = match whose {
-        Whose::Node(node) => stage.cluster.log(node),
-        Whose::Client(_) => String::new(),
+    let (logged, was_starting) = match whose {
+        Whose::Node(node) => (stage.cluster.log(node).len(), !stage.has_opened(node)),
+        Whose::Client(_) => (0, false),
     };
-    let (logged, was_starting) = (log.len(), !has_opened_its_folder(&log));
     let lasts = Duration::from_millis(stage.draw.between(3_000, 15_000));
     let lowered = Lowered { whose, kind, logged, was_starting, is_raised: false };
     Some(Broken::new(words, lasts, Undo::Raise(lowered)))
@@ -202,19 +195,4 @@ fn look_at_node(stage: &mut Stage, node: usize, lowered: &Lowered) {
     }
     stage.came_of(kind, &format!("the node ended with {status}"));
     stage.cluster.start_node(node);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_starts_again_has_not_opened_its_folder_yet() {
-        let start = "INFO holdfast_server::node: holdfastd 0.1.0, node 23\n";
-        let view = "INFO holdfast_server::node::view: node 20 leads\n";
-        assert!(!has_opened_its_folder(""));
-        assert!(!has_opened_its_folder(start));
-        assert!(has_opened_its_folder(&[start, view].concat()));
-        assert!(!has_opened_its_folder(&[start, view, start].concat()));
-    }
 }
