@@ -155,7 +155,8 @@ impl Stream {
 #[expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 async fn a_node_whose_log_nobody_reads_serves_and_stops() {
     let mut node = Setup::new().flags(&["--log-level", "trace,h2=trace"]).starts_unread();
-    let mut stream = Stream::open(node.setup.listen).await;
+    // It sends no keepalives, and a loaded machine takes longer than the usual TTL for so many log lines.
+    let mut stream = Stream::open_for(node.setup.listen, Some(120_000)).await;
     stream.is_opened().await;
 
     let work = async {
