@@ -13,7 +13,6 @@ use holdfast_runtime::Clock;
 
 use super::counters::Counters;
 use super::error::{OpenError, open_error};
-use super::files::is_want_of_descriptors;
 use super::guard::{Guard, GuardState};
 use super::mirror::LogMirror;
 use super::record::{
@@ -169,8 +168,7 @@ fn damaged(path: &Path, item: &str, error: DecodeError) -> OpenError {
 }
 
 /// Distinguishes errors of the system from damage of the files. sled returns copies of a system
-/// error that have lost its number; the kind is still there, but there is none for a want of
-/// descriptors: a descriptor is tried for then.
+/// error that have lost its number; the kind is still there.
 pub(super) fn unreadable(path: &Path, error: io::Error) -> OpenError {
     use io::ErrorKind::{InvalidData, Other, UnexpectedEof};
     let own_words = error.raw_os_error().is_none()
@@ -178,6 +176,5 @@ pub(super) fn unreadable(path: &Path, error: io::Error) -> OpenError {
     if own_words {
         return OpenError::Damaged { path: path.to_path_buf(), what: error.to_string() };
     }
-    let tried = std::fs::File::open("/dev/null").map(drop);
-    open_error("open", path, tried.err().filter(is_want_of_descriptors).unwrap_or(error))
+    open_error("open", path, error)
 }

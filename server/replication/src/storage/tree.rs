@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::files::{sync_folder, with_descriptors};
+use super::files::{is_want_of_descriptors, sync_folder, with_descriptors};
 use super::sled_pool::Idlers;
 use super::store::FolderLock;
 
@@ -174,7 +174,34 @@ fn changed(folder: &Path) -> io::Result<(i64, i64)> {
 /// Returns a system error as it is; of any other only the message remains.
 pub(super) fn to_io(error: sled::Error) -> io::Error {
     match error {
-        sled::Error::Io(error) => error,
+        sled::Error::Io(error) => numbered(error, || File::open("/dev/null")),
         other => io::Error::other(other.to_string()),
+    }
+}
+
+/// sled returns copies of a system error that have lost its number, and a want of descriptors has
+/// no kind of its own: so a file is opened to find out.
+fn numbered(error: io::Error, open: impl FnOnce() -> io::Result<File>) -> io::Error {
+    if error.raw_os_error().is_some() {
+        return error;
+    }
+    open().err().filter(is_want_of_descriptors).unwrap_or(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    /// R3: a process out of descriptors does not have a broken disk.
+    #[test]
+    fn an_error_without_a_number_is_a_want_of_descriptors_if_no_file_can_be_opened() {
+        let lost = || io::Error::other("Too many open files");
+        assert!(is_want_of_descriptors(&numbered(lost(), || Err(Errno::MFILE.into()))));
+        assert!(!is_want_of_descriptors(&numbered(lost(), || File::open("/dev/null"))));
+        assert!(!is_want_of_descriptors(&numbered(lost(), || Err(Errno::ACCESS.into()))));
+        let full = numbered(Errno::NOSPC.into(), || Err(Errno::MFILE.into()));
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     }
 }
