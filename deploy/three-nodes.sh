@@ -6,7 +6,7 @@
 #   deploy/three-nodes.sh --tls ...  with TLS on every port, by certificates that are made in FOLDER/certs if there are none,
 #                                    and with the owner of one of them, cn:ops, as administrator (holdfast auth)
 #
-# holdfastd is taken from HOLDFAST_BIN_DIR, target/release, target/debug or PATH, in this order.
+# holdfastd is taken from HOLDFAST_BIN_DIR, target/release, target/dist, target/debug or PATH, in this order.
 
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +18,7 @@ die() {
 
 find_holdfastd() {
   local folder
-  for folder in ${HOLDFAST_BIN_DIR:+"$HOLDFAST_BIN_DIR"} "$here/../target/release" "$here/../target/debug"; do
+  for folder in ${HOLDFAST_BIN_DIR:+"$HOLDFAST_BIN_DIR"} "$here/../target/"{release,dist,debug}; do
     [[ -x $folder/holdfastd ]] && echo "$folder/holdfastd" && return
   done
   command -v holdfastd

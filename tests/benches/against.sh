@@ -31,14 +31,17 @@ built() {
     { echo "against.sh: '$revision' is neither a folder with holdfastd nor a revision" >&2; return 2; }
   source=target/against/$commit
   [[ -d $source ]] || git worktree add --detach --force "$source" "$commit" >&2
-  (cd "$source" && CARGO_TARGET_DIR=target cargo build --release --locked --bins >&2)
-  echo "$source/target/release"
+  # Revisions before the profile `dist` shipped what `release` makes.
+  local profile=release
+  grep -q '^\[profile.dist\]' "$source/Cargo.toml" && profile=dist
+  (cd "$source" && CARGO_TARGET_DIR=target cargo build --profile "$profile" --locked --bins >&2)
+  echo "$source/target/$profile"
 }
 
 new=${BIN:-}
 if [[ -z $new ]]; then
-  cargo build --release --locked --bins
-  new=target/release
+  cargo build --profile dist --locked --bins
+  new=target/dist
 fi
 old=$revision
 [[ -x $old/holdfastd ]] || old=$(built "$revision")

@@ -5,7 +5,7 @@
 #   tests/benches/milestone.sh [RUNS]     default: 3 runs of each cell, about three minutes
 #
 # SECS: measured seconds of each run (default 8). BIN: the folder of holdfast and holdfastd (default: built now,
-# target/release). The rows of all runs are appended to ROWS (default target/milestone.jsonl). Exits with 1 if a target
+# target/dist). The rows of all runs are appended to ROWS (default target/milestone.jsonl). Exits with 1 if a target
 # is missed.
 
 set -euo pipefail
@@ -16,8 +16,8 @@ runs=${1:-3}
 [[ $runs =~ ^[1-9][0-9]*$ ]] || { echo "milestone.sh: RUNS is a number from 1 on, not '$runs'" >&2; exit 2; }
 bin=${BIN:-}
 if [[ -z $bin ]]; then
-  cargo build --release --locked --bins
-  bin=target/release
+  cargo build --profile dist --locked --bins
+  bin=target/dist
 fi
 rows=${ROWS:-target/milestone.jsonl}
 mkdir -p "$(dirname "$rows")"

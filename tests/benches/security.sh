@@ -18,7 +18,7 @@ runs=${1:-3}
 command -v python3 >/dev/null || { echo "security.sh: python3 is missing" >&2; exit 2; }
 : "${SECS:=5}"
 bin=${BIN:-}
-[[ -n $bin ]] || { cargo build --release --locked --bins && bin=target/release; }
+[[ -n $bin ]] || { cargo build --profile dist --locked --bins && bin=target/dist; }
 
 folder=$(mktemp -d)
 started=()
