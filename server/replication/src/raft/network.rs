@@ -219,20 +219,40 @@ where
     S: Stream<Item = T> + Send + Unpin,
     T: Send,
 {
-    stream::unfold((requests.fuse(), clock), move |(mut requests, clock)| async move {
+    let patience = Patience { clock, timer: None };
+    stream::unfold((requests.fuse(), patience), move |(mut requests, mut patience)| async move {
         let mut next = requests.next().await?;
-        let until = clock.now() + HELD_BACK;
+        let until = patience.clock.now() + HELD_BACK;
         while !has_entries(&next) {
             holdfast_runtime::select! {
                 later = requests.next() => match later {
                     Some(later) => next = later,
                     None => break,
                 },
-                () = clock.sleep_until(until) => break,
+                () = patience.ends(until) => break,
             }
         }
-        Some((next, (requests, clock)))
+        Some((next, (requests, patience)))
     })
+}
+
+/// Waits for one time after the other, each later than the one before, with one timer: a nearer
+/// timer for each commit would wake the runtime once more.
+struct Patience {
+    clock: Arc<dyn Clock>,
+    /// Of an earlier wait, perhaps, that was given up.
+    timer: Option<BoxFuture<'static, ()>>,
+}
+
+impl Patience {
+    /// Waits until a time. Cancel safe: the next wait goes on with the timer.
+    async fn ends(&mut self, until: Instant) {
+        while self.clock.now() < until {
+            let clock = &self.clock;
+            self.timer.get_or_insert_with(|| clock.sleep_until(until)).await;
+            self.timer = None;
+        }
+    }
 }
 
 impl NetStreamAppend<Types> for Link {
@@ -509,6 +529,43 @@ mod tests {
         assert_eq!(kept.next().await, Some((0, 2)));
         let waited = clock.now().saturating_since(begun);
         assert!((HELD_BACK..HELD_BACK * 3 / 2).contains(&waited), "{waited:?}");
+    }
+
+    /// Counts the timers that are set.
+    struct Timers(Arc<dyn Clock>, AtomicU64);
+
+    impl Clock for Timers {
+        fn now(&self) -> Instant {
+            self.0.now()
+        }
+
+        fn wall_ms(&self) -> u64 {
+            self.0.wall_ms()
+        }
+
+        fn sleep_until(&self, at: Instant) -> holdfast_runtime::BoxFuture<'static, ()> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.sleep_until(at)
+        }
+
+        fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> holdfast_runtime::Watchdog {
+            self.0.watchdog(on_due)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn news_that_an_entry_follows_sets_no_timer_of_its_own() {
+        let clock = Arc::new(Timers(simulated::runtime(1, 0).clock, AtomicU64::new(0)));
+        let (ask, mut kept) = asked_by(Arc::clone(&clock) as Arc<dyn Clock>);
+        for commit in 1..=50 {
+            ask.send((0, commit)).await.expect("it is read");
+            assert_eq!(kept.next().now_or_never(), None, "it is held back");
+            tokio::time::advance(HELD_BACK / 10).await;
+            ask.send((1, commit)).await.expect("it is read");
+            assert_eq!(kept.next().now_or_never(), Some(Some((1, commit))));
+        }
+        // 25 ms have passed.
+        assert!(clock.1.load(Ordering::Relaxed) <= 10, "{:?}", clock.1);
     }
 
     #[tokio::test(start_paused = true)]
