@@ -91,7 +91,7 @@ pub fn at_once(exit: Exit, why: String) -> ! {
 
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// Threads that catch panics inside sled themselves and report them as faults of the store.
+/// Threads that catch panics themselves, sled's among them, and report them as faults of the store.
 const CATCHES_PANICS: [&str; 2] = ["holdfast-open", "holdfast-log"];
 
 /// From here on a panic ends the process, whatever task it happens in.

@@ -160,18 +160,8 @@ const GAUGES: &[(&str, &str, Look)] = &[
 ];
 
 /// Values that only go up, and are counted where they cannot be registered.
-const COUNTERS: &[(&str, &str, Look)] = &[
-    ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log.commits()),
-    ("log_groups", "Groups of entries written to the log", |sample| sample.log.groups()),
-    ("log_groups_purged", "Groups of entries removed from the log after a snapshot", |sample| {
-        sample.log.groups_purged()
-    }),
-    (
-        "log_blob_syncs",
-        "Flushes in which sled wrote outside its one file; expected to stay 0",
-        |sample| sample.log.blob_syncs(),
-    ),
-];
+const COUNTERS: &[(&str, &str, Look)] =
+    &[("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log.commits())];
 
 /// The sources of the metrics.
 pub struct Sources {
@@ -203,7 +193,7 @@ pub fn registry(sources: Sources) -> Registry {
     register_connections(&mut registry, &sources.connections);
     registry.register_with_unit(
         "log_sync",
-        "From handing entries to sled until they are on stable storage",
+        "From writing a commit of the log until it is on stable storage",
         Unit::Seconds,
         sources.log_sync,
     );

@@ -117,12 +117,12 @@ fn a_newer_format_is_refused_by_number() {
     let path = folder.path().join("guard");
     let mut bytes = fs::read(&path).unwrap();
     let length = u32::from_be_bytes(bytes[8..12].try_into().unwrap()) as usize;
-    bytes[7] = 2;
+    bytes[7] = 3;
     let crc = crc32fast::hash(&bytes[..12 + length]);
     bytes[12 + length..16 + length].copy_from_slice(&crc.to_be_bytes());
     fs::write(&path, bytes).unwrap();
     let error = refused(folder.path(), "newer");
-    assert!(matches!(error, OpenError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, OpenError::NewerFormat { found: 3, known: 2, .. }), "{error}");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_guard_with_both_slots_damaged_is_refused_and_with_one_the_other_counts() {
 
 #[test]
 fn an_emptied_store_is_refused() {
-    for gone in ["sled", "sled/db"] {
+    for gone in ["sled", "sled/db", "log"] {
         let folder = filled();
         let path = folder.path().join(gone);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::write(path, "") }.unwrap();
@@ -159,10 +159,12 @@ fn an_emptied_store_is_refused() {
     }
 }
 
-/// Replaces this folder's store by that of another folder.
-fn replace_sled(folder: &Path, by: &Path) {
-    fs::remove_dir_all(folder.join("sled")).unwrap();
-    fs::rename(by.join("sled"), folder.join("sled")).unwrap();
+/// Replaces this folder's log and marks by those of another folder.
+fn replace_store(folder: &Path, by: &Path) {
+    for part in ["sled", "log"] {
+        fs::remove_dir_all(folder.join(part)).unwrap();
+        fs::rename(by.join(part), folder.join(part)).unwrap();
+    }
 }
 
 /// The hint makes a shortened file longer again: a slot after the cut, once skipped, must not count
@@ -185,7 +187,7 @@ fn a_guard_that_was_cut_tells_all_the_same_that_its_store_is_older() {
         append(&store, RECORDS + closed_again);
         // As a kill leaves it: a close would write the hint's bound into a slot.
         let killed = Image::of(folder.path()).restore();
-        replace_sled(killed.path(), older.path());
+        replace_store(killed.path(), older.path());
         let error = refused(killed.path(), &format!("cut at {cut}"));
         assert!(matches!(error, OpenError::BehindGuard { .. }), "cut at {cut}: {error}");
     }
@@ -213,7 +215,7 @@ fn a_store_that_is_not_the_guards_is_refused() {
     let folder = filled();
     let other = TempDir::new().unwrap();
     drop(Store::open(other.path(), StoreOptions { new_store_id: [8; 16], ..options() }).unwrap());
-    replace_sled(folder.path(), other.path());
+    replace_store(folder.path(), other.path());
     let error = refused(folder.path(), "another store");
     assert!(error.to_string().contains("the store of another folder"), "{error}");
 
@@ -222,7 +224,7 @@ fn a_store_that_is_not_the_guards_is_refused() {
     let store = open(folder.path()).unwrap();
     wait(|done| store.log().append(vec![record(2, RECORDS, 10)], done)).unwrap();
     drop(store);
-    replace_sled(folder.path(), older.path());
+    replace_store(folder.path(), older.path());
     let error = refused(folder.path(), "older copy");
     assert!(matches!(error, OpenError::BehindGuard { .. }), "{error}");
     assert!(error.to_string().contains("log ends at index 399"), "{error}");
@@ -519,7 +521,7 @@ fn limited_process() {
 fn a_file_that_may_not_grow_stops_the_store_and_loses_nothing() {
     let root = TempDir::new().unwrap();
     let status = std::process::Command::new("sh")
-        .args(["-c", r#"trap "" XFSZ; ulimit -f 32768; exec "$0" "$@""#])
+        .args(["-c", r#"trap "" XFSZ; ulimit -f 16384; exec "$0" "$@""#])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", "limited_process", "--ignored"])
         .env("HOLDFAST_LIMITED_ROOT", root.path())
@@ -528,7 +530,7 @@ fn a_file_that_may_not_grow_stops_the_store_and_loses_nothing() {
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
     let report = fs::read_to_string(root.path().join("report")).unwrap();
     let (acknowledged, fault) = report.split_once('\n').unwrap();
-    assert!(fault.contains("sled/db") && fault.contains("free at least"), "{fault}");
+    assert!(fault.contains("/log") && fault.contains("free at least"), "{fault}");
     let store = open(&root.path().join("data")).unwrap();
     assert_holds_what_filled(&store, acknowledged.parse().unwrap());
 }

@@ -1,4 +1,4 @@
-//! What every implementation of the log's I/O must do, run on sled and in memory.
+//! What every implementation of the log's I/O must do, run on files and in memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use holdfast_replication::raft::ReplicaStore;
 use holdfast_replication::storage::{
-    GROUP_BYTES, LogId, LogMirror, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store,
-    StoredVote,
+    LogId, LogMirror, LogStore, MAX_PAYLOAD, MemoryLog, Misuse, Record, Store, StoredVote,
 };
 use storage_support::{Draw, ignore, options, record, wait};
 use tempfile::TempDir;
@@ -29,12 +28,12 @@ trait Subject {
     fn log(&self) -> &LogStore;
 }
 
-struct Sled {
+struct Files {
     folder: TempDir,
     log: Option<LogStore>,
 }
 
-impl Subject for Sled {
+impl Subject for Files {
     fn create() -> Self {
         Self { folder: TempDir::new().unwrap(), log: None }
     }
@@ -106,8 +105,8 @@ macro_rules! conformance {
                 super::a_log_purged_beyond_its_end_goes_on_after_the_mark::<$subject>();
             }
             #[test]
-            fn records_at_the_edge_of_a_group_come_back_whole() {
-                super::records_at_the_edge_of_a_group_come_back_whole::<$subject>();
+            fn records_of_every_size_come_back_whole() {
+                super::records_of_every_size_come_back_whole::<$subject>();
             }
             #[test]
             fn random_histories_match_a_plain_model() {
@@ -117,7 +116,7 @@ macro_rules! conformance {
     };
 }
 
-conformance!(sled, Sled);
+conformance!(files, Files);
 conformance!(memory, Memory);
 
 fn all(log: &LogStore) -> Vec<Record> {
@@ -252,25 +251,15 @@ fn a_log_purged_beyond_its_end_goes_on_after_the_mark<S: Subject>() {
     assert_eq!(log.purged(), Some(mark));
 }
 
-fn records_at_the_edge_of_a_group_come_back_whole<S: Subject>() {
-    let header = 36;
+fn records_of_every_size_come_back_whole<S: Subject>() {
     let mut subject = S::create();
     let log = subject.open();
-    let sizes = [
-        GROUP_BYTES - header - 1,
-        GROUP_BYTES - header,
-        GROUP_BYTES - header + 1,
-        GROUP_BYTES,
-        MAX_PAYLOAD,
-        0,
-        1,
-        MAX_PAYLOAD,
-        GROUP_BYTES / 2,
-        GROUP_BYTES / 2,
-    ];
+    // More than the first segment takes.
+    let sizes = [4_095, 4_096, 4_097, 65_535, MAX_PAYLOAD, 0, 1, MAX_PAYLOAD, 32_768, MAX_PAYLOAD];
     let records: Vec<Record> =
         (0..).zip(sizes).map(|(index, bytes)| record(1, index, bytes)).collect();
-    append(log, records.clone());
+    append(log, records[..6].to_vec());
+    append(log, records[6..].to_vec());
     assert_eq!(all(subject.open()), records);
 }
 
@@ -357,29 +346,6 @@ fn random_step<S: Subject>(subject: &mut S, model: &mut Model, draw: &mut Draw) 
             log.purge(upto, ignore()).unwrap();
         }
     }
-}
-
-/// After a purge, many groups are freed a few at a time, with commits and on an idle writer.
-#[test]
-fn purged_groups_leave_the_disk_in_slices_also_when_idle() {
-    let folder = TempDir::new().unwrap();
-    let store = Store::open(folder.path(), options()).unwrap();
-    let log = store.log();
-    for index in 0..100 {
-        append(&log, vec![record(1, index, 10)]);
-    }
-    let last = log.last().unwrap();
-    finish_snapshot(&store, last);
-
-    wait(|done| log.purge(last, done)).unwrap();
-    assert!(store.counters().groups_purged() <= 16, "not at one go");
-    let mut rounds = 0;
-    while store.counters().groups_purged() < 100 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        rounds += 1;
-        assert!(rounds < 1000, "the idle writer purges the rest");
-    }
-    assert_eq!(log.purged(), Some(last));
 }
 
 /// The bytes of all files below a folder. A file may go meanwhile.
@@ -517,21 +483,6 @@ fn a_purge_above_the_newest_good_snapshot_is_refused() {
     assert_eq!(refused, Err(Misuse::PurgesBeyondSnapshot { upto: 5, snapshot: Some(id(4)) }));
     wait(|done| log.purge(id(4), done)).unwrap();
     assert_eq!(log.purged(), Some(id(4)));
-}
-
-/// Records at every allowed size and a page full of large groups stay in sled's one file, or are
-/// synced outside of it.
-#[test]
-fn groups_of_full_size_stay_out_of_the_blobs() {
-    let folder = TempDir::new().unwrap();
-    let store = Store::open(folder.path(), options()).unwrap();
-    let log = store.log();
-    let size = GROUP_BYTES - 36;
-    for index in 0..200 {
-        append(&log, vec![record(1, index, size)]);
-    }
-    let blobs = std::fs::read_dir(folder.path().join("sled/blobs")).unwrap().count();
-    assert_eq!((blobs, store.counters().blob_syncs()), (0, 0));
 }
 
 fn finish_snapshot(store: &Store, last: LogId) {

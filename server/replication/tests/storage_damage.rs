@@ -97,15 +97,16 @@ impl Suite {
 /// of a whole folder cannot be told from the folder, see
 /// `an_old_copy_of_a_whole_folder_opens_as_what_it_was`.
 fn swap(from: &Image, folder: &Path, draw: &mut Draw) -> String {
-    let mut places = vec![PathBuf::from("sled"), PathBuf::from("snapshots")];
+    let mut places = ["sled", "log", "snapshots"].map(PathBuf::from).to_vec();
     places.extend(from.0.iter().map(|(path, _)| path.clone()).filter(|path| {
         // Of the files in `sled`, only the one with the data makes a difference.
         path != Path::new("LOCK") && (!path.starts_with("sled") || path.ends_with("db"))
     }));
     let place = &places[draw.size(u32::try_from(places.len()).unwrap())];
-    if place.ends_with("sled") || place.ends_with("snapshots") {
+    if ["sled", "log", "snapshots"].iter().any(|part| place.ends_with(part)) {
         fs::remove_dir_all(folder.join(place)).unwrap();
         fs::create_dir_all(folder.join("sled/blobs")).unwrap();
+        fs::create_dir_all(folder.join("log")).unwrap();
         fs::create_dir_all(folder.join("snapshots")).unwrap();
     }
     for (path, bytes) in from.0.iter().filter(|(path, _)| path.starts_with(place)) {

@@ -18,6 +18,8 @@
     reason = "clippy's allowance for tests does not reach helper functions"
 )]
 
+#[path = "storage_support/conversion.rs"]
+mod conversion;
 mod storage_support;
 
 use std::collections::BTreeMap;
@@ -141,7 +143,9 @@ fn driver_process() {
         reported: 0,
     };
     driver.say("opened");
-    driver.run();
+    if driver.target != "conversion" {
+        driver.run();
+    }
 }
 
 struct Driver {
@@ -160,7 +164,7 @@ impl Driver {
     }
 
     fn run(&mut self) {
-        // Occasionally enough data to fill segments of sled, so that it reuses some.
+        // Occasionally enough data to fill segments, so that some are used again.
         let heavy = self.draw.below(6) == 0;
         let before = if heavy { 120 } else { self.draw.below(25) };
         for _ in 0..before {
@@ -466,7 +470,20 @@ impl Suite {
     fn life(&self, root: &Path, seed: u64, target: &str) -> Option<Report> {
         let report = root.join("report");
         File::create(&report).unwrap();
-        let mut draw = Draw(seed ^ 0x5eed);
+        let mut driver = self.driver(root, &report, seed);
+        driver.env("HOLDFAST_DRIVER_TARGET", target);
+        let opening =
+            [("creation", 45), ("restart", 16)].into_iter().find(|(kind, _)| *kind == target);
+        if let Some((_, calls)) = opening {
+            let at = 1 + Draw(seed ^ 0xa7).below(calls);
+            driver.env("LOSTWRITE_AT", at.to_string());
+        }
+        let is_cut = self.is_cut(&mut driver, &format!("seed {seed}, target {target}"));
+        is_cut.then(|| Report::read(&report))
+    }
+
+    /// The driver as a process on the folder's own disk.
+    fn driver(&self, root: &Path, report: &Path, seed: u64) -> Command {
         let mut driver = Command::new(std::env::current_exe().unwrap());
         driver
             .args(["--exact", "driver_process", "--ignored", "--nocapture", "--test-threads=1"])
@@ -474,19 +491,18 @@ impl Suite {
             .env("LOSTWRITE_DIR", root.join("disk"))
             .env("LOSTWRITE_TRASH", root.join("trash"))
             .env("LOSTWRITE_SEED", (seed & 0xffff).to_string())
-            .env("LOSTWRITE_KEEP", ["0", "0", "50", "90"][draw.size(4)])
+            .env("LOSTWRITE_KEEP", ["0", "0", "50", "90"][Draw(seed ^ 0x5eed).size(4)])
             .env("HOLDFAST_DRIVER_ROOT", root.join("disk"))
-            .env("HOLDFAST_DRIVER_REPORT", &report)
-            .env("HOLDFAST_DRIVER_SEED", seed.to_string())
-            .env("HOLDFAST_DRIVER_TARGET", target);
-        let opening =
-            [("creation", 45), ("restart", 16)].into_iter().find(|(kind, _)| *kind == target);
-        if let Some((_, calls)) = opening {
-            driver.env("LOSTWRITE_AT", (1 + draw.below(calls)).to_string());
-        }
+            .env("HOLDFAST_DRIVER_REPORT", report)
+            .env("HOLDFAST_DRIVER_SEED", seed.to_string());
         if let Some(ignored) = self.ignored {
             driver.env("LOSTWRITE_IGNORE", ignored);
         }
+        driver
+    }
+
+    /// Runs the driver to its end; returns whether its power was cut.
+    fn is_cut(&self, driver: &mut Command, case: &str) -> bool {
         let output = driver.output().unwrap();
         let status = output.status.code();
         let text = String::from_utf8_lossy(&output.stderr);
@@ -495,9 +511,9 @@ impl Suite {
         let refused = self.ignored.is_some() && status == Some(101);
         assert!(
             matches!(status, Some(CUT | 0)) || refused,
-            "seed {seed}, target {target}: the driver failed: {said}\n{text}"
+            "{case}: the driver failed: {said}\n{text}"
         );
-        (status == Some(CUT)).then(|| Report::read(&report))
+        status == Some(CUT)
     }
 
     /// Uses one folder after the other, with several processes on each, until there are enough
@@ -555,11 +571,11 @@ fn no_acknowledged_entry_vote_or_snapshot_is_lost_in_a_power_cut() {
     }
 }
 
-/// The suite detects losses: with the syncs of sled's file ignored it finds many.
+/// The suite detects losses: with the syncs of the log's files ignored it finds many.
 #[test]
 fn without_the_sync_of_the_data_file_the_same_suite_loses_some() {
     let (first, cuts) = (number("HOLDFAST_SEED", 1), number("HOLDFAST_POWER_CUTS", 260));
-    let (tally, last) = Suite::new(Some("/sled/db")).run(first, cuts);
+    let (tally, last) = Suite::new(Some(".seg")).run(first, cuts);
     tally.print("without fdatasync", first, last);
     assert!(tally.lost.len() as u64 * 260 >= 50 * cuts, "lost in {} cuts", tally.lost.len());
 }

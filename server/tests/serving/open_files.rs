@@ -9,7 +9,7 @@ use holdfast_runtime::Runtime;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::support::{Node, Setup, cluster_of, eventually, get, leads};
-use super::{Stream, value_of};
+use super::{Stream, small, value_of};
 
 /// How many files a node may open: 108 of them are left for clients.
 const OPEN_FILES: u64 = 300;
@@ -71,7 +71,11 @@ async fn share_of_a_core(node: &Node) -> f64 {
 /// Takes a lock and releases it, once for each request.
 async fn work(node: &Node, stream: &mut Stream, requests: std::ops::Range<u64>) {
     for request in requests {
-        assert!(stream.is_granted("jobs", request).await, "the stream ended: {}", node.log());
+        assert!(
+            stream.is_granted(small("jobs", request)).await,
+            "the stream ended: {}",
+            node.log()
+        );
     }
 }
 

@@ -135,14 +135,14 @@ impl Setup {
         node
     }
 
-    /// Starts a node that cannot make any file larger than 128 KiB, or twice that under a shell
-    /// that counts otherwise, and waits until it is ready.
+    /// Starts a node that cannot make any file larger than 1.5 MiB, or twice that under a shell that
+    /// counts otherwise, and waits until it is ready.
     #[track_caller]
     pub fn starts_short_of_space(self) -> Node {
         let node = self.command();
         let mut command = Command::new("sh");
         // A signal that is ignored stays ignored: the write fails with an error instead.
-        command.arg("-c").arg("trap '' XFSZ; ulimit -f 256; exec \"$0\" \"$@\"");
+        command.arg("-c").arg("trap '' XFSZ; ulimit -f 3072; exec \"$0\" \"$@\"");
         command.arg(node.get_program()).args(node.get_args()).env_clear().stdin(Stdio::null());
         let mut node = self.run(command);
         node.becomes_ready();

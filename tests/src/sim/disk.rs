@@ -205,9 +205,9 @@ impl VirtualDisk {
         filled.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The length of a file, bytes.
-    pub fn length(&self, path: &Path) -> usize {
-        self.lock().names.get(path).map_or(0, |content| lock(content).current.len())
+    /// What the file holds now; nothing if there is none.
+    pub fn content(&self, path: &Path) -> Vec<u8> {
+        self.lock().names.get(path).map(|content| lock(content).current.clone()).unwrap_or_default()
     }
 
     /// Gives the disk to a new process.
@@ -514,6 +514,10 @@ impl Disk for Mount {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let content = self.content(from)?;
+        let replaced = self.content(to).map_or(0, |old| lock(&old).current.len() as u64);
+        if let Some(free) = &mut self.state()?.free {
+            *free += replaced;
+        }
         self.rename_all(vec![(to.to_path_buf(), Some(content)), (from.to_path_buf(), None)])
     }
 

@@ -17,7 +17,7 @@ use holdfast_runtime::{BoxFuture, Instant, Runtime, Spawn, Task, TaskHandle};
 use holdfast_server::storage::{Ground, LogId, ReplicaStore, Store, StoreOptions, StoredVote};
 
 use super::disk::VirtualDisk;
-use super::node::DATA;
+use super::node::{DATA, SEGMENTS};
 use super::tree::FileTree;
 
 /// A node's disk is read back at most so often for the entries that it pledged; for votes, each
@@ -153,6 +153,7 @@ impl DurabilityProbe {
         let ground = Ground {
             disk: Arc::new(mount),
             open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
+            segments: SEGMENTS,
             pace: Arc::new(|_| Box::pin(std::future::pending())),
             runtime: Runtime { spawn: Arc::new(Nobody), ..self.runtime.clone() },
         };

@@ -12,7 +12,7 @@ use holdfast_server::node::Condition;
 use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
 use holdfast_server::rpc::lock_calls;
 use holdfast_server::session::{Hub, SessionSettings};
-use holdfast_server::storage::{Ground, LogStore, Snapshots, Store, StoreOptions};
+use holdfast_server::storage::{Ground, LogStore, SegmentSizes, Snapshots, Store, StoreOptions};
 use tokio::sync::{Notify, watch};
 
 use super::clients::endpoint_of;
@@ -31,6 +31,8 @@ use super::tree::FileTree;
 pub const DATA: &str = "/data";
 /// How long `holdfastd` takes at most to hand over its leadership when it stops.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(5);
+/// Small files, so that a run fills many.
+pub(super) const SEGMENTS: SegmentSizes = SegmentSizes { first: 4 << 10, largest: 32 << 10 };
 /// After this time `holdfastd` stops in any case.
 const STOP_WITHIN: Duration = Duration::from_secs(9);
 /// How long `holdfastd` waits for tasks that it leaves behind.
@@ -265,6 +267,7 @@ impl NodeProcess {
         let ground = Ground {
             disk: Arc::new(mount),
             open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
+            segments: SEGMENTS,
             pace: self.disk.pace(),
             runtime: runtime.clone(),
         };

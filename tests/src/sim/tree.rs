@@ -1,4 +1,4 @@
-//! The log of a simulated node: what sled is on a real machine, in one file of a virtual disk.
+//! The marks of a simulated node: what sled is on a real machine, in one file of a virtual disk.
 //!
 //! Commits follow each other in the file. Only keys and lengths have a checksum here: the store's
 //! own checksums verify the values. The first commit that does not fit ends the file, as with sled,
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
@@ -14,16 +14,15 @@ use holdfast_server::storage::{Change, Disk, DiskFile, Items, Tree};
 
 use super::trace::digest_of;
 
-/// One opened log.
+/// Marks that were opened.
 pub(super) struct FileTree {
-    path: PathBuf,
     file: Arc<dyn DiskFile>,
     end: u64,
     values: BTreeMap<Vec<u8>, Bytes>,
 }
 
 impl FileTree {
-    /// Opens the log in the file at `path`, or begins one there.
+    /// Opens the marks in the file at `path`, or begins one there.
     pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
         let old = if disk.exists(path)? { read(&*disk.open(path)?)? } else { Bytes::new() };
         let (values, _) = replay(&old);
@@ -31,7 +30,7 @@ impl FileTree {
         let live = values.iter().map(|(key, value)| (key.clone(), Some(value.to_vec())));
         let bytes = encode(&live.collect::<Vec<_>>());
         let file = rewrite(disk, path, &bytes)?;
-        Ok(Self { path: path.to_path_buf(), file, end: bytes.len() as u64, values })
+        Ok(Self { file, end: bytes.len() as u64, values })
     }
 }
 
@@ -56,10 +55,6 @@ fn rewrite(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn Dis
 }
 
 impl Tree for FileTree {
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
         Ok(self.values.get(key).cloned())
     }
@@ -84,9 +79,8 @@ impl Tree for FileTree {
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<bool> {
-        self.file.sync_data()?;
-        Ok(false)
+    fn sync(&mut self) -> io::Result<()> {
+        self.file.sync_data()
     }
 }
 

@@ -2,7 +2,7 @@
 //! gives the same run.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail it by a panic")]
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use holdfast_tests::sim::{
 };
 
 const TTL: Duration = Duration::from_secs(5);
-/// The log of a node on its disk.
-const LOG: &str = "/data/sled/db";
+/// The marks of a node on its disk.
+const MARKS: &str = "/data/sled/db";
 
 /// Runs `run` in a world of three nodes that has a leader.
 fn in_a_world_of(settings: Settings, run: impl AsyncFnOnce(&World<'_>)) {
@@ -195,32 +195,47 @@ fn a_killed_process_loses_nothing_that_it_wrote() {
         let id = follower(world).await;
         let client = world.connect(1, TTL).await.unwrap();
         let _client = pairs(world, client, 3).await;
-        let length = world.disk(id).length(Path::new(LOG));
+        let path = segment(world, id);
+        let content = world.disk(id).content(&path);
 
         world.crash(id, Crash::Process);
 
         assert_eq!(world.ended(id), Some(Ended::Killed));
-        assert_eq!(world.disk(id).length(Path::new(LOG)), length);
+        assert!(world.disk(id).content(&path) == content);
         world.start_node(id).await.unwrap();
     });
+}
+
+/// The segment of a node's log that is written.
+fn segment(world: &World, id: u64) -> PathBuf {
+    let path = |number| PathBuf::from(format!("/data/log/{number:016}.seg"));
+    let there = (1..100).map(path).filter(|path| !world.disk(id).content(path).is_empty());
+    there.last().unwrap()
 }
 
 /// A node that starts lacks nothing that it acknowledged.
 #[test]
 fn a_damaged_log_is_refused() {
-    for (seed, damage) in [(1, Damage::FlippedBit), (2, Damage::Cut), (3, Damage::Older)] {
+    let cases = [
+        (1, Damage::FlippedBit, false),
+        (2, Damage::Cut, false),
+        (3, Damage::Cut, true),
+        (4, Damage::Older, true),
+    ];
+    for (seed, damage, to_records) in cases {
         in_a_world(seed, async |world| {
             let id = follower(world).await;
             let client = world.connect(1, TTL).await.unwrap();
             // The older copy is the content of its folder when its last process began.
             world.crash(id, Crash::Process);
             world.start_node(id).await.unwrap();
+            let path = if to_records { segment(world, id) } else { PathBuf::from(MARKS) };
             let _client = pairs(world, client, 10).await;
             // A follower that was away gets what it missed a moment later.
             seconds(world, 5).await;
             world.crash(id, Crash::Process);
 
-            assert!(world.disk(id).damage(Path::new(LOG), damage));
+            assert!(world.disk(id).damage(&path, damage));
 
             let started = world.start_node(id).await;
             assert!(matches!(&started, Err(Ended::Refused(_))), "{damage:?}: {started:?}");
@@ -249,11 +264,12 @@ fn a_stuck_disk_acknowledges_nothing_and_the_others_go_on() {
     in_a_world(5, async |world| {
         let id = follower(world).await;
         world.disk(id).stick();
-        let length = world.disk(id).length(Path::new(LOG));
+        let path = segment(world, id);
+        let content = world.disk(id).content(&path);
         let client = world.connect(1, TTL).await.unwrap();
         let _client = pairs(world, client, 5).await;
 
-        assert_eq!(world.disk(id).length(Path::new(LOG)), length);
+        assert!(world.disk(id).content(&path) == content);
         world.crash(id, Crash::Process);
         world.start_node(id).await.unwrap();
     });

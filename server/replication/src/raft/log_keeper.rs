@@ -316,7 +316,7 @@ mod tests {
             let at = Situation { snapshot, table_bytes, ..one_of_three(rank, applied, 0) };
             // As if the log ended there.
             let mut upto = log.clone();
-            upto.apply(&Operation::TruncateAfter(Some(applied)));
+            upto.apply(&Operation::TruncateAfter(log.get(applied).map(|record| record.log_id)));
             if is_due(rules, &upto, &at) {
                 made.push(applied);
             }

@@ -40,8 +40,8 @@ use crate::error::ProposeError;
 /// Most commands in one entry.
 pub(super) const MAX_BATCH_COMMANDS: usize = 1_024;
 
-/// Most bytes of the commands in one entry, so that it stays within one group of the log store
-/// (64 KiB). A command alone takes about half of it at most: 64 names of 512 bytes, or an import.
+/// Most bytes of the commands in one entry. A command alone takes about half of it at most: 64 names
+/// of 512 bytes, or an import.
 pub(super) const MAX_BATCH_BYTES: usize = 60 << 10;
 
 /// Entries in flight at once: while one is synced, the next is replicated. Measured with 1 to 16:

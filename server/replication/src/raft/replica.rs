@@ -105,9 +105,6 @@ pub struct ReplicaConfig {
     ///
     /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, or as many
     /// bytes of log as the table has, and at most a quarter of `max_log_bytes`.
-    ///
-    /// Source: sled opens large files slowly; it opens one with this much log in 95 ms at most
-    /// (measured).
     pub snapshot_every: u64,
     /// Entries kept in the log below the last snapshot in any case, for followers that are a little
     /// behind. Within `max_log_bytes`, the log keeps more for a member that lags and for one that

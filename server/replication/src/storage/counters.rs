@@ -10,9 +10,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 /// Counts the work of the writer since the log was opened, for metrics.
 pub struct Counters {
     commits: AtomicU64,
-    pub(super) groups: AtomicU64,
-    pub(super) groups_purged: AtomicU64,
-    blob_syncs: AtomicU64,
     sync_seconds: Histogram,
     clock: Arc<dyn Clock>,
 }
@@ -28,9 +25,6 @@ impl Counters {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
             commits: AtomicU64::default(),
-            groups: AtomicU64::default(),
-            groups_purged: AtomicU64::default(),
-            blob_syncs: AtomicU64::default(),
             // A twentieth of a millisecond to about two seconds.
             sync_seconds: Histogram::new(exponential_buckets(0.000_05, 2.0, 16)),
             clock,
@@ -43,9 +37,8 @@ impl Counters {
     }
 
     /// Counts a commit that began at `begun` and is durable.
-    pub(super) fn committed(&self, begun: Instant, synced_blobs: bool) {
+    pub(super) fn committed(&self, begun: Instant) {
         self.commits.fetch_add(1, Ordering::Relaxed);
-        self.blob_syncs.fetch_add(u64::from(synced_blobs), Ordering::Relaxed);
         self.sync_seconds.observe(self.now().saturating_since(begun).as_secs_f64());
     }
 
@@ -57,21 +50,5 @@ impl Counters {
     /// Flushes with fdatasync.
     pub fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
-    }
-
-    /// Groups of records written.
-    pub fn groups(&self) -> u64 {
-        self.groups.load(Ordering::Relaxed)
-    }
-
-    /// Groups removed after a purge.
-    pub fn groups_purged(&self) -> u64 {
-        self.groups_purged.load(Ordering::Relaxed)
-    }
-
-    /// Commits in which sled wrote outside its one file, so that `blobs/` had to be synced too.
-    /// Expected to stay 0; each costs a sync per file.
-    pub fn blob_syncs(&self) -> u64 {
-        self.blob_syncs.load(Ordering::Relaxed)
     }
 }

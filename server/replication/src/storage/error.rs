@@ -159,8 +159,9 @@ pub(super) fn open_error(action: &'static str, path: &Path, source: io::Error) -
     OpenError::Inaccessible { action, path, source }
 }
 
-/// Space that a store needs to start and continue: two sled segments and a guard, bytes.
-pub const SPACE_TO_GO_ON: u64 = 16 << 20;
+/// Space that a store needs to start and continue: a segment of the log, two of sled, and a guard,
+/// bytes.
+const SPACE_TO_GO_ON: u64 = 32 << 20;
 
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};

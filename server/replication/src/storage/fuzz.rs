@@ -107,6 +107,7 @@ fn guard_state() -> GuardState {
     };
     GuardState {
         created: true,
+        has_segments: true,
         store_id: [5; 16],
         identity,
         vote: Some(VOTE),

@@ -1,7 +1,8 @@
 //! The guard file: the identity of this node, and the least that its store must hold.
 //!
-//! It lies beside the store and sled never writes it. So a store that lost something can be told
-//! from a whole one (I21): sled opens a file that was cut off as an empty database.
+//! It lies beside the store, which never writes it. So a store that lost something can be told from a
+//! whole one (I21): sled opens a file that was cut off as an empty database, and a log that was cut off
+//! only ends earlier.
 //!
 //! # Format
 //!
@@ -39,7 +40,12 @@ const HINT_BYTES: usize = 64;
 const FILE_BYTES: usize = 2 * SLOT_BYTES + HINT_BYTES;
 const SLOT_MAGIC: [u8; 4] = *b"HFGD";
 const HINT_MAGIC: [u8; 4] = *b"HFGH";
-const VERSION: u32 = 1;
+/// Since version 2 the log's records are in segments; a slot of version 1 belongs to a folder whose
+/// records lie beside the marks. The contents are the same, so that a release that knows no segments
+/// refuses the folder as newer.
+const VERSION: u32 = 2;
+const VERSION_WITHOUT_SEGMENTS: u32 = 1;
+const HINT_VERSION: u32 = 1;
 
 /// Names a cluster for ever; drawn at random when it is formed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +136,8 @@ pub enum PromiseError {
 pub(super) struct GuardState {
     /// Whether the store beside it has been created completely. Until then nothing in it counts.
     pub(super) created: bool,
+    /// Whether the records of its log are in segments.
+    pub(super) has_segments: bool,
     /// Drawn when the store was created. Guard and sled both hold it, which shows that they belong
     /// together.
     pub(super) store_id: [u8; 16],
@@ -188,6 +196,7 @@ impl Guard {
         };
         let state = GuardState {
             created: false,
+            has_segments: true,
             store_id,
             identity,
             vote: None,
@@ -322,7 +331,7 @@ impl Guard {
         current.state.durable = Some(durable);
         let mut body = current.sequence.to_be_bytes().to_vec();
         put_log_id(durable, &mut body);
-        let bytes = seal(HINT_MAGIC, VERSION, &body);
+        let bytes = seal(HINT_MAGIC, HINT_VERSION, &body);
         self.file.write_all_at(&bytes, HINT_AT).map_err(|error| self.fail(&mut current, error))
     }
 
@@ -336,6 +345,11 @@ impl Guard {
     /// Notes that the store is created: from now on a missing store is a lost store.
     pub(super) fn set_created(&self) -> Result<(), Fault> {
         self.update_both(|state| state.created = true)
+    }
+
+    /// Notes that the log's records are in segments, and durable there: from now on they count.
+    pub(super) fn set_segments(&self) -> Result<(), Fault> {
+        self.update_both(|state| state.has_segments = true)
     }
 
     /// See [`ReplicaStore::promise`](super::ReplicaStore::promise).
@@ -467,7 +481,8 @@ pub(super) fn encode(sequence: u64, state: &GuardState) -> Vec<u8> {
     for id in [state.durable, state.snapshot] {
         put_optional_log_id(id, &mut body);
     }
-    seal(SLOT_MAGIC, VERSION, &body)
+    let version = if state.has_segments { VERSION } else { VERSION_WITHOUT_SEGMENTS };
+    seal(SLOT_MAGIC, version, &body)
 }
 
 /// The contents in the frame of a slot.
@@ -485,7 +500,11 @@ pub(super) fn forge(body: &[u8]) -> Vec<u8> {
 }
 
 fn decode_slot(bytes: &[u8]) -> Result<(u64, GuardState), DecodeError> {
-    let mut fields = Fields(unseal(SLOT_MAGIC, VERSION, bytes)?);
+    let (body, has_segments) = match unseal(SLOT_MAGIC, VERSION, bytes) {
+        Err(DecodeError::Version { .. }) => (unseal_old(bytes)?, false),
+        newest => (newest?, true),
+    };
+    let mut fields = Fields(body);
     let sequence = fields.u64()?;
     let created = fields.byte()? != 0;
     let store_id = fields.array()?;
@@ -496,7 +515,16 @@ fn decode_slot(bytes: &[u8]) -> Result<(u64, GuardState), DecodeError> {
     };
     let durable = take_optional_log_id(&mut fields)?;
     let snapshot = take_optional_log_id(&mut fields)?;
-    Ok((sequence, GuardState { created, store_id, identity, vote, durable, snapshot }))
+    let state = GuardState { created, has_segments, store_id, identity, vote, durable, snapshot };
+    Ok((sequence, state))
+}
+
+/// The contents of a slot of the version before; any other version is told as unknown to [`VERSION`].
+fn unseal_old(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    unseal(SLOT_MAGIC, VERSION_WITHOUT_SEGMENTS, bytes).map_err(|error| match error {
+        DecodeError::Version { found, .. } => DecodeError::Version { found, known: VERSION.into() },
+        other => other,
+    })
 }
 
 fn decode_identity(fields: &mut Fields<'_>) -> Result<Identity, DecodeError> {
@@ -520,7 +548,7 @@ fn decode_identity(fields: &mut Fields<'_>) -> Result<Identity, DecodeError> {
 }
 
 fn decode_hint(bytes: &[u8], sequence: u64) -> Option<LogId> {
-    let mut fields = Fields(unseal(HINT_MAGIC, VERSION, bytes).ok()?);
+    let mut fields = Fields(unseal(HINT_MAGIC, HINT_VERSION, bytes).ok()?);
     let of = fields.u64().ok()?;
     let durable = take_log_id(&mut fields).ok()?;
     (of == sequence).then_some(durable)

@@ -18,8 +18,8 @@ pub enum Operation {
     Append(Vec<Record>),
     /// Replaces the vote.
     Vote(StoredVote),
-    /// Removes every record after this index; `None` removes every record.
-    TruncateAfter(Option<u64>),
+    /// Removes every record after this one; `None` removes every record.
+    TruncateAfter(Option<LogId>),
     /// Marks everything up to and including this record as no longer needed. May lie beyond the
     /// last record: the log then continues after it.
     Purge(LogId),
@@ -93,7 +93,7 @@ impl LogStore {
     /// [`Misuse`] if purged records would have to come back; nothing was changed and `done` is
     /// dropped without being called.
     pub fn truncate_after(&self, keep: Option<u64>, done: Done) -> Result<(), Misuse> {
-        self.change(Operation::TruncateAfter(keep), done)
+        self.change_by(|mirror| Ok(Operation::TruncateAfter(mirror.kept(keep)?)), done)
     }
 
     /// Drops every record up to and including `upto`. Later commits, or an idle writer, free the
@@ -150,11 +150,21 @@ impl LogStore {
     }
 
     fn change(&self, operation: Operation, done: Done) -> Result<(), Misuse> {
+        self.change_by(|_| Ok(operation), done)
+    }
+
+    fn change_by(
+        &self,
+        operation: impl FnOnce(&LogMirror) -> Result<Operation, Misuse>,
+        done: Done,
+    ) -> Result<(), Misuse> {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let dropped = {
+        let (operation, dropped) = {
             let mut mirror = self.mirror();
+            let operation = operation(&mirror)?;
             mirror.check(&operation)?;
-            mirror.apply(&operation)
+            let dropped = mirror.apply(&operation);
+            (operation, dropped)
         };
         self.io.submit(operation, done);
         drop(dropped);

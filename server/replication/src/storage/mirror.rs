@@ -172,14 +172,25 @@ impl LogMirror {
                 Some(old) if !new.covers(&old) => Err(Misuse::VoteGoesBack { old, new: *new }),
                 _ => Ok(()),
             },
-            Operation::TruncateAfter(keep) => match self.purged {
-                Some(purged) if keep.is_none_or(|keep| keep < purged.index) => {
-                    Err(Misuse::TruncatesPurged { keep: *keep, purged: Some(purged) })
-                }
-                _ => Ok(()),
-            },
+            Operation::TruncateAfter(keep) => self.kept(keep.map(|keep| keep.index)).map(drop),
             Operation::Purge(_) => Ok(()),
         }
+    }
+
+    /// The last record that a truncation after `keep` leaves.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse::TruncatesPurged`] if purged records would have to come back.
+    pub(super) fn kept(&self, keep: Option<u64>) -> Result<Option<LogId>, Misuse> {
+        if let Some(purged) =
+            self.purged.filter(|purged| keep.is_none_or(|keep| keep < purged.index))
+        {
+            return Err(Misuse::TruncatesPurged { keep, purged: Some(purged) });
+        }
+        let left = self.records.partition_point(|record| Some(record.log_id.index) <= keep);
+        let last = left.checked_sub(1).and_then(|at| self.records.get(at));
+        Ok(last.map(|record| record.log_id).or(self.purged))
     }
 
     fn check_append(&self, records: &[Record]) -> Result<(), Misuse> {
@@ -210,7 +221,8 @@ impl LogMirror {
                 VecDeque::new()
             }
             Operation::TruncateAfter(keep) => {
-                let kept = self.records.partition_point(|r| Some(r.log_id.index) <= *keep);
+                let keep = keep.map(|keep| keep.index);
+                let kept = self.records.partition_point(|r| Some(r.log_id.index) <= keep);
                 self.ends.truncate(kept);
                 self.records.split_off(kept)
             }
@@ -276,7 +288,7 @@ mod tests {
         assert_eq!(log.bytes(), 70 + 2 * RECORD_BYTES);
         assert_eq!(log.bytes_after(Some(0)), log.bytes());
         assert_eq!(log.bytes_after(Some(3)), 0);
-        log.apply(&Operation::TruncateAfter(Some(2)));
+        log.apply(&Operation::TruncateAfter(Some(record(2, 0).log_id)));
         assert_eq!(log.bytes(), 30 + RECORD_BYTES);
         log.apply(&Operation::Append(vec![record(3, 5)]));
         assert_eq!(log.bytes(), 35 + 2 * RECORD_BYTES);

@@ -19,7 +19,8 @@
 //! ```text
 //! LOCK         held while a process has the folder open; its process id
 //! guard        what the node is, and the least that the rest must hold
-//! sled/        log and marks
+//! log/         the records of the log, in segments
+//! sled/        marks: store id, vote, purge mark
 //! snapshots/   one file each
 //! ```
 //!
@@ -41,6 +42,7 @@ mod files;
 #[cfg(test)]
 mod fuzz;
 mod guard;
+mod log_loop;
 mod log_store;
 #[cfg(any(test, feature = "simulation"))]
 mod memory_log;
@@ -48,13 +50,10 @@ mod mirror;
 mod record;
 mod recover;
 mod replica_store;
-#[cfg(test)]
 mod segments;
 #[cfg(any(test, feature = "simulation"))]
 mod simulated;
-mod sled_log;
 mod sled_open;
-mod sled_pool;
 mod snapshot;
 mod store;
 mod tree;
@@ -62,15 +61,16 @@ mod writer;
 
 pub use counters::Counters;
 pub use disk::{Disk, DiskFile};
-pub use error::{Fault, OnFault, OpenError, SPACE_TO_GO_ON};
+pub use error::{Fault, OnFault, OpenError};
 pub use files::free_space;
 pub use guard::{ClusterId, Identity, Member, PromiseError, Stage};
 pub use log_store::{Done, LogIo, LogStore, Operation};
 #[cfg(any(test, feature = "simulation"))]
 pub use memory_log::{Completion, MemoryLog};
 pub use mirror::{LogMirror, Misuse, RECORD_BYTES};
-pub use record::{DecodeError, GROUP_BYTES, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
+pub use record::{DecodeError, LogId, MAX_PAYLOAD, Record, RecordKind, StoredVote};
 pub use replica_store::{BodyReader, KeptSnapshot, Pace, ReplicaStore, SnapshotDraft, Step};
+pub use segments::SegmentSizes;
 #[cfg(any(test, feature = "simulation"))]
 pub use simulated::{Ground, OpenTree};
 pub use snapshot::{

@@ -18,13 +18,9 @@ const CRC_AT: usize = 32;
 
 /// Largest payload of one record, bytes.
 ///
-/// A record above [`GROUP_BYTES`] gets a group of its own. Beyond this bound sled would move the
-/// value out of its log; [`LogStore::append`](super::LogStore::append) refuses such a record
-/// before anything changes. The proposer bounds its batches well below it.
+/// [`LogStore::append`](super::LogStore::append) refuses a larger one before anything changes: a
+/// commit stays well below the largest segment. The proposer bounds its batches well below it.
 pub const MAX_PAYLOAD: usize = 512 << 10;
-
-/// Largest group of records stored under one key, bytes, unless a single record is larger.
-pub const GROUP_BYTES: usize = 64 << 10;
 
 /// The place of a record in the replicated log.
 ///

@@ -1,9 +1,9 @@
-//! Reads back what a tree holds and checks it against the guard file (I21).
+//! Reads back what a folder holds and checks it against the guard file (I21).
 //!
-//! Nothing is trusted: every record is checked, every gap is an error, and a tree that is shorter
+//! Nothing is trusted: every record is checked, every gap is an error, and a log that is shorter
 //! than its guard says is refused, whatever the cause.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::Clock;
 
 use super::counters::Counters;
+use super::disk::Disk;
 use super::error::{OpenError, open_error};
 use super::guard::{Guard, GuardState};
 use super::mirror::LogMirror;
@@ -19,33 +20,130 @@ use super::record::{
     DecodeError, Fields, LogId, Record, StoredVote, decode_group, seal, take_log_id, take_vote,
     unseal,
 };
+use super::segments::{Keeper, SegmentSizes, Segments};
 use super::tree::Tree;
-use super::writer::{
-    GROUP_PREFIX, META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer, group_key,
-};
+use super::writer::{META_MAGIC, META_VERSION, PURGED_KEY, STORE_ID_KEY, VOTE_KEY, Writer};
 
-/// Reads the tree at `path` and prepares it for writing. Commits are timed on `clock`.
+/// Release 0.1 kept the records beside the marks: groups of them under `g` and the index of the first
+/// one, big-endian.
+const GROUP_PREFIX: &[u8] = b"g";
+/// Groups removed by one write after a conversion.
+const GROUPS_AT_ONCE: usize = 64;
+
+/// The places of a folder.
+pub(super) struct Places<'a> {
+    /// The folder of the marks, for messages.
+    pub(super) marks: &'a Path,
+    /// The folder of the segments.
+    pub(super) log: &'a Path,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) sizes: SegmentSizes,
+}
+
+/// What was read, ready to be written.
+pub(super) struct Recovered {
+    pub(super) writer: Writer,
+    pub(super) keeper: Keeper,
+    pub(super) mirror: LogMirror,
+}
+
+/// Reads marks and log and prepares them for writing. Commits are timed on `clock`.
 ///
 /// # Errors
 ///
-/// Why it cannot be trusted.
+/// Why they cannot be trusted.
 pub(super) fn recover(
-    mut tree: Box<dyn Tree>,
-    path: &Path,
-    state: &GuardState,
+    mut marks: Box<dyn Tree>,
+    places: &Places<'_>,
     guard: Arc<Guard>,
     clock: Arc<dyn Clock>,
-) -> Result<(Writer, LogMirror), OpenError> {
-    check_store_id(path, &mut *tree, state)?;
-    let vote = read_mark(path, &*tree, VOTE_KEY, take_vote)?;
-    let purged = read_mark(path, &*tree, PURGED_KEY, take_log_id)?;
-    let (groups, records) = read_log(path, &*tree, purged)?;
+) -> Result<Recovered, OpenError> {
+    let state = guard.state();
+    check_store_id(places.marks, &mut *marks, &state)?;
+    let vote = read_mark(places.marks, &*marks, VOTE_KEY, take_vote)?;
+    let purged = read_mark(places.marks, &*marks, PURGED_KEY, take_log_id)?;
+    if !state.has_segments {
+        convert(&mut *marks, places, &guard, (vote, purged))?;
+    } else if state.created {
+        let there = places.disk.exists(places.log);
+        if !there.map_err(|e| open_error("read", places.log, e))? {
+            return Err(OpenError::Emptied { path: places.log.to_path_buf() });
+        }
+        // A conversion may have ended before they were gone.
+        remove_groups(&mut *marks).map_err(|error| unreadable(places.marks, error))?;
+    }
+    let (segments, keeper, records) = open_segments(places, &state, purged)?;
     let mirror = LogMirror::recovered(records, purged, vote);
     if !mutant!(GuardIgnored) {
-        check_guard(path, &mirror, state)?;
+        check_guard(places.log, &mirror, &guard.state())?;
     }
-    let counters = Arc::new(Counters::new(clock));
-    Ok((Writer { tree, guard, groups, purged, since_bound: 0, counters }, mirror))
+    let (counters, last) = (Arc::new(Counters::new(clock)), mirror.last());
+    let folder = places.log.to_path_buf();
+    let writer = Writer { folder, segments, marks, guard, last, purged, since_bound: 0, counters };
+    Ok(Recovered { writer, keeper, mirror })
+}
+
+fn open_segments(
+    places: &Places<'_>,
+    state: &GuardState,
+    purged: Option<LogId>,
+) -> Result<(Segments, Keeper, VecDeque<Record>), OpenError> {
+    let Places { log, disk, sizes, .. } = places;
+    if !state.created {
+        // An interrupted creation left nothing that was ever acknowledged.
+        Segments::clear(Arc::clone(disk), log).map_err(|e| open_error("remove", log, e))?;
+    }
+    Segments::open(Arc::clone(disk), log, state.store_id, *sizes, purged)
+}
+
+/// Writes the log of release 0.1, which lies beside the marks, into segments. A crash on the way
+/// leaves the old log, which counts until the guard file says otherwise; after that it is removed.
+fn convert(
+    marks: &mut dyn Tree,
+    places: &Places<'_>,
+    guard: &Guard,
+    (vote, purged): (Option<StoredVote>, Option<LogId>),
+) -> Result<(), OpenError> {
+    let records = read_groups(places.marks, marks, purged)?;
+    let mirror = LogMirror::recovered(records.clone(), purged, vote);
+    if !mutant!(GuardIgnored) {
+        check_guard(places.marks, &mirror, &guard.state())?;
+    }
+    write_segments(places, guard.state().store_id, purged, &records)
+        .map_err(|error| open_error("convert the log to", places.log, error))?;
+    guard.set_segments().map_err(|f| open_error("write", guard.path(), f.to_io()))?;
+    remove_groups(marks).map_err(|error| unreadable(places.marks, error))?;
+    tracing::info!(records = records.len(), "the log of an earlier release was converted");
+    Ok(())
+}
+
+/// Segments with these records, durable, in place of any that are there.
+fn write_segments(
+    places: &Places<'_>,
+    store: [u8; 16],
+    purged: Option<LogId>,
+    records: &VecDeque<Record>,
+) -> io::Result<()> {
+    Segments::clear(Arc::clone(&places.disk), places.log)?;
+    let disk = Arc::clone(&places.disk);
+    let opened = Segments::open(disk, places.log, store, places.sizes, purged);
+    let (mut segments, _keeper, _) = opened.map_err(io::Error::other)?;
+    for record in records {
+        segments.append_alone(std::slice::from_ref(record))?;
+    }
+    segments.sync()
+}
+
+fn remove_groups(marks: &mut dyn Tree) -> io::Result<()> {
+    loop {
+        let some = marks.scan(GROUP_PREFIX).take(GROUPS_AT_ONCE);
+        let keys = some.map(|item| Ok((item?.0.to_vec(), None))).collect::<io::Result<Vec<_>>>()?;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        marks.write(keys)?;
+        marks.sync()?;
+    }
 }
 
 /// Checks that guard and store were made together: a store without the guard's id is empty, one
@@ -55,7 +153,7 @@ fn check_store_id(path: &Path, tree: &mut dyn Tree, state: &GuardState) -> Resul
         let id = seal(META_MAGIC, META_VERSION, &state.store_id);
         let written =
             tree.write(vec![(STORE_ID_KEY.to_vec(), Some(id))]).and_then(|()| tree.sync());
-        return written.map(|_| ()).map_err(|error| unreadable(path, error));
+        return written.map_err(|error| unreadable(path, error));
     }
     let stored = read_mark(path, tree, STORE_ID_KEY, take_store_id)?;
     if stored == Some(state.store_id) {
@@ -87,11 +185,13 @@ fn read_mark<T>(
         .map_err(|error| damaged(path, &String::from_utf8_lossy(key), error))
 }
 
-type Log = (BTreeMap<u64, LogId>, VecDeque<Record>);
-
-/// Reads every group in order and checks every checksum; no gap may follow the purge mark.
-fn read_log(path: &Path, tree: &dyn Tree, purged: Option<LogId>) -> Result<Log, OpenError> {
-    let mut groups = BTreeMap::new();
+/// The records of release 0.1: reads every group in order and checks every checksum; no gap may
+/// follow the purge mark.
+fn read_groups(
+    path: &Path,
+    tree: &dyn Tree,
+    purged: Option<LogId>,
+) -> Result<VecDeque<Record>, OpenError> {
     let mut records: VecDeque<Record> = VecDeque::new();
     let mut expected = purged.map_or(0, |purged| purged.index.saturating_add(1));
     for entry in tree.scan(GROUP_PREFIX) {
@@ -102,7 +202,6 @@ fn read_log(path: &Path, tree: &dyn Tree, purged: Option<LogId>) -> Result<Log, 
             let what = format!("a group of records stands under another key: {key:?}");
             return Err(OpenError::Damaged { path: path.to_path_buf(), what });
         };
-        groups.insert(first.index, last);
         if purged.is_some_and(|purged| last.index <= purged.index) {
             continue;
         }
@@ -116,7 +215,12 @@ fn read_log(path: &Path, tree: &dyn Tree, purged: Option<LogId>) -> Result<Log, 
         records.extend(group.into_iter().filter(needed));
         expected = last.index.saturating_add(1);
     }
-    Ok((groups, records))
+    Ok(records)
+}
+
+/// The key of the group that begins at `first`.
+fn group_key(first: u64) -> Vec<u8> {
+    [GROUP_PREFIX, &first.to_be_bytes()].concat()
 }
 
 /// I21: checks that the store holds at least what its guard recorded as durable.

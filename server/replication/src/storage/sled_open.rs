@@ -1,6 +1,6 @@
-//! Opens sled without trusting it.
+//! Opens sled, which keeps the marks, without trusting it.
 //!
-//! sled panics on some damage, silently drops the end of a damaged log, and opens a file that was
+//! sled panics on some damage, silently drops the end of a damaged file, and opens a file that was
 //! cut off as an empty database. So it is opened on a separate thread where a panic is caught, and
 //! its contents are checked (`recover.rs`).
 
@@ -16,26 +16,30 @@ use std::time::Duration;
 
 use holdfast_runtime::Runtime;
 
+use super::disk::Disk;
 use super::error::{OpenError, open_error};
 use super::files::{sync_folder, sync_tree};
-use super::guard::{Guard, GuardState};
-use super::mirror::LogMirror;
-use super::recover::{recover, unreadable};
-use super::sled_pool::Idlers;
+use super::guard::Guard;
+use super::recover::{Places, Recovered, recover, unreadable};
+use super::segments::SegmentSizes;
 use super::store::FolderLock;
 use super::tree::{DataFile, SledTree, to_io};
-use super::writer::Writer;
 
-/// Large enough that groups and the pages that hold them stay in sled's one file: with the default
-/// of 512 KiB, values of 17 KB already went to separate files, which sled never syncs.
+/// As release 0.1 had it, whose log lies in the same file: it was large enough that groups of records
+/// and the pages that hold them stayed in sled's one file.
 const SEGMENT_BYTES: usize = 4 << 20;
-/// The log is read once, at start; more cache gains nothing (measured).
+/// What is here is read once, at start; more cache gains nothing (measured).
 const CACHE_BYTES: u64 = 32 << 20;
 /// Two seconds in all for sled to release its file.
 const RELEASE_TRIES: u32 = 100;
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Opens or creates the sled store below `folder` and checks it against `guard`.
+/// The folder of the marks.
+pub(super) const MARKS: &str = "sled";
+/// The folder of the log's segments.
+pub(super) const LOG: &str = "log";
+
+/// Opens or creates marks and log below `folder` and checks them against `guard`.
 ///
 /// # Errors
 ///
@@ -43,10 +47,11 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 /// is left for inspection.
 pub(super) fn open_sled(
     folder: &Path,
+    disk: Arc<dyn Disk>,
     guard: &Arc<Guard>,
     lock: FolderLock,
-) -> Result<(Writer, LogMirror), OpenError> {
-    let path = folder.join("sled");
+) -> Result<Recovered, OpenError> {
+    let path = folder.join(MARKS);
     let state = guard.state();
     if state.created {
         let db = path.join("db");
@@ -58,8 +63,8 @@ pub(super) fn open_sled(
         remove_unfinished(&path).map_err(|e| open_error("remove", &path, e))?;
     }
     let opened = apart(&path, {
-        let (path, state, guard) = (path.clone(), state.clone(), Arc::clone(guard));
-        move || read_store(&path, &state, guard, lock)
+        let (path, log, guard) = (path.clone(), folder.join(LOG), Arc::clone(guard));
+        move || read_store(&path, &log, disk, guard, lock)
     })?;
     // Everything that sled created or repaired while opening, and the names of its files (I19).
     sync_tree(&path)
@@ -96,13 +101,14 @@ fn prepare(path: &Path) -> io::Result<()> {
     sync_tree(path)
 }
 
-/// Opens sled and reads the log in it.
+/// Opens sled and reads the marks in it, and the log.
 fn read_store(
     path: &Path,
-    state: &GuardState,
+    log: &Path,
+    disk: Arc<dyn Disk>,
     guard: Arc<Guard>,
     lock: FolderLock,
-) -> Result<(Writer, LogMirror), OpenError> {
+) -> Result<Recovered, OpenError> {
     let failed = |error| unreadable(path, to_io(error));
     let config = sled::Config::new()
         .path(path)
@@ -112,11 +118,10 @@ fn read_store(
     let db = open_when_released(&config).map_err(failed)?;
     let tree = db.open_tree("log").map_err(failed)?;
     let file = DataFile::open(path).map_err(|e| open_error("open", path, e))?;
-    let idlers = Idlers::of_process();
-    idlers.thin_out(&tree);
-    let tree = SledTree { db, tree, idlers, file, _lock: lock };
+    let tree = SledTree { db, tree, file, _lock: lock };
+    let places = Places { marks: path, log, disk, sizes: SegmentSizes::default() };
     // The machine's own clock: no simulation repeats the work of this thread.
-    recover(Box::new(tree), path, state, guard, Runtime::system().clock)
+    recover(Box::new(tree), &places, guard, Runtime::system().clock)
 }
 
 /// sled locks its file as well. We hold the folder, so only the remains of an instance that this

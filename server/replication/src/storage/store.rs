@@ -15,12 +15,13 @@ use super::disk_watch::{DiskWatch, WatchedDisk};
 use super::error::{OnFault, OpenError, open_error};
 use super::files::create_folders;
 use super::guard::{ClusterId, Guard, Identity, Member, PromiseError, guard_path};
+use super::log_loop::LogLoop;
 use super::log_store::{LogIo, LogStore};
 use super::mirror::LogMirror;
 use super::record::LogId;
+use super::recover::Recovered;
 use super::replica_store::{KeptSnapshot, Pace, ReplicaStore, SnapshotDraft, Step};
-use super::sled_log::SledLog;
-use super::sled_open::open_sled;
+use super::sled_open::{LOG, MARKS, open_sled};
 use super::snapshot::Snapshots;
 
 /// What a data folder is expected to contain.
@@ -91,14 +92,14 @@ impl Store {
         let disk: Arc<dyn Disk> =
             Arc::new(WatchedDisk { disk: Arc::new(SystemDisk), watch: watch.clone() });
         let guard = Arc::new(open_guard(&*disk, folder, &options)?);
-        let (writer, mirror) = {
+        let Recovered { writer, keeper, mirror } = {
             let _watched = watch.enter_patiently("open the log in", folder);
-            open_sled(folder, &guard, lock)?
+            open_sled(folder, Arc::clone(&disk), &guard, lock)?
         };
         let counters = writer.counters();
         let opened = Opened { disk, folder, guard, mirror, counters, watch: watch.clone() };
         opened.assemble(options.on_fault, |on_fault| {
-            Ok(Arc::new(SledLog::start(writer, on_fault, watch)?))
+            Ok(Arc::new(LogLoop::on_threads((writer, keeper), on_fault, watch)?))
         })
     }
 
@@ -263,7 +264,7 @@ pub(super) fn open_guard(
 ) -> Result<Guard, OpenError> {
     let on_fault = Arc::clone(&options.on_fault);
     let Some(guard) = Guard::open(disk, folder, Arc::clone(&on_fault))? else {
-        for part in ["sled", "snapshots"] {
+        for part in [MARKS, LOG, "snapshots"] {
             let present =
                 disk.exists(&folder.join(part)).map_err(|e| open_error("read", folder, e))?;
             if present {

@@ -1,19 +1,17 @@
-//! The storage of the log: keys and values, in sled or in a simulation.
+//! The store of what is rare and must be found: store id, vote, purge mark; in sled or in a simulation.
 //!
 //! sled is made durable by our own syncs. Its `flush` writes, but syncs neither metadata nor the device
-//! (measured: 60 of 60 simulated power cuts lost acknowledged keys). So each commit ends with our own
-//! `fdatasync` of sled's one file, through a handle of our own on the same inode (I19).
+//! (measured: 60 of 60 simulated power cuts lost acknowledged keys). So each change ends with our own
+//! `fdatasync` of sled's one file, through a handle of our own on the same inode (I20).
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::files::{is_want_of_descriptors, sync_folder, with_descriptors};
-use super::sled_pool::Idlers;
 use super::store::FolderLock;
 
 /// A key with its new value; `None` removes it.
@@ -30,9 +28,6 @@ pub type Items<'a> = Box<dyn Iterator<Item = io::Result<(Bytes, Bytes)>> + 'a>;
 ///   those of all earlier ones do.
 /// - What was written before a [`sync`](Self::sync) that succeeded survives the loss of power.
 pub trait Tree: Send + 'static {
-    /// Its file, for messages.
-    fn path(&self) -> &Path;
-
     /// The value of a key.
     ///
     /// # Errors
@@ -50,20 +45,21 @@ pub trait Tree: Send + 'static {
     /// As from the system; whether they survive is unknown.
     fn write(&mut self, changes: Vec<Change>) -> io::Result<()>;
 
-    /// Makes everything durable that was written. Returns whether files beside the one at
-    /// [`path`](Self::path) had to be synced for that.
+    /// Makes everything durable that was written.
     ///
     /// # Errors
     ///
     /// As from the system; what is durable is unknown.
-    fn sync(&mut self) -> io::Result<bool>;
+    fn sync(&mut self) -> io::Result<()>;
+
+    /// Gives it up after a fault, without writing anything more.
+    fn abandon(self: Box<Self>) {}
 }
 
 /// An open sled.
 pub(super) struct SledTree {
     pub(super) db: sled::Db,
     pub(super) tree: sled::Tree,
-    pub(super) idlers: Arc<Idlers>,
     pub(super) file: DataFile,
     /// Held as long as sled is open, so that no other process opens it. The last field, so that it
     /// is dropped last.
@@ -71,10 +67,6 @@ pub(super) struct SledTree {
 }
 
 impl Tree for SledTree {
-    fn path(&self) -> &Path {
-        &self.file.path
-    }
-
     fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
         let value = self.tree.get(key).map_err(to_io)?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
@@ -88,26 +80,21 @@ impl Tree for SledTree {
         Box::new(self.tree.scan_prefix(prefix).map(copied))
     }
 
-    /// A single change needs no batch to be atomic, and most commits are one group of records. For
-    /// a batch sled writes a separate record before the changes, and waits for the disk for each.
-    fn write(&mut self, mut changes: Vec<Change>) -> io::Result<()> {
-        let underway = self.idlers.underway();
-        let written = if changes.len() > 1 {
-            self.tree.apply_batch(batch_of(changes))
-        } else {
-            match changes.pop() {
-                Some((key, Some(value))) => self.tree.insert(key, value).map(drop),
-                Some((key, None)) => self.tree.remove(key).map(drop),
-                None => Ok(()),
-            }
-        };
-        written.and_then(|()| self.db.flush()).map_err(to_io)?;
-        drop(underway);
-        Ok(())
+    fn write(&mut self, changes: Vec<Change>) -> io::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let written = self.tree.apply_batch(batch_of(changes));
+        written.and_then(|()| self.db.flush()).map(drop).map_err(to_io)
     }
 
-    fn sync(&mut self) -> io::Result<bool> {
+    fn sync(&mut self) -> io::Result<()> {
         self.file.sync()
+    }
+
+    /// Closing sled would write again. The folder stays locked until the process is gone.
+    fn abandon(self: Box<Self>) {
+        std::mem::forget(self);
     }
 }
 
@@ -124,7 +111,6 @@ fn batch_of(changes: Vec<Change>) -> sled::Batch {
 
 /// Handles on the files that sled writes, for our own syncs.
 pub(super) struct DataFile {
-    path: PathBuf,
     db: File,
     blobs: PathBuf,
     blobs_changed: (i64, i64),
@@ -135,22 +121,21 @@ impl DataFile {
     ///
     /// As from the system; nothing was changed.
     pub(super) fn open(sled_folder: &Path) -> io::Result<Self> {
-        let path = sled_folder.join("db");
-        let db = File::open(&path)?;
+        let db = File::open(sled_folder.join("db"))?;
         let blobs = sled_folder.join("blobs");
         let blobs_changed = changed(&blobs)?;
-        Ok(Self { path, db, blobs, blobs_changed })
+        Ok(Self { db, blobs, blobs_changed })
     }
 
-    /// Makes what sled has written durable. Returns whether `blobs/` had to be synced.
+    /// Makes what sled has written durable.
     ///
-    /// Values are bounded so that sled keeps them in its file. But sled decides by the size of a
-    /// page, so a check of the folder's time stamp, one system call, backs the bound up.
-    fn sync(&mut self) -> io::Result<bool> {
+    /// Marks are so small that sled keeps them in its file. But sled decides by the size of a page, so
+    /// a check of the folder's time stamp, one system call, backs that up.
+    fn sync(&mut self) -> io::Result<()> {
         self.db.sync_data()?;
         let now = changed(&self.blobs)?;
         if now == self.blobs_changed {
-            return Ok(false);
+            return Ok(());
         }
         for entry in with_descriptors(|| fs::read_dir(&self.blobs))? {
             let path = entry?.path();
@@ -162,7 +147,7 @@ impl DataFile {
         }
         sync_folder(&self.blobs)?;
         self.blobs_changed = now;
-        Ok(true)
+        Ok(())
     }
 }
 

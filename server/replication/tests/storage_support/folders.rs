@@ -61,7 +61,7 @@ pub(crate) fn filled_by(options: StoreOptions, halfway: impl Fn(&Path)) -> (Temp
     (folder, store)
 }
 
-/// Enough bytes to span two of sled's segments.
+/// Enough bytes to span several segments.
 pub(crate) fn expected_records() -> Vec<Record> {
     (0..RECORDS).map(|index| record(1 + index / 300, index, 13_000)).collect()
 }

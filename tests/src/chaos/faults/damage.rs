@@ -33,11 +33,23 @@ pub(super) fn flip_a_bit(stage: &mut Stage) -> Option<Broken> {
     let data = stage.cluster.nodes()[node].data.clone();
     let kept = data.with_extension("kept");
     copy(&data, &kept);
-    let at = flip(&data.join("sled").join("db"), stage.draw.below(u64::MAX));
+    let files = log_files(&data);
+    let numbers: Vec<_> = (0..files.len()).collect();
+    let file = &files[stage.draw.one_of(&numbers)?];
+    let at = flip(file, stage.draw.below(u64::MAX));
     let logged = stage.cluster.log(node).len();
     stage.cluster.start_node(node);
     let what = format!("{}: a bit of byte {at} of its log", stage.name(node));
     Some(Broken::new(what, LOOK_AGAIN, Undo::Restore(Damaged { node, kept, logged })))
+}
+
+/// The files of a node's log, and that of its marks.
+fn log_files(data: &Path) -> Vec<PathBuf> {
+    let segments = std::fs::read_dir(data.join("log")).unwrap();
+    let mut files: Vec<_> = segments.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.push(data.join("sled").join("db"));
+    files
 }
 
 /// Flips one bit of the file, in a place that was written; returns the number of its byte.

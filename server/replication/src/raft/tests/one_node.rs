@@ -21,9 +21,10 @@ use super::cluster::{
 };
 use crate::consensus::{Consensus, Listener};
 use crate::error::ProposeError;
+use crate::raft::proposer::MAX_BATCH_BYTES;
 use crate::raft::types::{CommittedLeaderId, EncodedBatch, Vote};
 use crate::raft::{Fault, Forming, Replica, ReplicaConfig, ReplicaStore};
-use crate::storage::{GROUP_BYTES, RecordKind};
+use crate::storage::RecordKind;
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 
@@ -565,7 +566,7 @@ async fn an_entry_of_the_largest_commands_stays_within_a_group_of_the_log() {
     let records = log.entries(0..u64::MAX, usize::MAX);
     let batches = records.iter().filter(|record| record.kind == RecordKind::Batch);
     let sizes: Vec<usize> = batches.map(|record| record.payload.len()).collect();
-    assert!(sizes.iter().all(|size| *size <= GROUP_BYTES - 1_024), "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= MAX_BATCH_BYTES + 1_024), "{sizes:?}");
     assert!(sizes.iter().any(|size| *size > 33_000), "{sizes:?}");
     cluster.shutdown().await;
 }

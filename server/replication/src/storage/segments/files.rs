@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
 use super::frame::{HEAD_BYTES, Name, encode_head, frame_bytes};
@@ -24,15 +25,23 @@ const PIECE: u64 = 1 << 20;
 const TEMPORARY: &str = "next.tmp";
 const EXTENSION: &str = "seg";
 
-/// The sizes of segments, bytes. Each new one is twice as long as the one before, up to the largest:
-/// a small store stays small.
+/// The sizes of the log's files, bytes. Each new one is twice as long as the one before, up to the
+/// largest: a small store stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::storage) struct Sizes {
-    pub(in crate::storage) first: u64,
-    pub(in crate::storage) largest: u64,
+pub struct SegmentSizes {
+    /// The first one of a folder.
+    pub first: u64,
+    /// Only a single commit that is larger gets a file beyond this, of its own.
+    pub largest: u64,
 }
 
-impl Sizes {
+impl Default for SegmentSizes {
+    fn default() -> Self {
+        Self { first: 1 << 20, largest: 16 << 20 }
+    }
+}
+
+impl SegmentSizes {
     /// The length of the segment after one of `length`, which has to take a frame with a body of
     /// `body` bytes.
     pub(super) fn next(self, length: Option<u64>, body: usize) -> u64 {
@@ -71,6 +80,8 @@ struct State {
     /// Segments whose records were all purged, oldest first.
     released: VecDeque<Segment>,
     closing: bool,
+    /// The keeper has ended with a fault.
+    failed: bool,
 }
 
 /// What the keeper does next.
@@ -109,6 +120,33 @@ impl SegmentFiles {
         Ok(Segment { name: Name { store: self.store, number }, length, path, file })
     }
 
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes a segment without the keeper.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    pub(super) fn make_now(&self, number: u64, length: u64) -> io::Result<Segment> {
+        let at_once: Pace = Arc::new(|_| Box::pin(std::future::ready(())));
+        let made = self.make(number, length, None, &at_once).now_or_never();
+        made.unwrap_or_else(|| Err(io::Error::other("a step of a file did not end")))
+    }
+
+    /// Removes every segment.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    pub(super) fn remove_all(&self) -> io::Result<()> {
+        for (_, path) in self.found()? {
+            self.disk.remove(&path)?;
+        }
+        self.disk.sync_folder(&self.folder)
+    }
+
     /// Takes a segment that was made ahead of need by an earlier process.
     pub(super) fn offer(&self, segment: Segment) {
         self.lock().ready = Some(Ok(segment));
@@ -136,6 +174,9 @@ impl SegmentFiles {
         }
         loop {
             let answered = self.answered.notified();
+            if self.lock().failed {
+                return Err(io::Error::other("the keeper of the log's files has ended"));
+            }
             self.want(number, length);
             answered.await;
             if let Some(made) = self.take_ready(length) {
@@ -144,16 +185,12 @@ impl SegmentFiles {
         }
     }
 
-    /// What was made, unless it is shorter than `length`: then its file is used again.
+    /// What was made, unless it is shorter than `length`: the longer one takes its name, and so its
+    /// place. It must not be released: its path is that of the longer one then.
     fn take_ready(&self, length: u64) -> Option<io::Result<Segment>> {
-        let mut state = self.lock();
-        match state.ready.take()? {
-            Ok(short) if short.length < length => {
-                state.released.push_back(short);
-                None
-            }
-            made => Some(made),
-        }
+        let made = self.lock().ready.take()?;
+        let is_short = made.as_ref().is_ok_and(|made| made.length < length);
+        (!is_short).then_some(made)
     }
 
     /// Takes back a segment whose records were all purged.
@@ -191,7 +228,14 @@ impl SegmentFiles {
                     drop(state);
                     self.answered.notify_one();
                 }
-                Task::Remove(segment) => self.remove(&segment.path, pace).await?,
+                Task::Remove(segment) => {
+                    let removed = self.remove(&segment.path, pace).await;
+                    if removed.is_err() {
+                        self.lock().failed = true;
+                        self.answered.notify_one();
+                        return removed;
+                    }
+                }
             }
         }
     }

@@ -16,6 +16,8 @@
 mod files;
 mod frame;
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
@@ -25,18 +27,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub(super) use self::files::Sizes;
+pub use self::files::SegmentSizes;
 use self::files::{Segment, SegmentFiles};
 use self::frame::{Frame, Frames, HEAD_BYTES, Harm, Kind, encode_frame, frame_bytes, read};
 use super::disk::{Disk, read_exact_at};
-use super::error::{OpenError, open_error};
+use super::error::{Fault, OpenError, open_error};
 use super::record::{DecodeError, Fields, LogId, Record, decode_group, encode_record, encoded_len};
 use super::replica_store::Pace;
 
 /// The open segments of a log.
 pub(super) struct Segments {
     files: Arc<SegmentFiles>,
-    sizes: Sizes,
+    sizes: SegmentSizes,
     /// Oldest first; the last one is written.
     used: VecDeque<Used>,
     /// Where the next frame belongs.
@@ -52,7 +54,7 @@ struct Used {
 /// What goes to the segments in one commit.
 #[derive(Clone, Copy)]
 pub(super) enum Entry<'a> {
-    Append(&'a [&'a Record]),
+    Append(&'a [Record]),
     /// Removes every record after this index.
     Truncate(Option<u64>),
 }
@@ -67,7 +69,7 @@ impl Entry<'_> {
 
     fn body_bytes(&self) -> usize {
         match self {
-            Self::Append(records) => records.iter().map(|record| encoded_len(record)).sum(),
+            Self::Append(records) => records.iter().map(encoded_len).sum(),
             Self::Truncate(_) => TRUNCATION_BYTES,
         }
     }
@@ -92,9 +94,11 @@ pub(super) struct Keeper(Arc<SegmentFiles>);
 impl Keeper {
     /// # Errors
     ///
-    /// As from the system, when a file that is no longer needed cannot be given back.
-    pub(super) async fn run(self, pace: Pace) -> io::Result<()> {
-        self.0.keep(&pace).await
+    /// The fault, when a file that is no longer needed cannot be given back. The log waits for no file
+    /// after that.
+    pub(super) async fn run(self, pace: Pace) -> Result<(), Fault> {
+        let kept = self.0.keep(&pace).await;
+        kept.map_err(|error| Fault::new("give back a file of", self.0.folder(), error))
     }
 }
 
@@ -115,7 +119,7 @@ impl Segments {
         disk: Arc<dyn Disk>,
         folder: &Path,
         store: [u8; 16],
-        sizes: Sizes,
+        sizes: SegmentSizes,
         purged: Option<LogId>,
     ) -> Result<(Self, Keeper, VecDeque<Record>), OpenError> {
         let files = Arc::new(SegmentFiles::new(disk, folder, store));
@@ -135,10 +139,41 @@ impl Segments {
         Ok((segments, Keeper(files), records))
     }
 
+    /// Removes every segment in `folder`.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; some may be left.
+    pub(super) fn clear(disk: Arc<dyn Disk>, folder: &Path) -> io::Result<()> {
+        SegmentFiles::new(disk, folder, [0; 16]).remove_all()
+    }
+
+    /// Appends records before the keeper runs.
+    ///
+    /// # Errors
+    ///
+    /// As from the system; whether they survive is unknown.
+    pub(super) fn append_alone(&mut self, records: &[Record]) -> io::Result<()> {
+        let entry = Entry::Append(records);
+        if !self.fits(entry) {
+            let (number, length) = self.next_segment(entry);
+            let next = self.files.make_now(number, length)?;
+            self.enter(next)?;
+        }
+        self.write(entry)
+    }
+
     /// Whether `entry` fits into the segment that is written.
     pub(super) fn fits(&self, entry: Entry<'_>) -> bool {
         let needed = frame_bytes(entry.body_bytes()) + frame_bytes(0);
         self.used.back().is_some_and(|used| self.end + needed <= used.segment.length)
+    }
+
+    /// The number and length of the next segment, which takes `entry`.
+    fn next_segment(&self, entry: Entry<'_>) -> (u64, u64) {
+        let last = self.used.back().map(|used| &used.segment);
+        let length = self.sizes.next(last.map(|last| last.length), entry.body_bytes());
+        (last.map_or(1, |last| last.name.number + 1), length)
     }
 
     /// Ends the segment that is written and begins the next one, which takes `entry`. What was
@@ -148,11 +183,13 @@ impl Segments {
     ///
     /// As from the system; whether the segment is ended is unknown.
     pub(super) async fn roll(&mut self, entry: Entry<'_>) -> io::Result<()> {
-        let last = self.used.back().map(|used| (used.segment.name.number, used.segment.length));
-        let length = self.sizes.next(last.map(|(_, length)| length), entry.body_bytes());
-        let number = last.map_or(1, |(number, _)| number + 1);
+        let (number, length) = self.next_segment(entry);
         // Before the end of the present one is written: a log that has ended must go on somewhere.
         let next = self.files.next(number, length).await?;
+        self.enter(next)
+    }
+
+    fn enter(&mut self, next: Segment) -> io::Result<()> {
         if self.used.back().is_some() {
             self.put(Kind::End, |_| ())?;
             self.sync()?;
@@ -292,7 +329,7 @@ impl Replay {
     }
 
     /// Records follow each other. A purge beyond the end of the log leaves a gap, and then everything
-    /// before the gap is purged. What the first segment begins with may be anything: records that a later
+    /// before the gap is purged. What the first segments begin with may be anything: records that a later
     /// frame removes may have followed some in a segment that is gone.
     fn append(&mut self, records: Vec<Record>) -> Result<(), DecodeError> {
         let (Some(first), Some(last)) = (records.first(), records.last()) else {

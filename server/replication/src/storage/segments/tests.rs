@@ -9,7 +9,7 @@ use crate::storage::record::RecordKind;
 
 const STORE: [u8; 16] = [5; 16];
 /// Small ones, so that a few records fill one.
-const SIZES: Sizes = Sizes { first: 1024, largest: 4096 };
+const SIZES: SegmentSizes = SegmentSizes { first: 1024, largest: 4096 };
 
 fn id(term: u64, index: u64) -> LogId {
     LogId { term, node_id: 1, index }
@@ -68,7 +68,7 @@ impl Log {
     }
 
     async fn append(&mut self, records: Vec<Record>) {
-        self.put(Entry::Append(&records.iter().collect::<Vec<_>>())).await;
+        self.put(Entry::Append(&records)).await;
         self.records.extend(records);
     }
 
@@ -133,6 +133,19 @@ async fn a_commit_that_is_larger_than_a_segment_gets_one_of_its_own() {
     log.append(vec![record(1, 0, 50)]).await;
     log.append(vec![record(1, 1, 20_000)]).await;
     log.append(vec![record(1, 2, 50)]).await;
+    log.assert_is_whole();
+}
+
+#[tokio::test]
+async fn a_segment_made_ahead_that_is_too_short_is_replaced() {
+    let mut log = Log::new();
+    log.append(vec![record(1, 0, 600)]).await;
+    settle().await;
+    assert_eq!(log.files().len(), 2, "the next one is made ahead");
+    log.append(vec![record(1, 1, 20_000)]).await;
+    settle().await;
+    // The longer one has its name, and the one after it is made ahead.
+    assert_eq!(log.files().len(), 3, "{:?}", log.files());
     log.assert_is_whole();
 }
 
