@@ -85,7 +85,7 @@ impl Stage<'_> {
         let mut files = disk.files();
         let mut draw = self.draw();
         if draw.below(2) == 0 {
-            files.sort_by_key(|file| Reverse(disk.length(file)));
+            files.sort_by_key(|file| Reverse(disk.content(file).len()));
         } else {
             let first = usize::try_from(draw.below(files.len() as u64)).unwrap_or(0);
             files.rotate_left(first);
