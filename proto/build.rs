@@ -38,6 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let without_debug: Vec<String> = secret.chain([NEW_TOKEN.to_owned()]).collect();
     let code = tonic_prost_build::configure().bytes(".").skip_debug(without_debug);
-    code.compile_fds(all)?;
+    // Its events are encoded once for all watchers: `src/watch_response.rs`.
+    code.extern_path(".holdfast.v1.WatchResponse", "crate::v1::WatchResponse").compile_fds(all)?;
     Ok(())
 }

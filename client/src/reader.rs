@@ -106,6 +106,8 @@ impl Reader {
     ///         WatchEvent::Lock(lock) => println!("{} has {} holders", lock.name, lock.held_by),
     ///         WatchEvent::Synced => println!("that is all; what follows are changes"),
     ///         WatchEvent::Change(change) => println!("{}: {:?}", change.name, change.what),
+    ///         WatchEvent::Interrupted => println!("this may be out of date for a moment"),
+    ///         WatchEvent::Resumed => println!("it goes on; nothing was missed"),
     ///         WatchEvent::Restarted => println!("forget it all; the state comes anew"),
     ///         _ => {}
     ///     }

@@ -91,6 +91,9 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::Rules => RefusalReason::Rules,
         v1::RefusalReason::SessionRevoked => RefusalReason::SessionRevoked,
         v1::RefusalReason::NotHeld => RefusalReason::NotHeld,
-        v1::RefusalReason::Unspecified | v1::RefusalReason::NothingFree => RefusalReason::Other,
+        // A watch begins anew by itself.
+        v1::RefusalReason::Compacted
+        | v1::RefusalReason::Unspecified
+        | v1::RefusalReason::NothingFree => RefusalReason::Other,
     }
 }

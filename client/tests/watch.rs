@@ -9,10 +9,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast::{
     ChangeKind, Client, Error, LostReason, Mode, Reader, RefusalReason, Watch, WatchEvent,
 };
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{self, lock_change::What, watch_event::Body};
 use holdfast_runtime::{BoxFuture, Pipe, Runtime, Transport, TransportError, Watched, simulated};
 use tokio::sync::{mpsc, oneshot};
@@ -22,6 +24,8 @@ use tokio_stream::wrappers::ReceiverStream;
 const PATIENCE: Duration = Duration::from_mins(2);
 /// The reader's connect timeout.
 const LIMIT: Duration = Duration::from_secs(10);
+
+const CLUSTER: Bytes = Bytes::from_static(b"cluster-of-tests");
 
 type Said = Result<v1::WatchResponse, TransportError>;
 
@@ -39,6 +43,7 @@ struct Scripted(mpsc::Sender<Call>);
 struct Call {
     endpoint: String,
     prefix: String,
+    resume: Option<v1::WatchResume>,
     answer: oneshot::Sender<Result<mpsc::Receiver<Said>, TransportError>>,
 }
 
@@ -90,8 +95,24 @@ impl Call {
 impl Server {
     async fn say(&self, bodies: Vec<Body>) {
         let event = |body| v1::WatchEvent { index: 7, body: Some(body) };
-        let events = bodies.into_iter().map(event).collect();
-        self.0.send(Ok(v1::WatchResponse { events })).await.unwrap();
+        self.0.send(Ok(v1::WatchResponse::of(bodies.into_iter().map(event)))).await.unwrap();
+    }
+
+    /// Events of these indices, and up to where they are complete.
+    async fn say_until(&self, bodies: Vec<(u64, Body)>, complete_index: u64) {
+        let event = |(index, body)| v1::WatchEvent { index, body: Some(body) };
+        let response = v1::WatchResponse {
+            complete_index,
+            cluster_id: CLUSTER,
+            ..v1::WatchResponse::of(bodies.into_iter().map(event))
+        };
+        self.0.send(Ok(response)).await.unwrap();
+    }
+
+    /// The first message of a watch that goes on.
+    async fn resume(&self) {
+        let resumed = v1::WatchResponse { resumed: true, ..v1::WatchResponse::default() };
+        self.0.send(Ok(resumed)).await.unwrap();
     }
 
     async fn fail(self, error: TransportError) {
@@ -106,7 +127,8 @@ impl Transport for Scripted {
         request: v1::WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>> {
         let (answer, answered) = oneshot::channel();
-        let call = Call { endpoint: endpoint.to_owned(), prefix: request.prefix, answer };
+        let v1::WatchRequest { prefix, resume } = request;
+        let call = Call { endpoint: endpoint.to_owned(), prefix, resume, answer };
         let calling = self.0.clone();
         Box::pin(async move {
             calling.send(call).await.unwrap();
@@ -193,6 +215,9 @@ async fn next(net: &Net, watch: &mut Watch) -> String {
         WatchEvent::Lock(lock) => lock.name,
         WatchEvent::Synced => "synced".into(),
         WatchEvent::Restarted => "restarted".into(),
+        WatchEvent::Interrupted => "interrupted".into(),
+        WatchEvent::Resumed => "resumed".into(),
+        WatchEvent::Compacted => "compacted".into(),
         WatchEvent::Change(change) => format!("{} changed", change.name),
         other => panic!("{other:?}"),
     }
@@ -301,6 +326,147 @@ async fn a_watch_that_was_cut_for_reading_slowly_begins_anew_at_the_same_server(
     assert_eq!(next(&net, &mut watch).await, "restarted");
 
     assert_eq!(net.call(&mut watch).await.endpoint, endpoint);
+}
+
+/// A watch that was told all of the state, as of index 7.
+async fn synced_watch(net: &mut Net) -> (Watch, Server) {
+    let mut watch = net.reader().watch("");
+    let server = net.serve(&mut watch).await;
+    server.say_until(vec![(6, lock("old")), (7, synced())], 7).await;
+    assert_eq!(next(net, &mut watch).await, "old");
+    assert_eq!(next(net, &mut watch).await, "synced");
+    (watch, server)
+}
+
+fn after(index: u64) -> Option<v1::WatchResume> {
+    Some(v1::WatchResume { after_index: index, cluster_id: CLUSTER })
+}
+
+fn released() -> Body {
+    change(What::Released(holder(8)))
+}
+
+/// Over an outage in which nobody answers: the user learns at once that it is out of date, and once that it is not.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_goes_on_where_it_ended() {
+    let mut net = Net::new();
+    let (mut watch, server) = synced_watch(&mut net).await;
+    server.say_until(vec![(9, released()), (9, released())], 9).await;
+    // Nothing happened below its prefix.
+    server.say_until(vec![], 12).await;
+    for _ in 0..2 {
+        assert_eq!(next(&net, &mut watch).await, "jobs changed");
+    }
+    server.fail(unreachable()).await;
+    assert_eq!(next(&net, &mut watch).await, "interrupted");
+    for _ in 0..10 {
+        net.call(&mut watch).await.refuse(unreachable());
+    }
+    drop(net.serve(&mut watch).await);
+
+    let call = net.call(&mut watch).await;
+    assert_eq!(call.resume, after(12));
+    let server = call.serve();
+    server.resume().await;
+    server.say_until(vec![(13, released())], 13).await;
+    assert_eq!(next(&net, &mut watch).await, "resumed");
+    assert_eq!(next(&net, &mut watch).await, "jobs changed");
+    server.fail(TransportError::TooSlow).await;
+    assert_eq!(next(&net, &mut watch).await, "interrupted");
+    assert_eq!(net.call(&mut watch).await.resume, after(13));
+}
+
+/// At the call, or after a part of what it missed.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_cannot_go_on_says_so_and_tells_the_state_anew() {
+    for at_the_call in [true, false] {
+        let mut net = Net::new();
+        let (mut watch, server) = synced_watch(&mut net).await;
+        server.fail(unreachable()).await;
+        assert_eq!(next(&net, &mut watch).await, "interrupted");
+        let call = net.call(&mut watch).await;
+        let endpoint = call.endpoint.clone();
+        if at_the_call {
+            call.refuse(TransportError::Compacted);
+        } else {
+            let server = call.serve();
+            server.resume().await;
+            server.say_until(vec![(9, released())], 9).await;
+            assert_eq!(next(&net, &mut watch).await, "resumed");
+            assert_eq!(next(&net, &mut watch).await, "jobs changed");
+            server.fail(TransportError::Compacted).await;
+        }
+        assert_eq!(next(&net, &mut watch).await, "compacted");
+        assert_eq!(next(&net, &mut watch).await, "restarted");
+
+        let call = net.call(&mut watch).await;
+        assert_eq!((call.endpoint.as_str(), call.resume.as_ref()), (endpoint.as_str(), None));
+        call.serve().say(vec![synced()]).await;
+        assert_eq!(next(&net, &mut watch).await, "synced");
+    }
+}
+
+/// The rule of the test above taken away.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_does_not_tell_its_restart_looks_as_if_it_went_on() {
+    arm(Some(Mutant::WatchRestartUntold));
+    let mut net = Net::new();
+    let (mut watch, server) = synced_watch(&mut net).await;
+    server.fail(unreachable()).await;
+    assert_eq!(next(&net, &mut watch).await, "interrupted");
+    net.call(&mut watch).await.refuse(TransportError::Compacted);
+    assert_eq!(next(&net, &mut watch).await, "compacted");
+    net.serve(&mut watch).await.say(vec![lock("new")]).await;
+
+    assert_eq!(next(&net, &mut watch).await, "new");
+    arm(None);
+}
+
+/// It begins with the state, as if it had been asked for that. The state counts only if it was asked for after all
+/// before it was called out of date.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_know_how_to_go_on_is_asked_for_the_state() {
+    let mut net = Net::new();
+    let (mut watch, server) = synced_watch(&mut net).await;
+    server.fail(unreachable()).await;
+    assert_eq!(next(&net, &mut watch).await, "interrupted");
+    let call = net.call(&mut watch).await;
+    let endpoint = call.endpoint.clone();
+    assert_eq!(call.resume, after(7));
+    call.serve().say(vec![lock("of an old release")]).await;
+    assert_eq!(next(&net, &mut watch).await, "restarted");
+
+    let call = net.call(&mut watch).await;
+    assert_eq!((call.endpoint.as_str(), call.resume.as_ref()), (endpoint.as_str(), None));
+    call.serve().say(vec![lock("new"), synced()]).await;
+    assert_eq!(next(&net, &mut watch).await, "new");
+    assert_eq!(next(&net, &mut watch).await, "synced");
+}
+
+/// The changes of one entry came in part: going on would tell that part twice.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_in_the_middle_of_an_entry_begins_anew() {
+    let mut net = Net::new();
+    let (mut watch, server) = synced_watch(&mut net).await;
+    server.say_until(vec![(8, released()), (9, released())], 8).await;
+    server.fail(unreachable()).await;
+    for event in ["jobs changed", "jobs changed", "restarted"] {
+        assert_eq!(next(&net, &mut watch).await, event);
+    }
+
+    assert_eq!(net.call(&mut watch).await.resume, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_cannot_be_decoded_breaks_the_watch() {
+    let mut net = Net::new();
+    let (mut watch, server) = synced_watch(&mut net).await;
+    let encoded_events = vec![Bytes::from_static(&[0xFF])];
+    let response = v1::WatchResponse { encoded_events, ..v1::WatchResponse::default() };
+    server.0.send(Ok(response)).await.unwrap();
+
+    assert_eq!(next(&net, &mut watch).await, "interrupted");
+    assert_eq!(net.call(&mut watch).await.resume, after(7));
 }
 
 #[tokio::test(start_paused = true)]

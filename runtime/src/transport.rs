@@ -108,6 +108,9 @@ pub enum TransportError {
     /// This end did not read fast enough. The session lives on.
     #[error("the stream was cut, because it was not read fast enough")]
     TooSlow,
+    /// The changes since this watch ended are not all kept any more: it begins with the state.
+    #[error("the changes since the watch ended are not all kept")]
+    Compacted,
     /// The server refused the stream or the call: repeating it will not help.
     #[error("{message}")]
     Refused {

@@ -9,18 +9,20 @@
 //!
 //! No budget stands above the others: the bound of a process is their sum. Each one has a setting and a
 //! metric. A full one refuses, or ends a stream, by the name of its setting; the log is cut short, and a
-//! follower that needs more gets a snapshot. Only the first three are counted here.
+//! follower that needs more gets a snapshot. The recent changes are bounded
+//! by themselves (`server/src/session/watch/recent.rs`); of the others, pushes, changes and messages are counted here.
 //!
 //! | bytes | setting | default, MiB | metric |
 //! |---|---|---|---|
 //! | pushes to streams | `outbox_bytes_total` | 256 | `holdfast_outbox_bytes` |
 //! | changes to watches | the same, once more | 256 | `holdfast_watch_bytes` |
+//! | recent changes, for watches that go on | `watch_recent_bytes` | 32 | `holdfast_watch_recent_bytes` |
 //! | messages that no session takes yet | `arriving_bytes_total` | 64 | `holdfast_arriving_bytes` |
 //! | commands to be proposed | `max_pending_bytes` | 16 | `holdfast_raft_waiting_bytes` |
 //! | the log | `max_log_bytes` | 256 | `holdfast_log_bytes` |
 //! | the table, with its values | `max_table_bytes` | 1,024 | `holdfast_table_bytes` |
 //!
-//! The sum is 1,872 MiB. While a snapshot is written or installed, the table may be in memory twice: 2,896
+//! The sum is 1,904 MiB. While a snapshot is written or installed, the table may be in memory twice: 2,928
 //! MiB. One budget for all would be weaker: pushes that some clients leave unread would then refuse the
 //! commands of others, and releases among them.
 //!

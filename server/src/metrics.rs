@@ -213,6 +213,10 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         watch_events,
         watches_cut,
         watch_bytes,
+        watches_waiting,
+        watches_resumed,
+        watches_compacted,
+        watch_recent_bytes,
         keepalives,
         keepalives_acknowledged,
         quorum_rounds,
@@ -235,6 +239,10 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     registry.register_with_unit("arriving", meaning, unit(), arriving_bytes);
     let meaning = "Changes that some watch still has to be told";
     registry.register_with_unit("watch", meaning, unit(), watch_bytes);
+    let meaning = "Recent changes, kept for watches that go on where they ended";
+    registry.register_with_unit("watch_recent", meaning, unit(), watch_recent_bytes);
+    let meaning = "Watches that wait in line for their state";
+    registry.register("watches_waiting", meaning, watches_waiting);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
@@ -245,6 +253,12 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         ),
         ("watch_events", "Locks and changes that watchers were told", watch_events),
         ("watches_cut", "Watches cut because they were not read", watches_cut),
+        ("watches_resumed", "Watches that went on where they had ended", watches_resumed),
+        (
+            "watches_compacted",
+            "Watches that began anew because the changes since their end were gone",
+            watches_compacted,
+        ),
         ("keepalives", "Keepalives that came in", keepalives),
         ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
         ("quorum_rounds", "Quorum rounds for keepalives and expiries", quorum_rounds),

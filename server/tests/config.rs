@@ -180,6 +180,9 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("max_unopened_streams = 0", &["max_unopened_streams = 0", "from 1 to"]),
         ("max_watches = 0", &["max_watches = 0", "from 1 to 1000000"]),
         ("watch_backlog = 15", &["watch_backlog = 15", "from 16 to 1000000"]),
+        ("watch_states = 0", &["watch_states = 0", "from 1 to 10000"]),
+        ("watch_recent_changes = 10000001", &["watch_recent_changes", "from 0 to 10000000"]),
+        ("watch_recent_bytes = 65535", &["watch_recent_bytes = 65535", "from 65536 to"]),
         ("outbox_bytes = 1048575", &["outbox_bytes = 1048575", "from 1048576 to"]),
         (
             "outbox_bytes_total = 8388607",

@@ -366,8 +366,8 @@ fn questions() -> Vec<Line> {
             "InspectSession, answer",
             wire::InspectSessionResponse { index: 77, session: Some(session()) },
         ),
-        line("Watch", wire::WatchRequest { prefix: "s/".into() }),
-        line("Watch, answer", wire::WatchResponse { events: news() }),
+        line("Watch", wire::WatchRequest { prefix: "s/".into(), resume: None }),
+        line("Watch, answer", wire::WatchResponse::of(news())),
         line("Now, answer", wire::NowResponse { now_us: 1_700_000_000_000_000 }),
     ]
 }

@@ -186,6 +186,7 @@ impl Attempt<'_> {
             }
             other @ (TransportError::Unreachable { .. }
             | TransportError::TooSlow
+            | TransportError::Compacted
             | TransportError::Refused { .. }) => StreamEnd::failed(other.to_string()),
         }
     }

@@ -209,6 +209,7 @@ pub fn told(endpoint: &str, status: &Status) -> TransportError {
         }
         Verdict::TakenOver => TransportError::AttachedElsewhere,
         Verdict::TooSlow => TransportError::TooSlow,
+        Verdict::Compacted => TransportError::Compacted,
         Verdict::Refused(reason) => TransportError::Refused { reason, message },
         Verdict::Unknown => {
             TransportError::Unreachable { endpoint: endpoint.to_owned(), detail: broken_by(status) }

@@ -51,8 +51,8 @@ fn no_answer(endpoint: &str, status: &Status) -> NoAnswer {
         Verdict::NotHere { leader } => NoAnswer::Elsewhere { why, leader, may_be_done: false },
         Verdict::Refused(reason) => NoAnswer::Refused { reason, message },
         Verdict::TooSlow => NoAnswer::Refused { reason: RefusalReason::Limit, message },
-        // This call has no session, so no other stream can have resumed one.
-        Verdict::Unknown | Verdict::TakenOver => {
+        // This call has no session, so no other stream can have resumed one, and is no watch.
+        Verdict::Unknown | Verdict::TakenOver | Verdict::Compacted => {
             NoAnswer::Elsewhere { why, leader: None, may_be_done: true }
         }
     }

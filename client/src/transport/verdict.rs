@@ -7,6 +7,9 @@ use tonic::{Code, Status};
 
 /// The metadata in which a node that does not lead names the leader.
 const LEADER_METADATA: &str = "holdfast-leader";
+/// The metadata by which a server says that a watch cannot go on. tonic's decoder returns `OUT_OF_RANGE` too, for a
+/// message that is too long.
+const COMPACTED_METADATA: &str = "holdfast-compacted";
 /// The server's settings whose overflow cuts a slow reader's stream or watch; the message contains
 /// the setting's name.
 const READER_LIMITS: [&str; 3] = ["outbox_frames", "outbox_bytes", "watch_backlog"];
@@ -24,6 +27,8 @@ pub(super) enum Verdict {
     TakenOver,
     /// This client did not read fast enough, and the server cut it.
     TooSlow,
+    /// The changes after the index from which a watch was to go on are not all kept.
+    Compacted,
     /// The server did nothing, and the same call will not succeed later.
     Refused(RefusalReason),
     /// Nothing is certain: the connection broke, or the server does not know the outcome.
@@ -43,6 +48,9 @@ impl Verdict {
                 if READER_LIMITS.iter().any(|limit| status.message().contains(limit)) =>
             {
                 Self::TooSlow
+            }
+            Code::OutOfRange if status.metadata().contains_key(COMPACTED_METADATA) => {
+                Self::Compacted
             }
             Code::InvalidArgument | Code::OutOfRange => Self::Refused(RefusalReason::Invalid),
             Code::PermissionDenied | Code::Unauthenticated => {
@@ -105,6 +113,16 @@ mod tests {
         assert_eq!(Verdict::of(&cut), Verdict::TooSlow);
         assert_eq!(Verdict::of(&watch), Verdict::TooSlow);
         assert_eq!(Verdict::of(&limit), Verdict::Refused(RefusalReason::Limit));
+    }
+
+    #[test]
+    fn a_watch_that_cannot_go_on_is_told_from_a_message_that_is_too_long() {
+        let mut status = Status::out_of_range("the changes after index 3 are not all kept");
+        assert_eq!(Verdict::of(&status), Verdict::Refused(RefusalReason::Invalid));
+
+        status.metadata_mut().insert(COMPACTED_METADATA, "true".parse().expect("it is ascii"));
+
+        assert_eq!(Verdict::of(&status), Verdict::Compacted);
     }
 
     /// Every code, as servers send it.

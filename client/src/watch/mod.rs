@@ -20,10 +20,13 @@ use watch_stream::WatchStream;
 /// that every change, each once and in order. A lock that was already reported may change before
 /// the state is complete: then its changes come in between.
 ///
-/// A watch finds the leader by itself and starts again when it breaks: after a change of leader, a
-/// lost connection, or when the server cut a slow reader. Then [`WatchEvent::Restarted`] marks all
-/// earlier events as out of date, and the state follows again. The watch does not report the
-/// changes in between.
+/// A watch finds the leader by itself when it breaks: after a change of leader, a lost connection,
+/// or when the server cut a slow reader. If it had the whole state, it reports
+/// [`WatchEvent::Interrupted`], and goes on where it ended: then comes [`WatchEvent::Resumed`], and
+/// after it every change that happened meanwhile. The servers keep recent changes only. If some of
+/// those after the break are gone, [`WatchEvent::Compacted`] says so. Then, and whenever a watch
+/// cannot go on, [`WatchEvent::Restarted`] marks all earlier events as out of date, and the state
+/// follows again; the changes in between are not reported.
 ///
 /// It goes on for as long as it is polled, and ends only after an error:
 /// [`Error::Refused`](crate::Error::Refused) if a server does not serve it (the prefix cannot be a
@@ -52,6 +55,14 @@ pub enum WatchEvent {
     Change(LockChange),
     /// The watch broke. All earlier events are out of date; the state follows again.
     Restarted,
+    /// The watch lost its server. What was reported may be out of date until [`WatchEvent::Resumed`]
+    /// or [`WatchEvent::Restarted`] follows.
+    Interrupted,
+    /// The watch goes on where it was interrupted. All changes since then follow, each once.
+    Resumed,
+    /// The watch cannot go on where it was interrupted: the servers do not keep all changes since
+    /// then any more. [`WatchEvent::Restarted`] follows at once.
+    Compacted,
 }
 
 /// One thing that happened to one lock.

@@ -254,6 +254,10 @@ mutants! {
         "a wait for a descriptor counts as a disk that hangs, and ends its node";
     PauseCountsForLeases, "pause-counts-for-leases", "§5.8, I31",
         "the time in which a leader did not run counts for the leases of its sessions";
+    WatchResumesOverGap, "watch-resumes-over-gap", "I23",
+        "a watch goes on from an index although changes since then are gone";
+    WatchEndsWithOneRound, "watch-ends-with-one-round", "I31",
+        "one quorum round that fails ends every watch";
 
     // Found by the simulator.
     RefusedCopyEndsWait, "refused-copy-ends-wait", "I10",

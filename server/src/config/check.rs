@@ -104,6 +104,9 @@ impl Check<'_> {
         self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
         self.within("max_watches", node.max_watches, 1..=1_000_000)?;
         self.within("watch_backlog", node.watch_backlog, 16..=1_000_000)?;
+        self.within("watch_states", node.watch_states, 1..=10_000)?;
+        self.within("watch_recent_changes", node.watch_recent_changes, 0..=10_000_000)?;
+        self.within("watch_recent_bytes", node.watch_recent_bytes, 64 << 10..=16 << 30)?;
         self.within("outbox_bytes", node.outbox_bytes, 1 << 20..=1 << 30)?;
         let (key, least) = ("outbox_bytes_total", node.outbox_bytes);
         self.at_least(key, node.outbox_bytes_total, least, "outbox_bytes")?;

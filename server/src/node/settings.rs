@@ -53,6 +53,9 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         max_unopened_streams: count(node.max_unopened_streams),
         max_watches: count(node.max_watches),
         watch_backlog: count(node.watch_backlog),
+        watch_states: count(node.watch_states),
+        watch_recent_changes: node.watch_recent_changes,
+        watch_recent_bytes: node.watch_recent_bytes,
         outbox_bytes: node.outbox_bytes,
         outbox_bytes_total: node.outbox_bytes_total,
         arriving_bytes_total: node.arriving_bytes_total,
@@ -125,6 +128,9 @@ mod tests {
             max_unopened_streams: Some(1_009),
             max_watches: Some(30_010),
             watch_backlog: Some(1_011),
+            watch_states: Some(28),
+            watch_recent_changes: Some(100_029),
+            watch_recent_bytes: Some(3_000_030),
             outbox_bytes: Some(8_000_025),
             outbox_bytes_total: Some(80_000_026),
             arriving_bytes_total: Some(3_000_027),
@@ -187,6 +193,8 @@ mod tests {
         assert_eq!((sessions.outbox_frames, sessions.frames_per_second), (8_019, 50_020));
         assert_eq!((sessions.max_attached_streams, sessions.max_unopened_streams), (20_008, 1_009));
         assert_eq!((sessions.max_watches, sessions.watch_backlog), (30_010, 1_011));
+        let recent = (sessions.watch_recent_changes, sessions.watch_recent_bytes);
+        assert_eq!((sessions.watch_states, recent), (28, (100_029, 3_000_030)));
         assert_eq!(sessions.max_waiting_calls, 1_012);
         let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
         assert_eq!(bytes, (8_000_025, 80_000_026));

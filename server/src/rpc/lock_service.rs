@@ -106,9 +106,9 @@ impl LockService for LockApi {
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (caller, token) = (self.door.caller(&request).await?, token_of(&request));
-        let prefix = &request.get_ref().prefix;
-        reads::check_prefix(prefix)?;
-        let watcher = self.hub.watch(prefix, &caller).await;
+        let asked = request.into_inner();
+        reads::check_prefix(&asked.prefix)?;
+        let watcher = self.hub.watch(&asked, &caller).await;
         let watcher = watcher.map_err(|error| status::of_stream_error(&error))?;
         let (outgoing, messages) = mpsc::channel(WATCH_MESSAGES_IN_FLIGHT);
         let hub = self.hub.clone();

@@ -21,6 +21,9 @@ use crate::session::{StreamError, refusals};
 /// Metadata key: where clients reach the leader.
 pub const LEADER: &str = "holdfast-leader";
 
+/// Metadata key: set if a watch cannot go on. A library's own decoder answers `OUT_OF_RANGE` too.
+const COMPACTED: &str = "holdfast-compacted";
+
 /// The type name of a [`Refusal`] among the details of a status.
 const REFUSAL_TYPE: &str = "type.googleapis.com/holdfast.v1.Refusal";
 /// The type name of a [`ClusterRefusal`].
@@ -46,6 +49,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         RefusalReason::RequestReused => Code::AlreadyExists,
         RefusalReason::Cancelled => Code::Cancelled,
         RefusalReason::SessionUnknown => Code::NotFound,
+        RefusalReason::Compacted => Code::OutOfRange,
         RefusalReason::Limit | RefusalReason::DiskReserve | RefusalReason::TokensExhausted => {
             Code::ResourceExhausted
         }
@@ -65,6 +69,7 @@ pub fn of_stream_error(error: &StreamError) -> Status {
         StreamError::Forbidden(missing) => {
             of_refusal(&refusals::of_rejection(&Rejection::Forbidden(missing.clone())))
         }
+        StreamError::Compacted(_) => compacted(message),
         StreamError::TokenOver => Status::unauthenticated(message),
         StreamError::Limit { .. } => Status::resource_exhausted(message),
         StreamError::Unavailable { leader, .. } => {
@@ -174,6 +179,13 @@ pub(super) fn invalid(message: String) -> Status {
 /// The status of a refusal, by its reason.
 pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     with_details(code_of(refusal.reason()), refusal)
+}
+
+/// The changes after the index from which a watch would go on are not all kept.
+fn compacted(message: String) -> Status {
+    let mut status = of_refusal(&refusals::refusal(RefusalReason::Compacted, message));
+    status.metadata_mut().insert(COMPACTED, MetadataValue::from_static("true"));
+    status
 }
 
 fn with_details(code: Code, refusal: &Refusal) -> Status {

@@ -47,6 +47,7 @@ impl Listener for Registry {
         self.board.restart(table.scopes());
         self.rules_changed.send_modify(|()| {});
         self.end_tenure(None);
+        self.watches.restored(index);
     }
 }
 

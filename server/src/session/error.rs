@@ -38,6 +38,9 @@ pub enum StreamError {
         /// Where clients reach the leader, if this node knows another.
         leader: Option<String>,
     },
+    /// A watch cannot go on: some of the changes since then are not kept any more.
+    #[error("{0}; begin the watch with the state")]
+    Compacted(String),
     /// The caller has no right to it.
     #[error("not allowed: {0}")]
     Forbidden(Missing),

@@ -247,20 +247,29 @@ impl Lead {
         }
     }
 
-    /// Ends all watches when no quorum confirms that this node still leads: what the watchers were sent
-    /// would otherwise keep looking like the present.
+    /// Ends all watches when no quorum has confirmed for a while that this node still leads: what the watchers
+    /// were sent would otherwise keep looking like the present. One round that fails ends none.
     async fn vouch_for_watches(&self, tenure: Tenure) {
         let Registry { runtime, watches, .. } = &*self.registry;
+        let mut vouched = runtime.clock.now();
         loop {
             runtime.sleep(watch::ROUND_EVERY).await;
-            if !watches.any() {
-                continue;
+            let begun = runtime.clock.now();
+            // A watch that begins later begins with a round of its own.
+            let vouches = !watches.any() || {
+                let confirmed = self.consensus.confirm().await;
+                confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure)
+            };
+            let patience = if mutant!(WatchEndsWithOneRound) {
+                Duration::ZERO
+            } else {
+                watch::UNCONFIRMED_MAX
+            };
+            if vouches {
+                vouched = begun;
+            } else if runtime.clock.now().saturating_since(vouched) >= patience {
+                watches.end_all("no quorum answers this node; watch again", None);
             }
-            let confirmed = self.consensus.confirm().await;
-            if confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure) {
-                continue;
-            }
-            watches.end_all("no quorum answers this node; watch again", None);
         }
     }
 

@@ -30,6 +30,14 @@ pub struct SessionMetrics {
     pub watches_cut: Counter,
     /// Bytes of the changes that still have to be sent to watchers.
     pub watch_bytes: Gauge,
+    /// Watches that wait in line until they are shown the state, or what they missed.
+    pub watches_waiting: Gauge,
+    /// Watches that went on where an earlier one had ended.
+    pub watches_resumed: Counter,
+    /// Watches that could not go on, because the changes since then were gone.
+    pub watches_compacted: Counter,
+    /// Bytes of the recent changes that are kept for watches that go on.
+    pub watch_recent_bytes: Gauge,
     /// Keepalives that came in.
     pub keepalives: Counter,
     /// Keepalives that were acknowledged.

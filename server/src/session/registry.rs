@@ -121,7 +121,8 @@ pub(super) struct Registration {
 impl Registry {
     pub(super) fn new(runtime: Runtime, settings: SessionSettings) -> Self {
         let metrics = SessionMetrics::default();
-        let watches = Arc::new(Watches::new(&settings, metrics.clone()));
+        let watches = Watches::new(&settings, metrics.clone(), runtime.clone());
+        let watches = Arc::new(watches);
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
         let budget = BytesBudget::new(settings.outbox_bytes_total, metrics.outbox_bytes.clone());
         let outboxes = Outboxes::new(bounds, budget);

@@ -61,6 +61,19 @@ pub struct SessionSettings {
     ///
     /// Source: as `outbox_frames`; about 2 MiB, shared by all watchers that are behind on one prefix.
     pub watch_backlog: usize,
+    /// Watches that are shown the state, or what they missed, at the same time; the others wait in line.
+    ///
+    /// Source: two for each core of a small machine; each reads one page at a time under the table's lock.
+    pub watch_states: usize,
+    /// Recent changes that are kept for watches that go on after a break; 0: none, every watch begins anew.
+    ///
+    /// Source: four seconds of as many changes as three members on a test machine make, twice as long as a
+    /// dead leader is missed.
+    pub watch_recent_changes: u64,
+    /// Bytes of the recent changes that are kept.
+    ///
+    /// Source: `watch_recent_changes` of 256 bytes each; usual ones have as many, with their values more.
+    pub watch_recent_bytes: u64,
     /// Calls that wait for a lock at this node at once (unary Acquire); one that finds its lock free needs
     /// a place only until it is answered.
     ///
@@ -98,6 +111,9 @@ impl Default for SessionSettings {
             max_unopened_streams: 8_192,
             max_watches: 10_000,
             watch_backlog: 8_192,
+            watch_states: 8,
+            watch_recent_changes: 131_072,
+            watch_recent_bytes: 32 << 20,
             max_waiting_calls: 10_000,
             state_page_bytes: 256 << 10,
             watch_page_locks: 256,

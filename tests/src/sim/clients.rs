@@ -316,7 +316,10 @@ fn limit_in(message: &str) -> &str {
 }
 
 fn is_synced(told: &WatchResponse) -> bool {
-    told.events.iter().any(|event| matches!(event.body, Some(News::Synced(_))))
+    told.events()
+        .unwrap_or_default()
+        .iter()
+        .any(|event| matches!(event.body, Some(News::Synced(_))))
 }
 
 /// Who a client has proved to be on a stream: one of a few identities, where the run has rules.

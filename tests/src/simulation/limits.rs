@@ -182,7 +182,7 @@ const LATER: &[(u64, Limit)] = &[
 ];
 
 /// Limits on what all streams of a node have together, drawn from a stream of their own. The client
-/// that speaks frames itself exceeds each of them.
+/// that speaks frames itself exceeds those on sessions, and watches that break exceed the last.
 const NODE_TOTALS: &[NodeTotal] = &[
     NodeTotal {
         limit: Limit {
@@ -202,6 +202,16 @@ const NODE_TOTALS: &[NodeTotal] = &[
         },
         for_each_client: 1,
         not_beside: &["max_sessions"],
+    },
+    // The changes that a node keeps for all watches together: fewer than one that breaks misses.
+    NodeTotal {
+        limit: Limit {
+            name: "watch_recent_changes",
+            between: (1, 12),
+            set: |to, value| to.sessions.watch_recent_changes = value,
+        },
+        for_each_client: 0,
+        not_beside: &[],
     },
 ];
 
@@ -281,8 +291,14 @@ pub(super) fn sized(
 ) -> ClientPlan {
     const FIRST: usize = 3;
     let limited = |name: &str| place < FIRST && drawn.contains_key(name);
-    let watched =
-        ["max_watches", "watch_backlog", "outbox_bytes", OUTBOX_BYTES_TOTAL, "watch_page_locks"];
+    let watched = [
+        "max_watches",
+        "watch_backlog",
+        "outbox_bytes",
+        OUTBOX_BYTES_TOTAL,
+        "watch_page_locks",
+        "watch_recent_changes",
+    ];
     client.watches |= watched.iter().any(|name| limited(name));
     // The client with place 0 may have the clock beyond the allowance, and has to use the library.
     client.calls |= place > 0 && limited("max_waiting_calls");

@@ -43,6 +43,13 @@ fn text(event: &WatchEvent, known: u64) -> Option<String> {
         WatchEvent::Synced if known == 1 => Some("# that is the only lock; changes follow".into()),
         WatchEvent::Synced => Some(format!("# {known} locks; changes follow")),
         WatchEvent::Restarted => Some("# the watch broke; the state anew".into()),
+        WatchEvent::Interrupted => {
+            Some("# the watch lost its server; what is above may be out of date".into())
+        }
+        WatchEvent::Resumed => Some("# the watch goes on; all changes since then follow".into()),
+        WatchEvent::Compacted => {
+            Some("# the servers do not keep all changes since then any more".into())
+        }
         WatchEvent::Change(change) => change_text(change),
         _ => None,
     }
@@ -115,6 +122,9 @@ fn json_of(event: &WatchEvent) -> Value {
         }),
         WatchEvent::Synced => json!({ "event": "synced" }),
         WatchEvent::Restarted => json!({ "event": "restarted" }),
+        WatchEvent::Interrupted => json!({ "event": "interrupted" }),
+        WatchEvent::Resumed => json!({ "event": "resumed" }),
+        WatchEvent::Compacted => json!({ "event": "compacted" }),
         WatchEvent::Change(change) => json_of_change(change),
         _ => json!({ "event": "unknown" }),
     }

@@ -256,7 +256,7 @@ impl LockService for FakeServer {
             change(What::ValueChanged(v1::ValueChanged { value: None })),
         ];
         let events = bodies.map(|body| v1::WatchEvent { index: 9, body: Some(body) });
-        let message = v1::WatchResponse { events: events.into() };
+        let message = v1::WatchResponse::of(events);
         Ok(Response::new(Box::pin(stream::iter([Ok(message)]).chain(stream::pending()))))
     }
 

@@ -40,7 +40,7 @@ async fn acquire(client: &mut Client, request: AcquireRequest) -> Result<Granted
 }
 
 /// The refusal among the details of a status, which has the same code and message.
-fn refusal_of(status: &Status) -> Refusal {
+pub(super) fn refusal_of(status: &Status) -> Refusal {
     let details = tonic_types::Status::decode(status.details()).unwrap();
     assert_eq!((details.code, &*details.message), (status.code() as i32, status.message()));
     let [detail] = &details.details[..] else { panic!("not one detail: {details:?}") };

@@ -14,7 +14,7 @@ use holdfast_proto::v1::{
     AcquireRequest, AnyOf, Cancel, CancelRequest, CheckTokenRequest, CloseSessionRequest,
     ImportGroup, ImportHold, ImportPlace, ImportRequest, ImportRow, KeepAlive, KeepAliveRequest,
     Mode, OpenSessionRequest, Opened, Release, ReleaseRequest, Resume, ServerFrame, SessionKey,
-    SetValue, SetValueRequest, WatchRequest,
+    SetValue, SetValueRequest, WatchRequest, WatchResume,
 };
 use holdfast_runtime::{Pipe, simulated};
 use prost::Message;
@@ -381,12 +381,17 @@ fn no_import_brings_the_node_down() {
 
 #[test]
 fn no_watch_brings_the_node_down() {
-    let watch = |prefix: &str| WatchRequest { prefix: prefix.to_owned() };
+    let watch = |prefix: &str| WatchRequest { prefix: prefix.to_owned(), resume: None };
+    let goes_on = WatchRequest {
+        prefix: "jobs/".to_owned(),
+        resume: Some(WatchResume { after_index: 1, cluster_id: CLUSTER }),
+    };
     let seed = Script::default()
         .call(WATCH, &watch(""))
         .say(0, vec![open(), Ask::Acquire(wanted(1, &["jobs/1", "other"], Mode::Exclusive))])
         .call(WATCH, &watch("jobs/"))
         .wait(30_000)
-        .call(WATCH, &watch("other"));
+        .call(WATCH, &watch("other"))
+        .call(WATCH, &goes_on);
     Target::new("watches", [seed.0]).run(play);
 }

@@ -86,7 +86,7 @@ pub(super) fn calls() -> Vec<Call> {
         call!("LockService/Inspect", On(Verb::Read), LockServiceClient, inspect, InspectRequest { name: NAME.to_owned() }),
         call!("LockService/List", On(Verb::Read), LockServiceClient, list, ListRequest { prefix: NAME.to_owned(), ..ListRequest::default() }),
         call!("LockService/Status", Whole(Verb::Status), LockServiceClient, status, StatusRequest {}),
-        call!("LockService/Watch", On(Verb::Read), LockServiceClient, watch, v1::WatchRequest { prefix: NAME.to_owned() }),
+        call!("LockService/Watch", On(Verb::Read), LockServiceClient, watch, v1::WatchRequest { prefix: NAME.to_owned(), resume: None }),
         call!("LockService/CheckToken", On(Verb::Read), LockServiceClient, check_token, v1::CheckTokenRequest { name: NAME.to_owned(), token: 1 }),
         call!("LockService/OpenSession", Any, LockServiceClient, open_session, v1::OpenSessionRequest::default()),
         call!("LockService/Import", On(Verb::Import), LockServiceClient, import, import()),
@@ -496,7 +496,8 @@ async fn a_watch_ends_when_the_rules_change_and_is_asked_anew() {
     let reader = node.token(1, &[(Verb::Read, "jobs/")], None);
     node.rule(RuleChange::Turn { on: true });
     let mut client = node.client().await;
-    let watch = || with(v1::WatchRequest { prefix: "jobs/".to_owned() }, Some(reader));
+    let watch =
+        || with(v1::WatchRequest { prefix: "jobs/".to_owned(), resume: None }, Some(reader));
     let mut watching = client.watch(watch()).await.unwrap().into_inner();
     assert!(watching.message().await.unwrap().is_some());
 
@@ -549,7 +550,8 @@ async fn streams_end_with_the_token_that_they_showed() {
         let open = Ask::Open(Open::default());
         let (_open, mut session) = stream_of(&node, Some(token), open).await;
         assert!(matches!(next(&mut session).await, Body::Opened(_)));
-        let request = with(v1::WatchRequest { prefix: "jobs/".to_owned() }, Some(token));
+        let request =
+            with(v1::WatchRequest { prefix: "jobs/".to_owned(), resume: None }, Some(token));
         let mut watch = node.client().await.watch(request).await.unwrap().into_inner();
         assert!(watch.message().await.unwrap().is_some());
 

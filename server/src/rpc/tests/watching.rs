@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use holdfast_proto::v1::{WatchRequest, WatchResponse, watch_event};
+use holdfast_proto::v1::{self, WatchRequest, WatchResponse, WatchResume, watch_event};
 
 use super::*;
 
@@ -10,13 +10,22 @@ use super::*;
 struct Watched {
     stream: Streaming<WatchResponse>,
     read: VecDeque<watch_event::Body>,
+    complete: u64,
+    cluster_id: Bytes,
+    resumed: bool,
 }
 
 impl Watched {
     async fn next(&mut self) -> Result<watch_event::Body, Status> {
         while self.read.is_empty() {
             let message = self.stream.message().await?.expect("the watch goes on");
-            self.read.extend(message.events.into_iter().map(|event| event.body.unwrap()));
+            let events = message.events().unwrap().into_iter();
+            self.read.extend(events.map(|event| event.body.unwrap()));
+            self.complete = self.complete.max(message.complete_index);
+            self.resumed |= message.resumed;
+            if !message.cluster_id.is_empty() {
+                self.cluster_id = message.cluster_id;
+            }
         }
         Ok(self.read.pop_front().unwrap())
     }
@@ -24,9 +33,13 @@ impl Watched {
 
 impl Node {
     async fn watch(&self, prefix: &str) -> Result<Watched, Status> {
-        let request = WatchRequest { prefix: prefix.to_owned() };
+        self.watch_as(WatchRequest { prefix: prefix.to_owned(), resume: None }).await
+    }
+
+    async fn watch_as(&self, request: WatchRequest) -> Result<Watched, Status> {
         let stream = self.client().await.watch(request).await?.into_inner();
-        Ok(Watched { stream, read: VecDeque::new() })
+        let (read, cluster_id) = (VecDeque::new(), Bytes::new());
+        Ok(Watched { stream, read, complete: 0, cluster_id, resumed: false })
     }
 }
 
@@ -44,6 +57,36 @@ async fn a_watch_tells_the_state_and_then_what_happens() {
     assert_eq!(change.name, "jobs/2");
     node.hub.shutdown().await;
     assert_eq!(watched.next().await.unwrap_err().code(), Code::Unavailable);
+}
+
+/// By what the first watch was told: what it missed, or that it has to begin with the state.
+#[tokio::test]
+async fn a_watch_goes_on_over_a_new_connection_or_is_told_that_it_cannot() {
+    let settings = SessionSettings { watch_recent_changes: 2, ..SessionSettings::default() };
+    let node = node_with(settings).await;
+    node.hold(&["jobs/1"]);
+    let mut watched = node.watch("jobs/").await.unwrap();
+    while !matches!(watched.next().await, Ok(watch_event::Body::Synced(_))) {}
+    let (after_index, cluster_id) = (watched.complete, watched.cluster_id.clone());
+    assert!(after_index > 0 && !cluster_id.is_empty() && !watched.resumed);
+    drop(watched);
+    let resume = Some(WatchResume { after_index, cluster_id });
+    let goes_on = || WatchRequest { prefix: "jobs/".to_owned(), resume: resume.clone() };
+
+    node.acquire(1, 9, "jobs/2");
+    let mut watched = node.watch_as(goes_on()).await.unwrap();
+    let watch_event::Body::Change(change) = watched.next().await.unwrap() else { panic!("none") };
+    assert_eq!((change.name.as_str(), watched.resumed), ("jobs/2", true));
+    assert!(watched.complete > after_index);
+
+    node.acquire(1, 10, "jobs/3");
+    node.acquire(1, 11, "jobs/4");
+    let Err(status) = node.watch_as(goes_on()).await else { panic!("it goes on") };
+    assert_eq!(status.code(), Code::OutOfRange);
+    assert!(status.metadata().get("holdfast-compacted").is_some(), "{status:?}");
+    let words = format!("the changes after index {after_index} are not all kept");
+    assert!(status.message().contains(&words), "{status:?}");
+    assert_eq!(calls::refusal_of(&status).reason(), v1::RefusalReason::Compacted);
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod scopes;
 mod slow_readers;
 mod streams;
 mod watch_histories;
+mod watch_resumes;
 mod watchers;
 mod watching;
 

@@ -1,5 +1,5 @@
 //! Random histories, watched. Whatever happens while the pages are read and later, the watcher's view
-//! equals the table, at `Synced` and after every later entry (I4, I23).
+//! equals the table, at `Synced` and after every later entry (I4, I23); also over breaks after which it goes on.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,12 @@ use holdfast_core::{
     ValueChange,
 };
 
+use holdfast_proto::v1::watch_event::Body as Told;
+
 use super::watchers::{Lock, Model, Watching};
 use super::*;
 use crate::consensus::Committed;
+use crate::session::watch::PATIENCE;
 
 const SEEDS: u64 = 3;
 /// Several pages' worth.
@@ -19,6 +22,10 @@ const SESSIONS: u64 = 40;
 /// Entries committed before the watchers come, and while they watch.
 const BEFORE: u64 = 500;
 const MEANWHILE: u64 = 250;
+/// Changes that are kept for watchers that come back: those of some dozen entries.
+const KEPT: u64 = 120;
+/// Pauses until each watcher has had its turn.
+const TURNS: u32 = 20;
 const PREFIXES: [&str; 4] = ["", "a/", "a/1", "b/"];
 
 /// A table that changes at random, and the truth as of every index.
@@ -34,7 +41,12 @@ struct History {
 impl History {
     async fn new(seed: u64) -> Self {
         let runtime = simulated::runtime(seed, 1_000_000);
-        let world = World::on(runtime, SessionSettings::default()).await;
+        let settings = SessionSettings {
+            watch_recent_changes: KEPT,
+            watch_states: 2,
+            ..SessionSettings::default()
+        };
+        let world = World::on(runtime, settings).await;
         let truth = BTreeMap::from([(0, BTreeMap::new())]);
         Self { world, sessions: BTreeMap::new(), truth, filling: true }
     }
@@ -160,30 +172,80 @@ impl History {
 /// A watcher and its view, judged by the truth.
 struct Judged {
     prefix: &'static str,
-    watching: Watching,
+    /// `None` after a break, until it goes on.
+    watching: Option<Watching>,
+    /// Up to where it was told everything, at the last break.
+    after: u64,
     model: Model,
     /// Events before `Synced` that were no page: news between pages.
     between: u64,
     compared: u64,
+    /// How often it went on after a break, and how often it could not.
+    resumed: u64,
+    compacted: u64,
 }
 
 impl Judged {
     async fn new(history: &History, prefix: &'static str) -> Self {
-        let watching = history.world.watch(prefix).await.unwrap();
-        Self { prefix, watching, model: Model::default(), between: 0, compared: 0 }
+        Self {
+            prefix,
+            watching: Some(history.world.watch(prefix).await.unwrap()),
+            after: 0,
+            model: Model::default(),
+            between: 0,
+            compared: 0,
+            resumed: 0,
+            compacted: 0,
+        }
     }
 
     /// Receives some of the events that are ready.
     async fn read(&mut self, history: &History, events: u64) {
         for _ in 0..events {
-            let Some((index, told)) = self.watching.next_now().await else { return };
-            if index > self.model.index && self.model.synced {
-                self.compare(history, index - 1);
+            let Some(watching) = &mut self.watching else { return };
+            let Some((index, told)) = watching.next_now().await else { return };
+            self.take_in(history, index, told);
+        }
+    }
+
+    fn take_in(&mut self, history: &History, index: u64, told: Told) {
+        if index > self.model.index && self.model.synced {
+            self.compare(history, index - 1);
+        }
+        if let Told::Change(_) = told {
+            self.between += u64::from(!self.model.synced);
+        }
+        self.model.take_in(index, told);
+    }
+
+    /// Breaks off, unless it has the state or an entry in parts.
+    fn leave(&mut self, history: &History) {
+        while let Some((index, told)) = self.watching.as_mut().and_then(Watching::received) {
+            self.take_in(history, index, told);
+        }
+        let Some(watching) = &self.watching else { return };
+        if self.model.synced && self.model.index <= watching.complete {
+            self.after = watching.complete;
+            self.watching = None;
+        }
+    }
+
+    /// Goes on after a break with what it knows, or anew if changes since then are gone.
+    async fn come_back(&mut self, history: &History) {
+        if self.watching.is_some() {
+            return;
+        }
+        match history.world.go_on(self.prefix, self.after).await {
+            Ok(watching) => {
+                self.resumed += 1;
+                self.watching = Some(watching);
             }
-            if let holdfast_proto::v1::watch_event::Body::Change(_) = told {
-                self.between += u64::from(!self.model.synced);
+            Err(StreamError::Compacted(_)) => {
+                self.compacted += 1;
+                self.model = Model::default();
+                self.watching = Some(history.world.watch(self.prefix).await.unwrap());
             }
-            self.model.take_in(index, told);
+            Err(other) => panic!("{other:?}"),
         }
     }
 
@@ -202,8 +264,11 @@ impl Judged {
     }
 }
 
-/// Returns how often watchers were compared, and how many changes they received between pages.
-async fn history(seed: u64) -> (u64, u64) {
+/// How often watchers were compared, how many changes they received between pages, how often they went on after a
+/// break, and how often they could not.
+type Sums = [u64; 4];
+
+async fn history(seed: u64) -> Sums {
     // Shown if it fails.
     println!("HOLDFAST_SEED={seed}");
     let mut history = History::new(seed).await;
@@ -223,28 +288,46 @@ async fn history(seed: u64) -> (u64, u64) {
         for watcher in &mut watchers {
             let events = history.draw(120);
             watcher.read(&history, events).await;
+            match history.draw(40) {
+                0 => watcher.leave(&history),
+                1..=3 => watcher.come_back(&history).await,
+                _ => {}
+            }
         }
     }
     let last = *history.truth.last_key_value().unwrap().0;
     for watcher in &mut watchers {
-        watcher.read(&history, u64::MAX).await;
+        watcher.come_back(&history).await;
+        // Its turn to be shown the state comes as soon as those before it give way.
+        for _ in 0..TURNS {
+            watcher.read(&history, u64::MAX).await;
+            history.world.runtime.sleep(PATIENCE).await;
+        }
         assert!(watcher.model.synced);
         watcher.compare(&history, last);
     }
     let sum = |of: fn(&Judged) -> u64| watchers.iter().map(of).sum();
-    (sum(|watcher| watcher.compared), sum(|watcher| watcher.between))
+    [
+        sum(|watcher| watcher.compared),
+        sum(|watcher| watcher.between),
+        sum(|watcher| watcher.resumed),
+        sum(|watcher| watcher.compacted),
+    ]
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_watcher_was_told_is_what_the_table_holds_at_every_index() {
     let repeated = std::env::var("HOLDFAST_SEED").ok().map(|seed| seed.parse().unwrap());
     let seeds = repeated.map_or(0..SEEDS, |seed| seed..seed + 1);
-    let mut sums = (0, 0);
+    let mut sums = Sums::default();
     for seed in seeds {
-        let (compared, between) = history(seed).await;
-        sums = (sums.0 + compared, sums.1 + between);
+        let one = history(seed).await;
+        sums.iter_mut().zip(one).for_each(|(sum, more)| *sum += more);
     }
 
-    println!("{} comparisons, {} changes between pages", sums.0, sums.1);
-    assert!(repeated.is_some() || sums.0 > 2_000 && sums.1 > 300, "too little happened: {sums:?}");
+    let [compared, between, resumed, compacted] = sums;
+    println!("{compared} comparisons, {between} changes between pages");
+    println!("{resumed} went on, {compacted} began anew");
+    let enough = compared > 2_000 && between > 300 && resumed > 20 && compacted > 3;
+    assert!(repeated.is_some() || enough, "too little happened: {sums:?}");
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use holdfast_core::{Caller, LockTable, LogIndex, Mode};
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body as Told;
-use holdfast_proto::v1::{self, LockChange, LockInfo, WatchResponse};
+use holdfast_proto::v1::{self, LockChange, LockInfo, WatchRequest, WatchResponse, WatchResume};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -18,6 +18,12 @@ pub(super) struct Watching {
     runtime: Runtime,
     messages: mpsc::Receiver<WatchResponse>,
     read: VecDeque<(u64, Told)>,
+    /// The last complete index that was told.
+    pub(super) complete: u64,
+    /// The messages that said that the watch goes on.
+    pub(super) resumed: u64,
+    /// The cluster ids that were told.
+    pub(super) clusters: Vec<Bytes>,
     end: oneshot::Receiver<Result<(), StreamError>>,
 }
 
@@ -32,7 +38,23 @@ impl World {
         prefix: &str,
         messages: usize,
     ) -> Result<Watching, StreamError> {
-        let watcher = self.hub.watch(prefix, &Caller::default()).await?;
+        let asked = WatchRequest { prefix: prefix.to_owned(), resume: None };
+        self.watch_as(&asked, messages).await
+    }
+
+    /// A watch that goes on after an index.
+    pub(super) async fn go_on(&self, prefix: &str, after: u64) -> Result<Watching, StreamError> {
+        let mut watching = self.watch_as(&going_on(prefix, after), 1).await?;
+        watching.complete = after;
+        Ok(watching)
+    }
+
+    pub(super) async fn watch_as(
+        &self,
+        asked: &WatchRequest,
+        messages: usize,
+    ) -> Result<Watching, StreamError> {
+        let watcher = self.hub.watch(asked, &Caller::default()).await?;
         let (outgoing, messages) = mpsc::channel(messages);
         let (tell, end) = oneshot::channel();
         let hub = self.hub.clone();
@@ -40,7 +62,15 @@ impl World {
             let _ = tell.send(hub.serve_watch(watcher, outgoing).await);
         };
         self.runtime.spawn("watch", serve).detach();
-        Ok(Watching { runtime: self.runtime.clone(), messages, read: VecDeque::new(), end })
+        Ok(Watching {
+            runtime: self.runtime.clone(),
+            messages,
+            read: VecDeque::new(),
+            complete: 0,
+            resumed: 0,
+            clusters: Vec::new(),
+            end,
+        })
     }
 
     /// The locks below a prefix, as they are.
@@ -51,6 +81,12 @@ impl World {
         });
         locks
     }
+}
+
+/// The request of a watch that goes on after an index.
+pub(super) fn going_on(prefix: &str, after: u64) -> WatchRequest {
+    let resume = WatchResume { after_index: after, cluster_id: CLUSTER };
+    WatchRequest { prefix: prefix.to_owned(), resume: Some(resume) }
 }
 
 fn truth(lock: &holdfast_core::LockView<'_>) -> (String, Lock) {
@@ -70,7 +106,32 @@ impl Watching {
         let runtime = self.runtime.clone();
         let message = runtime.timeout(Duration::from_mins(1), self.messages.recv()).await;
         let message = message.expect("a message comes").expect("the watch goes on");
-        message.events.into_iter().map(|event| (event.index, event.body.unwrap())).collect()
+        self.take_in(&message)
+    }
+
+    /// The events of a message, as they come over the wire.
+    fn take_in(&mut self, message: &WatchResponse) -> Vec<(u64, Told)> {
+        let WatchResponse { complete_index, cluster_id, resumed, .. } = message;
+        if *complete_index > 0 {
+            assert!(*complete_index >= self.complete, "it goes back to {complete_index}");
+            self.complete = *complete_index;
+        }
+        self.resumed += u64::from(*resumed);
+        if !cluster_id.is_empty() {
+            self.clusters.push(cluster_id.clone());
+        }
+        let events = message.events().unwrap().into_iter();
+        events.map(|event| (event.index, event.body.unwrap())).collect()
+    }
+
+    /// The next message, as it is, if it is ready.
+    pub(super) fn raw(&mut self) -> Option<WatchResponse> {
+        self.messages.try_recv().ok()
+    }
+
+    /// The next event of a message that was received.
+    pub(super) fn received(&mut self) -> Option<(u64, Told)> {
+        self.read.pop_front()
     }
 
     /// The next event, within a minute.
@@ -84,11 +145,10 @@ impl Watching {
     /// The next event, if there is one or it comes without time passing.
     pub(super) async fn next_now(&mut self) -> Option<(u64, Told)> {
         let runtime = self.runtime.clone();
-        if self.read.is_empty() {
+        while self.read.is_empty() {
             let message = runtime.timeout(Duration::from_millis(1), self.messages.recv()).await;
             let message = message.ok()?.expect("the watch goes on");
-            let told = message.events.into_iter().map(|event| (event.index, event.body.unwrap()));
-            self.read.extend(told);
+            self.read = self.take_in(&message).into();
         }
         self.read.pop_front()
     }
@@ -111,8 +171,7 @@ impl Watching {
         let to_the_end = async {
             let mut rest = Vec::from(std::mem::take(&mut self.read));
             while let Some(message) = self.messages.recv().await {
-                let events = message.events.into_iter();
-                rest.extend(events.map(|event| (event.index, event.body.unwrap())));
+                rest.extend(self.take_in(&message));
             }
             (rest, self.end.await.unwrap())
         };

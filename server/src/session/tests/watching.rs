@@ -2,23 +2,24 @@
 
 use holdfast_core::{Command, FencingToken, RequestId, SessionId, Tenure, ValueChange};
 use holdfast_core::{Label, LockName, Need};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::LostReason;
 use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body as Told;
 
-use super::watchers::Model;
+use super::watchers::{Model, Watching};
 use super::*;
-use crate::session::watch::ROUND_EVERY;
+use crate::session::watch::{ROUND_EVERY, UNCONFIRMED_MAX};
 
 const TENURE: Tenure = Tenure::new(1);
 
 /// Commands of a test, committed as if a client had proposed them.
 impl World {
-    fn commit(&self, command: Command) {
+    pub(super) fn commit(&self, command: Command) {
         self.fake.commit(command, TENURE);
     }
 
-    fn open_session(&self, label: &str) -> SessionId {
+    pub(super) fn open_session(&self, label: &str) -> SessionId {
         let label = Label::parse(label).unwrap();
         let open = Command::OpenSession { ttl_ms: 900_000, label, secret_hash: [0; 32] };
         let outcome = self.fake.commit(open, TENURE).outcome;
@@ -28,12 +29,12 @@ impl World {
         session
     }
 
-    fn acquire(&self, session: SessionId, request: u64, name: &str) {
+    pub(super) fn acquire(&self, session: SessionId, request: u64, name: &str) {
         self.commit(acquiring(session, request, name));
     }
 }
 
-fn acquiring(session: SessionId, request: u64, name: &str) -> Command {
+pub(super) fn acquiring(session: SessionId, request: u64, name: &str) -> Command {
     Command::Acquire {
         session,
         done_below: RequestId::new(0),
@@ -44,13 +45,13 @@ fn acquiring(session: SessionId, request: u64, name: &str) -> Command {
     }
 }
 
-fn cancelling(session: SessionId, request: u64) -> Command {
+pub(super) fn cancelling(session: SessionId, request: u64) -> Command {
     let request = RequestId::new(request);
     Command::Cancel { session, done_below: request, request }
 }
 
 /// One change each, as `(index, name, what, waiting)`.
-fn change(told: (u64, Told)) -> (u64, String, What, u64) {
+pub(super) fn change(told: (u64, Told)) -> (u64, String, What, u64) {
     match told {
         (index, Told::Change(change)) => (index, change.name, change.what.unwrap(), change.waiting),
         other => panic!("not a change: {other:?}"),
@@ -350,16 +351,52 @@ async fn a_snapshot_that_replaces_the_state_ends_every_watch() {
 
 /// No other message would reach its watchers: a leader that is cut off does not learn of another.
 #[tokio::test(start_paused = true)]
-async fn a_leader_without_a_quorum_ends_its_watches() {
+async fn a_leader_that_is_long_without_a_quorum_ends_its_watches() {
     let world = World::new().await;
     let mut watching = world.watch("").await.unwrap();
     watching.until_synced().await;
     watching.expect_silence(3 * ROUND_EVERY).await;
     world.fake.set_quorum(false);
-    world.runtime.sleep(2 * ROUND_EVERY).await;
+    let before = world.runtime.clock.now();
 
     let (_, end) = watching.rest().await;
     assert!(matches!(end, Err(StreamError::Unavailable { leader: None, .. })), "{end:?}");
+    let took = world.runtime.clock.now().saturating_since(before);
+    let longest = UNCONFIRMED_MAX + ROUND_EVERY + Duration::from_secs(1);
+    assert!((UNCONFIRMED_MAX - ROUND_EVERY..longest).contains(&took), "{took:?}");
+}
+
+/// A watch over a quorum that is missing during one round.
+async fn over_one_failed_round() -> Watching {
+    let world = World::new().await;
+    let mut watching = world.watch("").await.unwrap();
+    watching.until_synced().await;
+    world.fake.set_quorum(false);
+    world.runtime.sleep(ROUND_EVERY + ROUND_EVERY / 2).await;
+    world.fake.set_quorum(true);
+    world.runtime.sleep(4 * ROUND_EVERY).await;
+    let session = world.open_session("holder");
+    world.acquire(session, 1, "jobs");
+    world.settle().await;
+    watching
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_round_that_fails_ends_no_watch() {
+    let mut watching = over_one_failed_round().await;
+
+    assert!(matches!(change(watching.next().await).2, What::Granted(_)));
+}
+
+/// The rule of the test above taken away.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_one_round_ends_is_over() {
+    arm(Some(Mutant::WatchEndsWithOneRound));
+    let watching = over_one_failed_round().await;
+    arm(None);
+
+    let (_, end) = watching.rest().await;
+    assert!(matches!(end, Err(StreamError::Unavailable { .. })), "{end:?}");
 }
 
 /// I32.

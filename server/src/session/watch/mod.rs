@@ -22,29 +22,55 @@
 //! there are watchers, a round every [`ROUND_EVERY`] makes sure that a leader cut off from its cluster
 //! does not leave them with a past that looks like the present.
 //!
+//! # Going on
+//!
+//! A watch that has its state is told how far it has come: up to the *complete index* it was sent everything. A
+//! later watch of the same prefix, at this node or another, goes on from there if the [`recent`] changes reach back
+//! that far: it is sent those after that index, and then the news. It takes the last part of the recent changes and
+//! its place in the news under one lock, under which both are written. So here too no change is left out, and none
+//! is sent twice. If they do not reach back, the call is refused as `COMPACTED`, and the client begins
+//! with the state.
+//!
+//! # Admission
+//!
+//! At most `watch_states` watchers are shown the state, or what they missed, at the same time; the others wait in line,
+//! and nothing is kept for those that were shown nothing yet. A client that does not take what it is sent within
+//! [`PATIENCE`](watcher::PATIENCE) gives its place to the next.
+//!
 //! # Rights
 //!
 //! Whoever watches has to have the right to read when the watch begins. A change of the rules ends every
-//! watch (DESIGN §14): clients begin anew, and are asked again.
+//! watch (DESIGN §14): clients go on or begin anew, and are asked again. Who may read a name now may also see what
+//! the recent changes have of it.
 //!
 //! # Bounds
 //!
 //! A watcher may be `watch_backlog` changes behind the news, besides what the transport has taken over
 //! and a page; then it ends its own watch: the thread that applies the log never waits for a watcher
-//! (I27). A change is made once for all watchers, and written once per prefix.
+//! (I27). A change is made once for all watchers, written once per prefix, and encoded once, by the first watcher
+//! that sends it.
 
+mod change;
 mod news;
+mod page;
+mod recent;
 mod watcher;
+
+#[cfg(test)]
+pub(super) use watcher::PATIENCE;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use change::{Change, Make};
 use holdfast_core::{Event, LockName, LockTable, LogIndex, Tenure};
 use holdfast_mutants::mutant;
-use news::{Change, Length, Make, News, Place};
-use tokio::sync::{Notify, watch};
+use holdfast_runtime::Runtime;
+use news::{Length, News, Place};
+use recent::{Compacted, Part, Position, RecentChanges};
+use tokio::sync::{Notify, Semaphore, watch};
 
 use super::error::StreamError;
 use super::metrics::SessionMetrics;
@@ -53,6 +79,9 @@ use crate::bytes_budget::BytesBudget;
 
 /// How often a leader with watchers confirms that it still leads.
 pub(super) const ROUND_EVERY: Duration = Duration::from_secs(5);
+/// How long watches go on without a round that confirms it. One round may fail for many reasons, and watches that
+/// all begin again cost more than a present that is some seconds old.
+pub(super) const UNCONFIRMED_MAX: Duration = Duration::from_secs(15);
 
 /// All watches of this node, and the way of a change to them.
 ///
@@ -63,9 +92,10 @@ pub(super) const ROUND_EVERY: Duration = Duration::from_secs(5);
 /// - Watches are served only within a tenure; all of them end with it.
 /// - There is a group for a prefix exactly while it has a watcher; an event looks only at the prefixes
 ///   of the names it changed.
-/// - While there is no watcher, an applied entry costs one look at a counter.
+/// - While there is no watcher, a change is made and kept for a while, and costs no more.
 #[derive(Debug)]
 pub(super) struct Watches {
+    runtime: Runtime,
     backlog: u64,
     /// `outbox_bytes`.
     backlog_bytes: u64,
@@ -76,15 +106,19 @@ pub(super) struct Watches {
     /// `max_watches`.
     limit: usize,
     metrics: SessionMetrics,
-    /// The number of watchers: the only thing that is read while there are none.
+    /// The number of watchers.
     open: AtomicUsize,
+    /// `watch_states`: a permit for each watcher that is shown the state, or what it missed.
+    slots: Arc<Semaphore>,
+    keeps_recent: bool,
     state: Mutex<State>,
     /// A watcher has left.
     left: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    recent: RecentChanges,
     /// The tenure in which watches are served.
     tenure: Option<Tenure>,
     groups: BTreeMap<Arc<str>, Group>,
@@ -103,17 +137,19 @@ struct Group {
     watchers: usize,
     news: News,
     bell: watch::Sender<Told>,
+    /// Why its watches are over; apart from the bell, which would wake those who wait in line at each change.
+    over: watch::Sender<Option<StreamError>>,
     /// The changes of the entry that is being applied.
     fresh: Vec<Arc<Change>>,
 }
 
 /// The state that wakes a watcher.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Told {
     /// The length of what was published below its prefix.
     published: Length,
-    /// Why its watch is over.
-    end: Option<StreamError>,
+    /// A watcher that was sent all of that was sent everything up to this entry.
+    marked: LogIndex,
 }
 
 /// A watcher's membership in its group; it ends when this is dropped.
@@ -122,12 +158,21 @@ struct Membership {
     watches: Arc<Watches>,
     prefix: Arc<str>,
     bell: watch::Receiver<Told>,
+    over: watch::Receiver<Option<StreamError>>,
     group: u64,
 }
 
 impl Watches {
-    pub(super) fn new(settings: &SessionSettings, metrics: SessionMetrics) -> Self {
+    pub(super) fn new(
+        settings: &SessionSettings,
+        metrics: SessionMetrics,
+        runtime: Runtime,
+    ) -> Self {
+        let bounds =
+            Length { changes: settings.watch_recent_changes, bytes: settings.watch_recent_bytes };
+        let recent = RecentChanges::new(bounds, metrics.watch_recent_bytes.clone());
         Self {
+            runtime,
             backlog: settings.watch_backlog as u64,
             backlog_bytes: settings.outbox_bytes,
             budget: BytesBudget::new(settings.outbox_bytes_total, metrics.watch_bytes.clone()),
@@ -135,7 +180,9 @@ impl Watches {
             limit: settings.max_watches,
             metrics,
             open: AtomicUsize::new(0),
-            state: Mutex::default(),
+            slots: Arc::new(Semaphore::new(settings.watch_states.max(1))),
+            keeps_recent: recent.is_on(),
+            state: Mutex::new(State::new(recent)),
             left: Notify::new(),
         }
     }
@@ -158,6 +205,11 @@ impl Watches {
     pub(super) fn end_tenure(&self, leader: Option<&str>) {
         self.lock().tenure = None;
         self.end_all("this node does not lead any more; watch again", leader);
+    }
+
+    /// The state was replaced by one as of `index`, and the tenure has ended with it: no watch goes on from before.
+    pub(super) fn restored(&self, index: LogIndex) {
+        self.lock().recent.restart(index);
     }
 
     /// Ends every watch that there is, with `UNAVAILABLE`.
@@ -199,37 +251,34 @@ impl Watches {
         }
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.count_open(open);
-        let (prefix, group) = state.group(prefix);
+        let (prefix, group) = state.group(prefix, &self.budget);
         group.watchers += 1;
-        let (bell, group) = (group.bell.subscribe(), group.id);
-        Ok(Membership { watches: self.clone(), prefix, bell, group })
+        let (bell, over, group) = (group.bell.subscribe(), group.over.subscribe(), group.id);
+        Ok(Membership { watches: self.clone(), prefix, bell, over, group })
     }
 
-    /// Delivers the changes of an entry of the log to its watchers. Called under the table's lock, on
-    /// every node.
+    /// Delivers the changes of an entry of the log to its watchers, and keeps them for a while. Called under the
+    /// table's lock, on every node.
     pub(super) fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
-        if !self.any() {
+        if !self.any() && !self.keeps_recent {
             return;
         }
         let mut state = self.lock();
+        state.recent.begin(index);
         let mut touched = Vec::new();
         for event in events {
             if matches!(event, Event::RulesChanged) && table.rules().are_on() {
-                // A watcher that still may watch begins anew and is checked again: nothing later is sent before that.
+                // A watcher that still may watch is checked again: nothing later is sent before that.
                 let message = "the rules of who may read changed; watch again";
                 state.end_groups(&StreamError::unavailable(message, None));
                 touched.clear();
                 continue;
             }
-            news::each_change(event, index, table, &mut |name, make| {
-                state.note(name, make, &self.budget, &mut touched);
+            change::each_change(event, index, table, &mut |name, make| {
+                state.note(name, make, &mut touched);
             });
         }
-        for prefix in touched {
-            if let Some(group) = state.groups.get_mut(&prefix) {
-                group.publish();
-            }
-        }
+        state.publish(index, touched);
         if self.budget.is_full() {
             // Each watcher checks whether it is one of those that hold most.
             state.groups.values().for_each(|group| group.bell.send_modify(|_| {}));
@@ -252,8 +301,19 @@ impl Watches {
 }
 
 impl State {
+    fn new(recent: RecentChanges) -> Self {
+        Self {
+            recent,
+            tenure: None,
+            groups: BTreeMap::new(),
+            lengths: BTreeMap::new(),
+            last_group: 0,
+            stopped: None,
+        }
+    }
+
     /// The group that watches `prefix`, made if there is none.
-    fn group(&mut self, prefix: &str) -> (Arc<str>, &mut Group) {
+    fn group(&mut self, prefix: &str, budget: &Arc<BytesBudget>) -> (Arc<str>, &mut Group) {
         let known = self.groups.get_key_value(prefix).map(|(prefix, _)| prefix.clone());
         let prefix = known.unwrap_or_else(|| {
             *self.lengths.entry(prefix.len()).or_default() += 1;
@@ -261,20 +321,17 @@ impl State {
             prefix.into()
         });
         let id = self.last_group;
-        let group = self.groups.entry(prefix.clone()).or_insert_with(|| Group::new(id));
+        let group = self.groups.entry(prefix.clone()).or_insert_with(|| Group::new(id, budget));
         (prefix, group)
     }
 
-    /// Adds a change to every group that watches a prefix of its name; adds to `touched` those groups
-    /// for which it is the first of this entry.
-    fn note(
-        &mut self,
-        name: &LockName,
-        make: Make<'_>,
-        budget: &Arc<BytesBudget>,
-        touched: &mut Vec<Arc<str>>,
-    ) {
-        let mut shared = None;
+    /// Adds a change to the recent ones and to every group that watches a prefix of its name; adds to `touched`
+    /// those groups for which it is the first of this entry.
+    fn note(&mut self, name: &LockName, make: Make<'_>, touched: &mut Vec<Arc<str>>) {
+        let mut shared = self.recent.is_on().then(|| Arc::new(make()));
+        if let Some(change) = &shared {
+            self.recent.push(change.clone());
+        }
         let text = name.as_str();
         for &length in self.lengths.range(..=text.len()).map(|(length, _)| length) {
             let prefix = text.get(..length);
@@ -289,9 +346,22 @@ impl State {
             if group.fresh.is_empty() {
                 touched.push(prefix);
             }
-            let change =
-                shared.get_or_insert_with(|| Arc::new(Change::new(name.clone(), make(), budget)));
-            group.fresh.push(change.clone());
+            group.fresh.push(shared.get_or_insert_with(|| Arc::new(make())).clone());
+        }
+    }
+
+    /// Publishes the changes of an entry in the groups that have any; marks now and then in all groups how far
+    /// the log has come.
+    fn publish(&mut self, index: LogIndex, touched: Vec<Arc<str>>) {
+        for prefix in touched {
+            if let Some(group) = self.groups.get_mut(&prefix) {
+                group.publish(index);
+            }
+        }
+        if self.recent.wants_mark() {
+            for group in self.groups.values() {
+                group.bell.send_modify(|told| told.marked = index);
+            }
         }
     }
 
@@ -316,24 +386,26 @@ impl State {
     fn end_groups(&mut self, end: &StreamError) {
         self.lengths.clear();
         for group in std::mem::take(&mut self.groups).into_values() {
-            group.bell.send_modify(|told| told.end = Some(end.clone()));
+            group.over.send_replace(Some(end.clone()));
         }
     }
 }
 
 impl Group {
-    fn new(id: u64) -> Self {
+    fn new(id: u64, budget: &Arc<BytesBudget>) -> Self {
+        let told = Told { published: Length::default(), marked: LogIndex::new(0) };
         Self {
             id,
             watchers: 0,
-            news: News::new(),
-            bell: watch::Sender::default(),
+            news: News::new(budget.clone()),
+            bell: watch::Sender::new(told),
+            over: watch::Sender::new(None),
             fresh: Vec::new(),
         }
     }
 
-    fn publish(&mut self) {
-        self.news.publish(std::mem::take(&mut self.fresh));
+    fn publish(&mut self, index: LogIndex) {
+        self.news.publish(index, std::mem::take(&mut self.fresh));
         let published = self.news.end().told();
         self.bell.send_modify(|told| told.published = published);
     }
@@ -345,6 +417,35 @@ impl Membership {
         let state = self.watches.lock();
         let group = state.groups.get(&self.prefix).filter(|group| group.id == self.group)?;
         Some(group.news.end())
+    }
+
+    /// Where the changes after `index` begin among the recent ones. Call it under the table's lock: `applied` is the
+    /// entry that the table is as of.
+    fn recent_after(&self, index: LogIndex, applied: LogIndex) -> Result<Position, Compacted> {
+        self.watches.lock().recent.after(index, applied)
+    }
+
+    /// The next part of the recent changes below the prefix, and with the last part the position at which the news go
+    /// on; `None` once the watch is over.
+    ///
+    /// Both are read under the lock under which both are written: no change lies between them, or in both.
+    fn recent_part(
+        &self,
+        from: Position,
+        enough: Length,
+    ) -> Option<Result<(Part, Option<Place>), Compacted>> {
+        let state = self.watches.lock();
+        let group = state.groups.get(&self.prefix).filter(|group| group.id == self.group)?;
+        let part = state.recent.part(from, &self.prefix, enough);
+        Some(part.map(|part| {
+            let goes_on = part.next.is_none().then(|| group.news.end());
+            (part, goes_on)
+        }))
+    }
+
+    /// Why the watch is over, once it is.
+    fn ended(&self) -> Option<StreamError> {
+        self.over.borrow().clone()
     }
 }
 

@@ -7,43 +7,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use holdfast_core::{
-    Event, FencingToken, Item, LockName, LockTable, LogIndex, Mode, RequestId, SessionId,
-};
-use holdfast_proto::v1::lock_change::What;
-use holdfast_proto::v1::watch_event::Body;
-use holdfast_proto::v1::{HoldLost, Holder, LockChange, ValueChanged, WaiterInfo, WatchEvent};
-use prost::Message as _;
+use holdfast_core::LogIndex;
 
-use super::super::answers::{self, mode_of, value_of};
+use super::change::Change;
 use crate::bytes_budget::{BytesBudget, Taken};
-
-/// One change of one lock: made once, shared by all watchers that it is sent to.
-#[derive(Debug)]
-pub(super) struct Change {
-    pub(super) name: LockName,
-    pub(super) event: WatchEvent,
-    /// Its share of the budget, until no watcher has to read it any more.
-    taken: Taken,
-}
-
-impl Change {
-    /// A change that counts towards `budget` as long as it is kept.
-    pub(super) fn new(name: LockName, event: WatchEvent, budget: &Arc<BytesBudget>) -> Self {
-        let mut taken = budget.nothing();
-        taken.add((event.encoded_len() + size_of::<Self>()) as u64);
-        Self { name, event, taken }
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.taken.bytes()
-    }
-}
 
 /// The writing end of a chain.
 #[derive(Debug)]
 pub(super) struct News {
     last: Place,
+    budget: Arc<BytesBudget>,
 }
 
 /// A position in a chain: all changes before it were read, those behind it are new.
@@ -67,30 +40,42 @@ impl Length {
     }
 
     fn and(self, changes: &[Arc<Change>]) -> Self {
-        let bytes =
-            changes.iter().map(|change| change.bytes()).fold(self.bytes, u64::saturating_add);
-        Self { changes: self.changes.saturating_add(changes.len() as u64), bytes }
+        Self {
+            changes: self.changes.saturating_add(changes.len() as u64),
+            bytes: self.bytes.saturating_add(bytes_of(changes)),
+        }
     }
+}
+
+fn bytes_of(changes: &[Arc<Change>]) -> u64 {
+    changes.iter().map(|change| change.bytes()).fold(0, u64::saturating_add)
 }
 
 /// The changes of one log entry.
 #[derive(Debug)]
 struct Link {
+    index: LogIndex,
     changes: Vec<Arc<Change>>,
     /// The length of the chain up to here.
     told: Length,
+    /// Its share of the budget, until no watcher of the prefix has to read it any more.
+    _taken: Taken,
     next: OnceLock<Arc<Link>>,
 }
 
 impl News {
-    pub(super) fn new() -> Self {
-        Self { last: Place(Arc::new(Link::new(Vec::new(), Length::default()))) }
+    /// An empty chain, whose links count towards `budget`.
+    pub(super) fn new(budget: Arc<BytesBudget>) -> Self {
+        let first = Link::new(LogIndex::new(0), Vec::new(), Length::default(), budget.nothing());
+        Self { last: Place(Arc::new(first)), budget }
     }
 
     /// Appends the changes of one log entry, in order.
-    pub(super) fn publish(&mut self, changes: Vec<Arc<Change>>) {
+    pub(super) fn publish(&mut self, index: LogIndex, changes: Vec<Arc<Change>>) {
         let told = self.last.told().and(&changes);
-        let link = Arc::new(Link::new(changes, told));
+        let mut taken = self.budget.nothing();
+        taken.add(bytes_of(&changes));
+        let link = Arc::new(Link::new(index, changes, told, taken));
         // This is the only writer: the cell is empty.
         let _ = self.last.0.next.set(link.clone());
         self.last = Place(link);
@@ -109,16 +94,16 @@ impl Place {
     }
 
     /// Takes one log entry's changes and moves behind them; `None` if there are none yet.
-    pub(super) fn advance(&mut self) -> Option<&[Arc<Change>]> {
+    pub(super) fn advance(&mut self) -> Option<(LogIndex, &[Arc<Change>])> {
         let next = self.0.next.get()?.clone();
         self.0 = next;
-        Some(&self.0.changes)
+        Some((self.0.index, &self.0.changes))
     }
 }
 
 impl Link {
-    fn new(changes: Vec<Arc<Change>>, told: Length) -> Self {
-        Self { changes, told, next: OnceLock::new() }
+    fn new(index: LogIndex, changes: Vec<Arc<Change>>, told: Length, taken: Taken) -> Self {
+        Self { index, changes, told, _taken: taken, next: OnceLock::new() }
     }
 }
 
@@ -133,154 +118,50 @@ impl Drop for Link {
     }
 }
 
-/// Makes a change; called only if a watcher wants it.
-pub(super) type Make<'a> = &'a dyn Fn() -> WatchEvent;
-
-/// Calls `tell` with each lock that `event` changed, in the order of their names: an event of a request
-/// is one change for each of its names. `table` is the state as of `index`, after all changes of this
-/// entry of the log.
-pub(super) fn each_change(
-    event: &Event,
-    index: LogIndex,
-    table: &LockTable,
-    tell: &mut dyn FnMut(&LockName, Make<'_>),
-) {
-    let change = |lock: &LockName, what| {
-        let waiting = table.lock(lock).map_or(0, |lock| lock.waiting);
-        let name = lock.as_str().to_owned();
-        let change = LockChange { name, waiting, what: Some(what) };
-        WatchEvent { index: index.get(), body: Some(Body::Change(change)) }
-    };
-    let mut each = |items: &[Item], what: &dyn Fn(Mode) -> What| {
-        for item in items {
-            tell(&item.lock, &|| change(&item.lock, what(item.mode)));
-        }
-    };
-    match event {
-        Event::Queued { session, request, items, .. } => {
-            each(items, &|mode| What::Queued(waiter(table, (*session, *request), items, mode)));
-        }
-        Event::Left { session, request, items } => {
-            each(items, &|mode| What::Left(waiter(table, (*session, *request), items, mode)));
-        }
-        Event::Granted { session, items, token, .. } => {
-            each(items, &|mode| What::Granted(holder(table, *session, *token, mode)));
-        }
-        Event::Released { session, items, token, .. } => {
-            each(items, &|mode| What::Released(holder(table, *session, *token, mode)));
-        }
-        Event::Lost { session, items, token, cause, .. } => each(items, &|mode| {
-            let holder = Some(holder(table, *session, *token, mode));
-            What::Lost(HoldLost { holder, reason: answers::lost_reason(*cause).into() })
-        }),
-        Event::ValueChanged { lock, value } => {
-            let changed = || ValueChanged { value: value.as_ref().map(value_of) };
-            tell(lock, &|| change(lock, What::ValueChanged(changed())));
-        }
-        // No request comes into or out of a lock.
-        Event::SessionOpened { .. }
-        | Event::SessionEnded { .. }
-        | Event::Denied { .. }
-        | Event::Contended { .. }
-        | Event::ScopeChanged { .. }
-        | Event::RulesChanged
-        | Event::SessionRevoked { .. }
-        | Event::HoldClosed { .. } => {}
-    }
-}
-
-fn waiter(
-    table: &LockTable,
-    (session, request): (SessionId, RequestId),
-    items: &[Item],
-    mode: Mode,
-) -> WaiterInfo {
-    let Shown { label, imported, identity } = Shown::of(table, session);
-    WaiterInfo {
-        session_id: session.get(),
-        label,
-        request_id: request.get(),
-        waiting_ms: 0,
-        mode: mode_of(mode).into(),
-        names: u32::try_from(items.len()).unwrap_or(u32::MAX),
-        imported,
-        identity,
-    }
-}
-
-fn holder(table: &LockTable, session: SessionId, token: FencingToken, mode: Mode) -> Holder {
-    let Shown { label, imported, identity } = Shown::of(table, session);
-    Holder {
-        session_id: session.get(),
-        label,
-        token: token.get(),
-        held_ms: 0,
-        mode: mode_of(mode).into(),
-        imported,
-        identity,
-        ending: false,
-    }
-}
-
-/// What is shown of a session with what it holds or waits for; nothing of one that has ended, of which
-/// nothing is kept.
-#[derive(Default)]
-struct Shown {
-    label: String,
-    imported: bool,
-    identity: String,
-}
-
-impl Shown {
-    fn of(table: &LockTable, session: SessionId) -> Self {
-        let found = table.session(session).map(|found| Self {
-            label: found.label.as_str().to_owned(),
-            imported: found.imported,
-            identity: answers::identity_of(found.caller),
-        });
-        found.unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::super::change::made::change;
     use super::*;
 
-    fn change(name: &str) -> Arc<Change> {
-        let name = LockName::parse(name).expect("it is a name");
-        let budget = BytesBudget::new(0, prometheus_client::metrics::gauge::Gauge::default());
-        Arc::new(Change::new(name, WatchEvent::default(), &budget))
+    fn chain() -> (News, Gauge) {
+        let used = Gauge::default();
+        (News::new(BytesBudget::new(0, used.clone())), used)
     }
 
     #[test]
     fn two_readers_read_the_same_at_their_own_pace() {
-        let mut news = News::new();
+        let (mut news, _) = chain();
         let mut early = news.end();
-        news.publish(vec![change("a"), change("b")]);
+        news.publish(LogIndex::new(4), vec![change(4, "a"), change(4, "b")]);
         let mut late = news.end();
-        news.publish(vec![change("c")]);
+        news.publish(LogIndex::new(6), vec![change(6, "c")]);
 
         let changes = |place: &Place| place.told().changes;
         assert_eq!((changes(&early), changes(&late), changes(&news.end())), (0, 2, 3));
-        assert_eq!(early.advance().map(<[_]>::len), Some(2));
+        assert_eq!(early.advance().map(|(index, all)| (index.get(), all.len())), Some((4, 2)));
         for reader in [&mut early, &mut late] {
-            assert_eq!(reader.advance().map(|changes| changes[0].name.as_str()), Some("c"));
+            let (index, changes) = reader.advance().expect("there is one more");
+            assert_eq!((index.get(), changes[0].name.as_str()), (6, "c"));
             assert!(reader.advance().is_none());
         }
     }
 
     #[test]
     fn what_everybody_has_read_is_gone_and_a_long_chain_goes_without_a_deep_stack() {
-        let mut news = News::new();
+        let (mut news, used) = chain();
         let reader = news.end();
-        let first = change("a");
-        news.publish(vec![first.clone()]);
-        for _ in 0..200_000 {
-            news.publish(vec![]);
+        let first = change(1, "a");
+        news.publish(LogIndex::new(1), vec![first.clone()]);
+        for index in 2..200_000 {
+            news.publish(LogIndex::new(index), vec![]);
         }
         assert_eq!(Arc::strong_count(&first), 2, "it is still to be read");
+        assert_eq!(u64::try_from(used.get()), Ok(first.bytes()));
 
         drop(reader);
         assert_eq!(Arc::strong_count(&first), 1, "nobody will read it");
+        assert_eq!(used.get(), 0);
     }
 }

@@ -1,37 +1,62 @@
 //! One watch, from its first page to its end.
 
 use std::iter::Peekable;
+use std::time::Duration;
 
-use holdfast_core::{Caller, LockName, LockTable, LockView, LogIndex, Verb};
+use bytes::Bytes;
+use holdfast_core::{Caller, LockTable, LogIndex, Verb};
 use holdfast_mutants::mutant;
-use holdfast_proto::v1::lock_change::What;
-use holdfast_proto::v1::watch_event::Body;
-use holdfast_proto::v1::{LockChange, LockInfo, Synced, WatchEvent, WatchResponse};
+use holdfast_proto::v1::{WatchRequest, WatchResponse, WatchResume};
+use prometheus_client::metrics::gauge::Gauge;
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::super::answers::{self, HOLDERS_SHOWN, holder_of, scope_of, value_of};
 use super::super::error::StreamError;
-use super::super::{Hub, lead};
+use super::super::{Hub, answers, lead};
 use super::news::{Length, Place};
+use super::page::{Page, Shown, read_page};
+use super::recent::Position;
 use super::{Membership, Watches};
 
 /// Events that travel in one message at most, and bytes that they take together at most; an event that
 /// is larger, which none is, would travel alone. No message comes near a client's limit of 4 MiB.
 const EVENTS_PER_MESSAGE: usize = 1_024;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// A part of the recent changes that fills a message.
+const PART: Length = Length { changes: EVENTS_PER_MESSAGE as u64, bytes: MESSAGE_BYTES_MAX as u64 };
+
+/// How long a client may leave a message of the state, or of what it missed, before others come first: a client that
+/// reads takes it within a round trip.
+pub(in crate::session) const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A watch that was begun and waits to be served.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     membership: Membership,
+    /// Until the client has been told.
+    cluster_id: Option<Bytes>,
     shown: Shown,
-    /// The position up to which the news were taken; set by the first page.
+    /// Where the rest begins of what a watch that goes on has missed.
+    catching_up: Option<Position>,
+    /// The position up to which the news were taken; set by the first page, or by the last part of what it missed.
     read: Option<Place>,
+    /// Its place among the `watch_states` that are shown the state, or what they missed.
+    slot: Option<OwnedSemaphorePermit>,
+    /// The client was sent everything up to here, and knows it.
+    complete: LogIndex,
+}
+
+/// Changes that are to be sent.
+#[derive(Debug, Default)]
+struct Taken {
+    events: Vec<Bytes>,
+    /// With them the watcher has everything up to here.
+    complete: Option<LogIndex>,
 }
 
 impl Hub {
-    /// Begins to watch the locks whose names begin with `prefix`, which is empty or a usable name.
+    /// Begins to watch the locks whose names begin with a prefix, which is empty or a usable name, or goes on
+    /// where an earlier watch ended.
     ///
     /// The watch reports all that was committed before this call. Cancel safe.
     ///
@@ -39,66 +64,164 @@ impl Hub {
     ///
     /// [`StreamError::Unavailable`] if this node is not confirmed as leader by a quorum round, or
     /// stops; [`StreamError::Limit`] if too many watch; [`StreamError::Forbidden`] if `caller` may not read
-    /// those locks.
+    /// those locks; [`StreamError::Compacted`] if the watch cannot go on.
     pub(crate) async fn watch(
         &self,
-        prefix: &str,
+        asked: &WatchRequest,
         caller: &Caller,
     ) -> Result<Watcher, StreamError> {
         let confirmed = self.consensus().confirm().await;
         let confirmed = confirmed.map_err(|error| lead::unavailable(&error))?;
-        let membership = self.watches().enter(prefix, confirmed.tenure)?;
+        let membership = self.watches().enter(&asked.prefix, confirmed.tenure)?;
+        let mut watcher = Watcher::new(membership, self.cluster_id.cluster_id());
         // After it has entered: a change of the rules from now on ends it.
-        let mut allowed = Ok(());
-        self.consensus().read(&mut |table, _| {
-            allowed = table.rules().allows(caller, Verb::Read, [prefix]);
+        let (mut allowed, mut begun) = (Ok(()), Ok(()));
+        self.consensus().read(&mut |table, index| {
+            allowed = table.rules().allows(caller, Verb::Read, [&*asked.prefix]);
+            if let Some(resume) = &asked.resume {
+                begun = watcher.resume(resume, index);
+            }
         });
         allowed.map_err(|missing| {
             self.note_missing(caller, &missing);
             StreamError::Forbidden(missing)
         })?;
-        Ok(Watcher { membership, shown: Shown::default(), read: None })
+        begun?;
+        Ok(watcher)
     }
 
-    /// Sends a watcher the state and then every change, until the other end is gone or the watch is
-    /// ended.
+    /// Sends a watcher the state, or what it missed, and then every change, until the other
+    /// end is gone or the watch is ended.
     ///
     /// # Errors
     ///
     /// Why it was ended: [`StreamError::Limit`] if it was not read fast enough,
-    /// [`StreamError::Unavailable`] if this node does not lead any more, or stops.
+    /// [`StreamError::Unavailable`] if this node does not lead any more, or stops, [`StreamError::Compacted`] if
+    /// what it missed was gone before it was read.
     pub(crate) async fn serve_watch(
         &self,
         mut watcher: Watcher,
         to: mpsc::Sender<WatchResponse>,
     ) -> Result<(), StreamError> {
-        while watcher.shown != Shown::All {
-            let Some((page, mark)) = watcher.read_page(self) else { break };
-            while watcher.is_before(&mark) {
-                let news = watcher.take_news(Some(&mark));
-                watcher.send(&to, news).await?;
-            }
-            watcher.send(&to, page.events).await?;
-            watcher.shown = page.shown;
+        if watcher.catching_up.is_some() {
+            watcher.catch_up(&to).await?;
+        } else {
+            watcher.show_state(self, &to).await?;
         }
-        loop {
-            // News are taken before the check: a watcher that waits for news is not behind, however many
-            // come at once.
-            let news = watcher.take_news(None);
-            watcher.check()?;
-            if news.is_empty() {
-                watcher.wait(&to).await?;
-            } else {
-                watcher.send(&to, news).await?;
-            }
-            if to.is_closed() {
-                return Ok(());
-            }
-        }
+        watcher.slot = None;
+        watcher.tell_news(&to).await
     }
 }
 
 impl Watcher {
+    fn new(membership: Membership, cluster_id: Option<Bytes>) -> Self {
+        Self {
+            membership,
+            cluster_id,
+            shown: Shown::default(),
+            catching_up: None,
+            read: None,
+            slot: None,
+            complete: LogIndex::new(0),
+        }
+    }
+
+    /// Goes on where an earlier watch ended. Called under the table's lock, whose state is as of `applied`.
+    fn resume(&mut self, resume: &WatchResume, applied: LogIndex) -> Result<(), StreamError> {
+        let after = LogIndex::new(resume.after_index);
+        if self.cluster_id.as_ref() != Some(&resume.cluster_id) {
+            let message = format!("index {} is not of this cluster", resume.after_index);
+            return Err(self.compacted(message));
+        }
+        let position = self.membership.recent_after(after, applied);
+        let position = position.map_err(|gone| self.compacted_after(after, gone.reaches))?;
+        self.catching_up = Some(position);
+        self.complete = after;
+        self.membership.watches.metrics.watches_resumed.inc();
+        Ok(())
+    }
+
+    fn compacted_after(&self, after: LogIndex, reaches: LogIndex) -> StreamError {
+        let (after, reaches) = (after.get(), reaches.get());
+        self.compacted(format!(
+            "the changes after index {after} are not all kept, only those after {reaches} \
+             (watch_recent_changes)"
+        ))
+    }
+
+    fn compacted(&self, why: String) -> StreamError {
+        self.membership.watches.metrics.watches_compacted.inc();
+        StreamError::Compacted(why)
+    }
+
+    /// Sends the changes after the index from which the watch goes on, until it has reached the news.
+    async fn catch_up(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<(), StreamError> {
+        let cluster_id = self.cluster_id.take().unwrap_or_default();
+        let first = WatchResponse { resumed: true, cluster_id, ..WatchResponse::default() };
+        if let Some(room) = self.room(to).await? {
+            room.send(first);
+        }
+        while let Some(from) = self.catching_up
+            && self.admitted(to).await?
+        {
+            let Some(part) = self.membership.recent_part(from, PART) else { break };
+            let part = part.map_err(|gone| self.compacted_after(self.complete, gone.reaches));
+            let (part, goes_on) = part?;
+            self.catching_up = part.next;
+            if let Some(news) = goes_on {
+                self.read = Some(news);
+                self.shown = Shown::All;
+            }
+            let events: Vec<Bytes> = part.changes.iter().map(|change| change.encoded()).collect();
+            let says_it = part.next.is_none() || !events.is_empty();
+            let complete = says_it.then_some(part.complete);
+            self.send(to, Taken { events, complete }).await?;
+            // A part without a change of the prefix waits for nothing.
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Sends the state, page by page, and in between what happened to the locks shown before.
+    async fn show_state(
+        &mut self,
+        hub: &Hub,
+        to: &mpsc::Sender<WatchResponse>,
+    ) -> Result<(), StreamError> {
+        while self.shown != Shown::All && self.admitted(to).await? {
+            let Some((page, mark)) = self.read_page(hub) else { break };
+            while self.is_before(&mark) {
+                let news = self.take_news(Some(&mark));
+                self.send(to, news).await?;
+            }
+            let complete = (page.shown == Shown::All).then_some(page.index);
+            let events = page.events.iter().map(|event| Bytes::from(event.encode_to_vec()));
+            let events = events.collect();
+            self.send(to, Taken { events, complete }).await?;
+            self.shown = page.shown;
+        }
+        Ok(())
+    }
+
+    async fn tell_news(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<(), StreamError> {
+        while !to.is_closed() {
+            // News are taken before the check: a watcher that waits for news is not behind, however many
+            // come at once.
+            let mut news = self.take_news(None);
+            self.check()?;
+            news.complete = news.complete.or_else(|| self.mark());
+            if news.events.is_empty() && news.complete.is_none() {
+                holdfast_runtime::select! {
+                    () = to.closed() => {}
+                    rung = self.rung() => rung?,
+                }
+            } else {
+                self.send(to, news).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the next page, and how far the news had come then; `None` if the watch was ended.
     fn read_page(&mut self, hub: &Hub) -> Option<(Page, Place)> {
         let mut read = None;
@@ -123,52 +246,130 @@ impl Watcher {
     }
 
     /// Takes about a message of the news, not beyond `mark`, and only changes of names that were shown.
-    fn take_news(&mut self, mark: Option<&Place>) -> Vec<WatchEvent> {
-        let (mut events, mut bytes) = (Vec::new(), 0);
-        let Some(read) = self.read.as_mut() else { return events };
+    fn take_news(&mut self, mark: Option<&Place>) -> Taken {
+        let (mut taken, mut bytes) = (Taken::default(), 0);
+        let Some(read) = self.read.as_mut() else { return taken };
         let end = mark.map_or(u64::MAX, |mark| mark.told().changes);
         while read.told().changes < end
-            && events.len() < EVENTS_PER_MESSAGE
+            && taken.events.len() < EVENTS_PER_MESSAGE
             && bytes < MESSAGE_BYTES_MAX as u64
         {
-            let Some(changes) = read.advance() else { break };
+            let Some((index, changes)) = read.advance() else { break };
             if mark.is_some() && mutant!(WatchGapBetweenPages) {
                 continue;
             }
             for change in changes.iter().filter(|change| self.shown.covers(&change.name)) {
                 bytes += change.bytes();
-                events.push(change.event.clone());
+                taken.events.push(change.encoded());
             }
+            taken.complete = Some(index).filter(|_| self.shown == Shown::All);
         }
-        events
+        taken
     }
 
-    /// Hands events over to the transport, in as many messages as they need.
+    /// How far the log has come, if the watcher was sent all news and was not told lately.
+    fn mark(&self) -> Option<LogIndex> {
+        let told = self.membership.bell.borrow();
+        let has_all = self.read.as_ref()?.told().changes >= told.published.changes;
+        Some(told.marked).filter(|marked| has_all && *marked > self.complete)
+    }
+
+    /// Hands events over to the transport, in as many messages as they need; the last one says how far the
+    /// watcher has come.
     async fn send(
         &mut self,
         to: &mpsc::Sender<WatchResponse>,
-        events: Vec<WatchEvent>,
+        taken: Taken,
     ) -> Result<(), StreamError> {
-        let mut events = events.into_iter().peekable();
-        while events.peek().is_some() {
-            let room = holdfast_runtime::select! {
-                room = to.reserve() => room,
-                over = self.over() => return Err(over),
-            };
+        let complete = taken.complete.filter(|index| *index > self.complete);
+        let mut events = taken.events.into_iter().peekable();
+        while events.peek().is_some() || complete.is_some_and(|index| index > self.complete) {
             // The other end is gone: the caller notices it.
-            let Ok(room) = room else { return Ok(()) };
-            let message = message(&mut events);
-            self.membership.watches.metrics.watch_events.inc_by(message.events.len() as u64);
+            let Some(room) = self.room(to).await? else { return Ok(()) };
+            let mut message = message(&mut events);
+            if let Some(index) = complete.filter(|_| events.peek().is_none()) {
+                message.complete_index = index.get();
+                message.cluster_id = self.cluster_id.take().unwrap_or_default();
+                self.complete = index;
+            }
+            let count = message.encoded_events.len() as u64;
+            self.membership.watches.metrics.watch_events.inc_by(count);
             room.send(message);
         }
         Ok(())
     }
 
-    /// Waits for news, or for the other end to be gone.
-    async fn wait(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<(), StreamError> {
+    /// Waits until the transport takes a message; `None` if the other end is gone. A client that does not read
+    /// must not keep others from their state: after [`PATIENCE`] its place goes to the next.
+    async fn room<'to>(
+        &mut self,
+        to: &'to mpsc::Sender<WatchResponse>,
+    ) -> Result<Option<mpsc::Permit<'to, WatchResponse>>, StreamError> {
+        if self.slot.is_some() {
+            let runtime = self.membership.watches.runtime.clone();
+            let room = runtime.timeout(PATIENCE, self.room_or_end(to)).await;
+            if let Ok(room) = room {
+                return room;
+            }
+            self.slot = None;
+        }
+        self.room_or_end(to).await
+    }
+
+    async fn room_or_end<'to>(
+        &mut self,
+        to: &'to mpsc::Sender<WatchResponse>,
+    ) -> Result<Option<mpsc::Permit<'to, WatchResponse>>, StreamError> {
         holdfast_runtime::select! {
-            () = to.closed() => Ok(()),
-            rung = self.membership.bell.changed() => rung.map_err(|_| gone()),
+            room = to.reserve() => Ok(room.ok()),
+            over = self.over() => Err(over),
+        }
+    }
+
+    /// Waits for a place among those that are shown the state, or what they missed; `false` if the other end is gone.
+    async fn admitted(&mut self, to: &mpsc::Sender<WatchResponse>) -> Result<bool, StreamError> {
+        while self.slot.is_none() {
+            let news = self.in_line(to).await?;
+            // Its place may go again meanwhile, if the client does not read.
+            self.send(to, Taken { events: news, complete: None }).await?;
+            if to.is_closed() {
+                return Ok(false);
+            }
+        }
+        Ok(!to.is_closed())
+    }
+
+    /// Waits in line for a place, without losing its turn. What was shown before goes on changing: that is sent
+    /// as far as the client reads, and what is left of it is returned.
+    async fn in_line(
+        &mut self,
+        to: &mpsc::Sender<WatchResponse>,
+    ) -> Result<Vec<Bytes>, StreamError> {
+        let watches = self.membership.watches.clone();
+        let _waiting = Counted::new(&watches.metrics.watches_waiting);
+        let mut slot = std::pin::pin!(watches.slots.clone().acquire_owned());
+        let mut news = Vec::new();
+        loop {
+            if news.is_empty() {
+                news = self.take_news(None).events;
+            }
+            self.check()?;
+            holdfast_runtime::select! {
+                slot = &mut slot => {
+                    self.slot = slot.ok();
+                    return Ok(news);
+                }
+                () = to.closed() => return Ok(news),
+                Ok(room) = to.reserve(), if !news.is_empty() => {
+                    let mut events = std::mem::take(&mut news).into_iter().peekable();
+                    let message = message(&mut events);
+                    news = events.collect();
+                    let count = message.encoded_events.len() as u64;
+                    watches.metrics.watch_events.inc_by(count);
+                    room.send(message);
+                }
+                rung = self.rung() => rung?,
+            }
         }
     }
 
@@ -178,20 +379,32 @@ impl Watcher {
             if let Err(over) = self.check() {
                 return over;
             }
-            if self.membership.bell.changed().await.is_err() {
-                return gone();
+            if let Err(over) = self.rung().await {
+                return over;
             }
         }
     }
 
+    /// Waits for news, if it has begun to receive them.
+    ///
+    /// # Errors
+    ///
+    /// The end of the watch, which may come first.
+    async fn rung(&mut self) -> Result<(), StreamError> {
+        let Membership { over, bell, .. } = &mut self.membership;
+        holdfast_runtime::select! {
+            _ = over.changed() => {}
+            Ok(()) = bell.changed(), if self.read.is_some() => return Ok(()),
+        }
+        Err(self.membership.ended().unwrap_or_else(gone))
+    }
+
     /// Whether the watch goes on (I27).
     fn check(&mut self) -> Result<(), StreamError> {
-        let told = self.membership.bell.borrow_and_update();
-        if let Some(end) = &told.end {
-            return Err(end.clone());
+        if let Some(end) = self.membership.ended() {
+            return Err(end);
         }
-        let published = told.published;
-        drop(told);
+        let published = self.membership.bell.borrow_and_update().published;
         let read = self.read.as_ref().map_or(published, Place::told);
         let Some(limit) = self.membership.watches.passed_by(published.beyond(read)) else {
             return Ok(());
@@ -222,16 +435,16 @@ impl Watches {
 }
 
 /// The next message of events: at least one, if there is one.
-fn message(events: &mut Peekable<std::vec::IntoIter<WatchEvent>>) -> WatchResponse {
+fn message(events: &mut Peekable<std::vec::IntoIter<Bytes>>) -> WatchResponse {
     let mut message = WatchResponse::default();
     let mut bytes = 0;
-    while message.events.len() < EVENTS_PER_MESSAGE {
-        let Some(next) = events.peek().map(WatchEvent::encoded_len) else { break };
-        if bytes + next > MESSAGE_BYTES_MAX && !message.events.is_empty() {
+    while message.encoded_events.len() < EVENTS_PER_MESSAGE {
+        let Some(next) = events.peek().map(Bytes::len) else { break };
+        if bytes + next > MESSAGE_BYTES_MAX && bytes > 0 {
             break;
         }
         bytes += next;
-        message.events.extend(events.next());
+        message.encoded_events.extend(events.next());
     }
     message
 }
@@ -241,92 +454,18 @@ fn gone() -> StreamError {
     StreamError::unavailable("the watch was ended; begin it anew", None)
 }
 
-/// A page ends with the lock that brings its events to this many, or its values to this many bytes: that
-/// bounds how long the table is locked for one page, except for a lock with more holders, all of which
-/// are sent as of one index.
-const EVENTS_ENOUGH: usize = 256;
-const VALUE_BYTES_ENOUGH: usize = 512 << 10;
+/// One more in a gauge, for as long as it lives.
+struct Counted<'gauge>(&'gauge Gauge);
 
-/// Which locks a watcher was shown: those up to a name, or all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Shown {
-    /// No page was read yet.
-    #[default]
-    Nothing,
-    /// The last page ended with this lock.
-    UpTo(LockName),
-    /// The last page was the last.
-    All,
-}
-
-impl Shown {
-    /// Whether a page has shown this name: then every later change of it is news.
-    pub(super) fn covers(&self, name: &LockName) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::UpTo(last) => name <= last,
-            Self::All => true,
-        }
+impl<'gauge> Counted<'gauge> {
+    fn new(gauge: &'gauge Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
     }
 }
 
-/// A page: the locks after those shown before, as of one index.
-#[derive(Debug)]
-pub(super) struct Page {
-    pub(super) events: Vec<WatchEvent>,
-    /// What the watcher has seen once it has this page.
-    pub(super) shown: Shown,
-}
-
-/// Reads the page of at most `locks_max` locks after `shown`. The last one ends with `Synced`. `now_ms`
-/// is the time for people.
-fn read_page(
-    table: &LockTable,
-    index: LogIndex,
-    now_ms: u64,
-    prefix: &str,
-    (shown, locks_max): (&Shown, usize),
-) -> Page {
-    let after = match shown {
-        Shown::Nothing => None,
-        Shown::UpTo(last) => Some(last),
-        Shown::All => return Page { events: Vec::new(), shown: Shown::All },
-    };
-    let mut page = Page { events: Vec::new(), shown: shown.clone() };
-    let mut value_bytes = 0;
-    for (lock, count) in table.locks_after(prefix, after, locks_max).zip(1..) {
-        add(&mut page.events, &lock, index, now_ms);
-        value_bytes += lock.value.map_or(0, |value| value.bytes.len());
-        let is_full = count == locks_max
-            || page.events.len() >= EVENTS_ENOUGH
-            || value_bytes >= VALUE_BYTES_ENOUGH;
-        if is_full {
-            page.shown = Shown::UpTo(lock.name.clone());
-            return page;
-        }
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
     }
-    page.shown = Shown::All;
-    page.events.push(WatchEvent { index: index.get(), body: Some(Body::Synced(Synced {})) });
-    page
-}
-
-/// A lock, with its first holders; each further one is an event of its own.
-fn add(events: &mut Vec<WatchEvent>, lock: &LockView<'_>, index: LogIndex, now_ms: u64) {
-    let name = || lock.name.as_str().to_owned();
-    let event = |body| WatchEvent { index: index.get(), body: Some(body) };
-    let mut holders = lock.holders().map(|holder| holder_of(&holder, now_ms));
-    events.push(event(Body::Lock(LockInfo {
-        name: name(),
-        holders: holders.by_ref().take(HOLDERS_SHOWN).collect(),
-        held_by: lock.held_by,
-        waiting: lock.waiting,
-        queue: Vec::new(),
-        value: lock.value.map(value_of),
-        has_value: lock.value.is_some(),
-        scope: scope_of(lock),
-    })));
-    events.extend(holders.map(|holder| {
-        let what = Some(What::Granted(holder));
-        event(Body::Change(LockChange { name: name(), waiting: lock.waiting, what }))
-    }));
 }

@@ -287,7 +287,7 @@ fn a_line_that_the_node_gave_up_ends_no_session() {
 /// A watch has no deadline of its own, and the node may have nothing to send for hours: only
 /// HTTP/2's keepalive shows that the connection is dead.
 #[test]
-fn a_watch_whose_line_is_held_begins_anew() {
+fn a_watch_whose_line_is_held_goes_on_where_it_ended() {
     let mut stage = Stage::set(&Settings::new(9, 2));
     let first = stage.connect(1, TTL);
     let held = take(&mut stage, 1, &first, "jobs");
@@ -301,17 +301,17 @@ fn a_watch_whose_line_is_held_begins_anew() {
         stage.hold(&host_of_client(2), &host_of_node(id));
     }
     let mut watch = watching;
-    let restarted = stage.begin(2, |_| async move {
-        until_told(&mut watch, &WatchEvent::Restarted).await;
+    let interrupted = stage.begin(2, |_| async move {
+        until_told(&mut watch, &WatchEvent::Interrupted).await;
         watch
     });
     let begun = stage.elapsed();
-    let mut watch = stage.finish(&restarted);
+    let mut watch = stage.finish(&interrupted);
     assert!(stage.elapsed() <= begun + NOTICED_WITHIN);
     for id in 1..=3 {
         stage.mend(&host_of_client(2), &host_of_node(id));
     }
-    stage.job(2, |_| async move { until_told(&mut watch, &WatchEvent::Synced).await });
+    stage.job(2, |_| async move { until_told(&mut watch, &WatchEvent::Resumed).await });
     release(&mut stage, 1, held);
     stage.verdict();
 }

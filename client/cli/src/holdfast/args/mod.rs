@@ -161,9 +161,9 @@ pub(crate) enum Command {
     /// The locks as they are, and then whatever happens to them, one line each.
     ///
     /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
-    /// itself: it prints a line about that, and the state of the locks again. Exit codes: 0 asked
-    /// to end; 122 the store refused; 123 no server could be reached; 125 an error of holdfast
-    /// itself.
+    /// itself where it ended, and prints a line about both. If the servers do not keep all changes
+    /// since then any more, it says so, and prints the state again. Exit codes: 0 asked to end; 122
+    /// the store refused; 123 no server could be reached; 125 an error of holdfast itself.
     Watch {
         /// Only locks whose names begin with this.
         #[arg(default_value = "")]
