@@ -338,8 +338,8 @@ async fn synced_watch(net: &mut Net) -> (Watch, Server) {
     (watch, server)
 }
 
-fn after(index: u64) -> Option<v1::WatchResume> {
-    Some(v1::WatchResume { after_index: index, cluster_id: CLUSTER })
+fn after(index: u64) -> v1::WatchResume {
+    v1::WatchResume { after_index: index, cluster_id: CLUSTER }
 }
 
 fn released() -> Body {
@@ -365,7 +365,7 @@ async fn a_watch_that_breaks_goes_on_where_it_ended() {
     drop(net.serve(&mut watch).await);
 
     let call = net.call(&mut watch).await;
-    assert_eq!(call.resume, after(12));
+    assert_eq!(call.resume, Some(after(12)));
     let server = call.serve();
     server.resume().await;
     server.say_until(vec![(13, released())], 13).await;
@@ -373,7 +373,7 @@ async fn a_watch_that_breaks_goes_on_where_it_ended() {
     assert_eq!(next(&net, &mut watch).await, "jobs changed");
     server.fail(TransportError::TooSlow).await;
     assert_eq!(next(&net, &mut watch).await, "interrupted");
-    assert_eq!(net.call(&mut watch).await.resume, after(13));
+    assert_eq!(net.call(&mut watch).await.resume, Some(after(13)));
 }
 
 /// At the call, or after a part of what it missed.
@@ -432,7 +432,7 @@ async fn a_server_that_does_not_know_how_to_go_on_is_asked_for_the_state() {
     assert_eq!(next(&net, &mut watch).await, "interrupted");
     let call = net.call(&mut watch).await;
     let endpoint = call.endpoint.clone();
-    assert_eq!(call.resume, after(7));
+    assert_eq!(call.resume, Some(after(7)));
     call.serve().say(vec![lock("of an old release")]).await;
     assert_eq!(next(&net, &mut watch).await, "restarted");
 
@@ -466,7 +466,7 @@ async fn an_event_that_cannot_be_decoded_breaks_the_watch() {
     server.0.send(Ok(response)).await.unwrap();
 
     assert_eq!(next(&net, &mut watch).await, "interrupted");
-    assert_eq!(net.call(&mut watch).await.resume, after(7));
+    assert_eq!(net.call(&mut watch).await.resume, Some(after(7)));
 }
 
 #[tokio::test(start_paused = true)]

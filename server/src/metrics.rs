@@ -189,6 +189,7 @@ pub fn registry(sources: Sources) -> Registry {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "What runs here", version);
     register_sessions(&mut registry, &sources.sessions);
+    register_watches(&mut registry, &sources.sessions);
     register_replication(&mut registry, &sources.replication);
     register_connections(&mut registry, &sources.connections);
     registry.register_with_unit(
@@ -209,14 +210,6 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         outbox_evictions,
         outbox_bytes,
         arriving_bytes,
-        watches,
-        watch_events,
-        watches_cut,
-        watch_bytes,
-        watches_waiting,
-        watches_resumed,
-        watches_compacted,
-        watch_recent_bytes,
         keepalives,
         keepalives_acknowledged,
         quorum_rounds,
@@ -227,22 +220,24 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiries,
         expiry_lateness,
         denials,
+        // `register_watches` has these.
+        watches: _,
+        watch_events: _,
+        watches_cut: _,
+        watch_bytes: _,
+        watches_waiting: _,
+        watches_resumed: _,
+        watches_compacted: _,
+        watch_recent_bytes: _,
     } = from.clone();
     let meaning = "Calls refused for want of a right, by the verb, or with a wrong token";
     registry.register("calls_denied", meaning, denials.counted);
     registry.register("streams", "Streams that a session is attached to", attached_streams);
-    registry.register("watches", "Watches that are open", watches);
     let unit = || Unit::Bytes;
     let meaning = "What waits in the outboxes of all streams";
     registry.register_with_unit("outbox", meaning, unit(), outbox_bytes);
     let meaning = "Messages that have not arrived whole, or whose stream is not open yet";
     registry.register_with_unit("arriving", meaning, unit(), arriving_bytes);
-    let meaning = "Changes that some watch still has to be told";
-    registry.register_with_unit("watch", meaning, unit(), watch_bytes);
-    let meaning = "Recent changes, kept for watches that go on where they ended";
-    registry.register_with_unit("watch_recent", meaning, unit(), watch_recent_bytes);
-    let meaning = "Watches that wait in line for their state";
-    registry.register("watches_waiting", meaning, watches_waiting);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
@@ -250,14 +245,6 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
             "outbox_evictions",
             "Streams cut because all outboxes together were full",
             outbox_evictions,
-        ),
-        ("watch_events", "Locks and changes that watchers were told", watch_events),
-        ("watches_cut", "Watches cut because they were not read", watches_cut),
-        ("watches_resumed", "Watches that went on where they had ended", watches_resumed),
-        (
-            "watches_compacted",
-            "Watches that began anew because the changes since their end were gone",
-            watches_compacted,
         ),
         ("keepalives", "Keepalives that came in", keepalives),
         ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
@@ -273,6 +260,30 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     }
     let meaning = "From a session's deadline to its end, on the leader";
     registry.register_with_unit("expiry_lateness", meaning, Unit::Seconds, expiry_lateness.0);
+}
+
+fn register_watches(registry: &mut Registry, from: &SessionMetrics) {
+    let from = from.clone();
+    registry.register("watches", "Watches that are open", from.watches);
+    let meaning = "Changes that some watch still has to be told";
+    registry.register_with_unit("watch", meaning, Unit::Bytes, from.watch_bytes);
+    let meaning = "Recent changes, kept for watches that go on where they ended";
+    registry.register_with_unit("watch_recent", meaning, Unit::Bytes, from.watch_recent_bytes);
+    let meaning = "Watches that wait in line for their state";
+    registry.register("watches_waiting", meaning, from.watches_waiting);
+    let counters = [
+        ("watch_events", "Locks and changes that watchers were told", from.watch_events),
+        ("watches_cut", "Watches cut because they were not read", from.watches_cut),
+        ("watches_resumed", "Watches that went on where they had ended", from.watches_resumed),
+        (
+            "watches_compacted",
+            "Watches that began anew because the changes since their end were gone",
+            from.watches_compacted,
+        ),
+    ];
+    for (name, meaning, counter) in counters {
+        registry.register(name, meaning, counter);
+    }
 }
 
 /// Adds the counters of connections, each with the port as label: `clients`, `members` or `admin`.

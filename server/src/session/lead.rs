@@ -256,7 +256,7 @@ impl Lead {
             runtime.sleep(watch::ROUND_EVERY).await;
             let begun = runtime.clock.now();
             // A watch that begins later begins with a round of its own.
-            let vouches = !watches.any() || {
+            let leads_on = !watches.any() || {
                 let confirmed = self.consensus.confirm().await;
                 confirmed.is_ok_and(|confirmed| confirmed.tenure == tenure)
             };
@@ -265,7 +265,7 @@ impl Lead {
             } else {
                 watch::UNCONFIRMED_MAX
             };
-            if vouches {
+            if leads_on {
                 vouched = begun;
             } else if runtime.clock.now().saturating_since(vouched) >= patience {
                 watches.end_all("no quorum answers this node; watch again", None);

@@ -200,7 +200,9 @@ mod tests {
 
     fn add(recent: &mut RecentChanges, at: u64, names: &[&str]) {
         recent.begin(index(at));
-        names.iter().for_each(|name| recent.push(change(at, name)));
+        for name in names {
+            recent.push(change(at, name));
+        }
     }
 
     /// All parts after an index, as `(index, name)`, and what they are complete up to.
