@@ -135,6 +135,11 @@ impl Session {
         }
     }
 
+    /// Itself and its records: what freeing it costs.
+    pub(crate) fn entries(&self) -> usize {
+        1 + self.records.len()
+    }
+
     /// Its waits, in the order of their tickets.
     pub(crate) fn waits(&self) -> Vec<(Ticket, RequestId, &LockSet)> {
         let waiting = |(&request, record)| match record {

@@ -108,7 +108,7 @@ impl From<io::Error> for SnapshotError {
 /// The table as it was at one index, shared with it until it is written to.
 ///
 /// `Send`, and cheap to clone: another thread writes the bytes while the table goes on. Dropping it
-/// frees the shards that the table has replaced since.
+/// frees what the table has replaced since, at once; [`dismantle`](Self::dismantle) in pieces.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     header: Header,
@@ -406,6 +406,11 @@ fn read_scopes(input: &mut impl Read) -> io::Result<Scopes> {
 }
 
 impl Frozen {
+    /// Frees it piece by piece, as [`LockTable::dismantle`]: what the table has replaced since.
+    pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
+        self.sessions.dismantle(Session::entries).chain(self.values.dismantle(|_| 1))
+    }
+
     /// The last entry that is in it.
     pub fn applied_index(&self) -> LogIndex {
         self.header.chain.index()

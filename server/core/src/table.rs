@@ -17,7 +17,7 @@ use crate::lock::Lock;
 use crate::quota::Usages;
 use crate::scope::Scopes;
 use crate::session::{Opens, Session};
-use crate::shards::Shards;
+use crate::shards::{Shards, piece_by_piece};
 use crate::value::{Value, Write};
 
 /// Debug builds check a table with at most so many sessions, held locks and values after every
@@ -108,6 +108,21 @@ impl LockTable {
             counts: Counts::default(),
             usages: Usages::default(),
         }
+    }
+
+    /// Frees the table piece by piece, one with each step; each step returns how many entries it has
+    /// freed.
+    ///
+    /// Freeing a large table takes a while, and the allocator serves other threads in between only
+    /// if somebody pauses.
+    pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
+        let Self { sessions, values, locks, imports, usages, .. } = self;
+        let stored = sessions.dismantle(Session::entries).chain(values.dismantle(|_| 1));
+        let follows = piece_by_piece(locks).chain(piece_by_piece(imports));
+        stored.chain(follows).chain(std::iter::once_with(move || {
+            drop(usages);
+            1
+        }))
     }
 
     /// Applies the log entry at `index`, proposed in `tenure`: each command in order, with one
