@@ -9,6 +9,8 @@
 
 use std::io::{self, BufReader};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
@@ -374,7 +376,7 @@ impl RaftStateMachine<Types> for Machine {
         };
         self.shared.applied.send_replace(meta.last_log_id);
         // Outside the lock and off the runtime: freeing a large table takes a while.
-        drop_off_runtime(self.store.may_block(), replaced);
+        free_off_runtime(self.store.may_block(), replaced.table.dismantle());
         Ok(())
     }
 
@@ -387,8 +389,8 @@ impl RaftStateMachine<Types> for Machine {
 
 /// A table frozen for a snapshot, to be written beside the running one.
 pub(super) struct Builder {
-    /// Set until it is written. The thread that writes it drops the last reference to what the
-    /// running table has replaced since: with a large table that takes longer than a heartbeat may.
+    /// Set until it is written. Then it is freed off the runtime: what the running table has
+    /// replaced since takes longer than a heartbeat may, if the table is large.
     frozen: Option<Frozen>,
     last: Option<LogId>,
     roll: Roll,
@@ -408,10 +410,12 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let last_membership = self.roll.membership().clone();
         let meta = SnapshotMeta { last_log_id: self.last, last_membership };
         let bytes = meta_bytes(&meta, self.roll.highest(), &store.identity());
-        let written = off_runtime(store.may_block(), move || {
+        let may_block = store.may_block();
+        let written = off_runtime(may_block, move || {
             let mut draft = store.begin_snapshot(last, bytes)?;
             if let Some(frozen) = frozen {
                 frozen.write_to(&mut draft)?;
+                free_off_runtime(may_block, frozen.dismantle());
             }
             // Written to the system now, so that a simulated crash before the sync leaves it torn.
             draft.flush()?;
@@ -485,10 +489,31 @@ fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTa
     Ok(table)
 }
 
-/// Drops a large value off the runtime. No caller waits for it.
-fn drop_off_runtime<T: Send + 'static>(may_block: bool, value: T) {
+/// Frees a large table off the runtime; each of `pieces` frees a part of it, and returns how many
+/// entries that were. No caller waits for it. Where nothing blocks it is freed at once, so that a
+/// simulation stays on its one thread.
+fn free_off_runtime(may_block: bool, pieces: impl Iterator<Item = usize> + Send + 'static) {
     if may_block {
-        drop(tokio::task::spawn_blocking(move || drop(value)));
+        drop(tokio::task::spawn_blocking(|| free(pieces, || thread::sleep(FREES_AGAIN))));
+    } else {
+        free(pieces, || ());
+    }
+}
+
+/// Entries that are freed at once: a tenth of a millisecond's work.
+const FREED_AT_ONCE: usize = 1_000;
+/// The pause after it. The allocator has one lock for what the Raft thread has allocated; without
+/// pauses that thread would wait for it again and again, as long as a large table is being freed.
+const FREES_AGAIN: Duration = Duration::from_micros(200);
+
+fn free(pieces: impl Iterator<Item = usize>, mut pause: impl FnMut()) {
+    let mut freed = 0;
+    for entries in pieces {
+        freed += entries;
+        if freed >= FREED_AT_ONCE {
+            freed = 0;
+            pause();
+        }
     }
 }
 
@@ -509,7 +534,7 @@ pub(super) async fn off_runtime<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
-    use std::thread::{self, ThreadId};
+    use std::thread::ThreadId;
 
     use super::*;
     use crate::raft::MemoryStore;
@@ -538,12 +563,25 @@ mod tests {
     #[tokio::test]
     async fn a_replaced_table_is_dropped_where_it_holds_nothing_up() {
         let (tell, told) = std::sync::mpsc::channel();
-        drop_off_runtime(true, TellsWhere(tell.clone()));
+        let table = |tell| [TellsWhere(tell)].into_iter().map(|_dropped| 1);
+        free_off_runtime(true, table(tell.clone()));
         assert_ne!(told.recv().unwrap(), thread::current().id());
 
         // A simulation has one thread.
-        drop_off_runtime(false, TellsWhere(tell));
+        free_off_runtime(false, table(tell));
         assert_eq!(told.recv().unwrap(), thread::current().id());
+    }
+
+    /// SC4: the thread that serves waits for the allocator, too.
+    #[test]
+    fn a_large_table_is_freed_with_pauses_and_a_small_one_without() {
+        let pauses = |pieces: usize| {
+            let mut pauses = 0;
+            free((0..pieces).map(|_| 400), || pauses += 1);
+            pauses
+        };
+
+        assert_eq!((pauses(2), pauses(3), pauses(9)), (0, 1, 3));
     }
 
     fn of(index: u64, members: &[u64]) -> StoredMembership {
