@@ -34,9 +34,11 @@ const TRAILER_BYTES: u64 = 16 + 8 + 32;
 const FRAME_HEAD: usize = 12;
 const EXTENSION: &str = "snap";
 
-/// Bytes after which the written part of a snapshot is synced. One sync of a large file at its end
-/// would delay the log's own syncs for seconds, and look like a disk that hangs.
-const SYNC_SLICE: u64 = 8 << 20;
+/// Bytes after which the written part of a snapshot is synced. The log's own syncs wait behind each
+/// of these syncs, and no grant is given meanwhile: one sync of a large file at its end would delay
+/// them for seconds, and look like a disk that hangs. A slow disk writes a slice in ten
+/// milliseconds, and the next one is encoded before it is synced.
+const SYNC_SLICE: u64 = 1 << 20;
 
 /// Largest piece of a snapshot returned at once, bytes.
 pub const SNAPSHOT_CHUNK: usize = 64 << 10;
@@ -184,7 +186,7 @@ impl Snapshots {
     ///
     /// # Errors
     ///
-    /// As from the system; the next start or the next purge removes what is left.
+    /// As from the system; the next start removes what is left.
     pub fn remove_older(&self, purged: Option<LogId>) -> io::Result<()> {
         let purged = purged.map(|id| id.index);
         self.remove_where(|info| info.last.map(|last| last.index) < purged)
@@ -192,7 +194,15 @@ impl Snapshots {
 
     /// Removes every snapshot but the newest that is `useless`, and all but one of the others: one
     /// spare is enough, and the latest of them needs the least log.
+    ///
+    /// The files go after the lock: a disk takes its time to free a large one, and the thread that
+    /// serves asks for the newest snapshot.
     fn remove_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> io::Result<()> {
+        self.forget_where(useless).iter().try_for_each(|path| self.disk.remove(path))
+    }
+
+    /// Takes the same snapshots off the list, and returns their files.
+    fn forget_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> Vec<PathBuf> {
         let mut state = self.lock();
         let newest = state.good.len().saturating_sub(1);
         let spare = newest.saturating_sub(1);
@@ -203,11 +213,8 @@ impl Snapshots {
             .filter(|(at, info)| !stays(*at, info))
             .map(|(_, info)| info.path.clone())
             .collect();
-        for path in removed {
-            self.disk.remove(&path)?;
-            state.good.retain(|info| info.path != path);
-        }
-        Ok(())
+        state.good.retain(|info| !removed.contains(&info.path));
+        removed
     }
 
     /// Moves a file that was read back to its place. The guard is updated last: it must never name
@@ -598,4 +605,171 @@ fn file_name(last: Option<LogId>) -> String {
 
 fn cut_off() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the snapshot file became shorter")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::super::disk::SystemDisk;
+    use super::*;
+
+    /// What a test sees of the system's disk.
+    #[derive(Default)]
+    struct Seen {
+        unsynced: AtomicU64,
+        /// The most bytes that one sync had to write.
+        largest_sync: AtomicU64,
+        /// Called before a file is removed.
+        on_remove: Mutex<Option<Box<dyn Fn() + Send>>>,
+    }
+
+    struct SeenDisk(Arc<Seen>);
+
+    struct SeenFile(Arc<dyn DiskFile>, Arc<Seen>);
+
+    impl SeenFile {
+        fn synced(&self) {
+            let bytes = self.1.unsynced.swap(0, Ordering::Relaxed);
+            self.1.largest_sync.fetch_max(bytes, Ordering::Relaxed);
+        }
+    }
+
+    impl DiskFile for SeenFile {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.0.read_at(buffer, offset)
+        }
+
+        fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+            self.1.unsynced.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.0.write_all_at(bytes, offset)
+        }
+
+        fn length(&self) -> io::Result<u64> {
+            self.0.length()
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.synced();
+            self.0.sync_data()
+        }
+
+        fn sync_all(&self) -> io::Result<()> {
+            self.synced();
+            self.0.sync_all()
+        }
+
+        fn forget_cached(&self) {
+            self.0.forget_cached();
+        }
+    }
+
+    impl SeenDisk {
+        fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+            Arc::new(SeenFile(file, Arc::clone(&self.0)))
+        }
+    }
+
+    impl Disk for SeenDisk {
+        fn may_block(&self) -> bool {
+            true
+        }
+
+        fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            SystemDisk.open(path).map(|file| self.file(file))
+        }
+
+        fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            SystemDisk.create(path).map(|file| self.file(file))
+        }
+
+        fn exists(&self, path: &Path) -> io::Result<bool> {
+            SystemDisk.exists(path)
+        }
+
+        fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+            SystemDisk.list(folder)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            SystemDisk.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            if let Some(on_remove) = &*self.0.on_remove.lock().unwrap() {
+                on_remove();
+            }
+            SystemDisk.remove(path)
+        }
+
+        fn create_folders(&self, folder: &Path) -> io::Result<()> {
+            SystemDisk.create_folders(folder)
+        }
+
+        fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+            SystemDisk.sync_folder(folder)
+        }
+
+        fn free_space(&self, folder: &Path) -> io::Result<u64> {
+            SystemDisk.free_space(folder)
+        }
+    }
+
+    fn snapshots(folder: &Path) -> (Arc<Snapshots>, Arc<Seen>) {
+        let seen = Arc::new(Seen::default());
+        let on_fault: OnFault = Arc::new(|fault| panic!("{fault}"));
+        let guard = Guard::create(&SystemDisk, folder, 1, [7; 16], Arc::clone(&on_fault)).unwrap();
+        let disk = Arc::new(SeenDisk(Arc::clone(&seen)));
+        let folder = folder.to_path_buf();
+        let opened = Snapshots::open(disk, folder, Arc::new(guard), (None, None), on_fault);
+        (Arc::new(opened.unwrap()), seen)
+    }
+
+    fn write(snapshots: &Arc<Snapshots>, index: u64, body: &[u8]) {
+        let last = LogId { term: 1, node_id: 1, index };
+        let mut writer = snapshots.begin(Some(last), Bytes::new()).unwrap();
+        for piece in body.chunks(SNAPSHOT_CHUNK) {
+            writer.write_all(piece).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    /// SC4: the log's syncs wait behind those of a snapshot.
+    #[test]
+    fn no_sync_of_a_snapshot_has_more_to_write_than_a_slice() {
+        let folder = tempfile::tempdir().unwrap();
+        let (snapshots, seen) = snapshots(folder.path());
+
+        write(&snapshots, 1, &vec![5; 5 << 20]);
+
+        let largest = seen.largest_sync.load(Ordering::Relaxed);
+        let most = SYNC_SLICE + 2 * SNAPSHOT_CHUNK as u64;
+        assert!((1..=most).contains(&largest), "{largest} bytes at once");
+    }
+
+    /// SC4: a disk may take long to remove a large file, and the thread that serves asks meanwhile.
+    #[test]
+    fn the_newest_snapshot_is_told_while_an_old_one_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (snapshots, seen) = snapshots(folder.path());
+        let (tell, told) = mpsc::channel();
+        let asked = Arc::clone(&snapshots);
+        *seen.on_remove.lock().unwrap() = Some(Box::new(move || {
+            let (answer, answered) = mpsc::channel();
+            let asked = Arc::clone(&asked);
+            thread::spawn(move || answer.send(asked.newest().and_then(|newest| newest.last)));
+            tell.send(answered.recv_timeout(Duration::from_secs(5))).unwrap();
+        }));
+
+        for index in 1..=3 {
+            write(&snapshots, index, b"state");
+        }
+
+        let newest = told.try_recv().unwrap().expect("nobody is told while a file is removed");
+        assert_eq!(newest.map(|last| last.index), Some(3));
+        seen.on_remove.lock().unwrap().take();
+    }
 }
