@@ -238,8 +238,8 @@ impl LogMirror {
         self.purged = Some(upto);
         let dropped = self.records.partition_point(|r| r.log_id.index <= upto.index);
         self.before = self.ends.drain(..dropped).next_back().unwrap_or(self.before);
-        let rest = self.records.split_off(dropped);
-        std::mem::replace(&mut self.records, rest)
+        // Moves the records that go, and not those that stay, which may be many more.
+        self.records.drain(..dropped).collect()
     }
 
     fn extend(&mut self, records: impl IntoIterator<Item = Record>) {
