@@ -65,9 +65,10 @@ fn run() -> Result<(), Exit> {
             let certificates = certificates(&settings.config)?;
             print(&settings);
             print(&certificates);
+            print(settings.retired().map(|line| format!("# {line}\n")).collect::<String>());
             Ok(())
         }
-        _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?.config),
+        _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?),
     }
 }
 
@@ -76,10 +77,12 @@ fn load(file: Option<&Path>, overrides: Overrides, matches: &ArgMatches) -> Resu
         .map_err(|error: ConfigError| exit::say(Exit::Settings, &error))
 }
 
-fn serve(config: &Config) -> Result<(), Exit> {
+fn serve(settings: &Settings) -> Result<(), Exit> {
+    let config = &settings.config;
     keep_to_oneself();
     telemetry::init(&config.node);
     exit::on_panic();
+    settings.retired().for_each(|line| tracing::warn!("{line}"));
     let result = node::run(config).map_err(|error| exit::say(error.exit(), &error));
     telemetry::flush();
     result

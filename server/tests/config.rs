@@ -140,6 +140,22 @@ fn what_is_printed_is_a_settings_file_that_gives_the_same_settings() {
     assert_eq!(values(&said), values(&again));
 }
 
+/// It stands in the settings of every node that began with the sample file of 0.1.
+#[test]
+fn a_setting_that_decides_nothing_any_more_is_taken_and_named() {
+    let said =
+        |origin: &str| format!("# snapshot_every ({origin}) decides nothing any more: snapshots");
+    let file = Question::new().file("snapshot_every = 10000\nnode_id = 2").accepted();
+    assert_holds(&file, &[&said("settings file"), "node_id = 2", "snapshot_log_bytes = 16777216"]);
+    // Bounds went with it.
+    let variable = Question::new().variable("HOLDFAST_SNAPSHOT_EVERY", "9").accepted();
+    assert_holds(&variable, &[&said("environment")]);
+    let flag = Question::new().flags(&["--snapshot-every", "100"]).accepted();
+    assert_holds(&flag, &[&said("command line")]);
+
+    assert!(!Question::new().accepted().contains("snapshot_every"));
+}
+
 #[test]
 fn a_member_takes_its_addresses_from_the_list_of_members() {
     let members = "[cluster]\nmembers = [\
@@ -190,7 +206,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ),
         ("arriving_bytes_total = 1048575", &["arriving_bytes_total = 1048575", "from 1048576 to"]),
         ("max_waiting_calls = 0", &["max_waiting_calls = 0", "from 1 to"]),
-        ("snapshot_every = 99", &["snapshot_every = 99", "from 100 to"]),
+        ("snapshot_log_bytes = 4095", &["snapshot_log_bytes = 4095", "from 4096 to"]),
         ("max_log_bytes = 1048575", &["max_log_bytes = 1048575", "from 1048576 to"]),
         ("disk_stall_ms = 999", &["disk_stall_ms = 999", "from 1000 to 600000"]),
         ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),

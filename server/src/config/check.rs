@@ -113,7 +113,7 @@ impl Check<'_> {
         self.within(key, node.outbox_bytes_total, least..=64 << 30)?;
         self.within("arriving_bytes_total", node.arriving_bytes_total, 1 << 20..=64 << 30)?;
         self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
-        self.within("snapshot_every", node.snapshot_every, 100..=10_000_000)?;
+        self.within("snapshot_log_bytes", node.snapshot_log_bytes, 4_096..=64 << 30)?;
         self.within("max_log_bytes", node.max_log_bytes, 1 << 20..=64 << 30)?;
         self.within("disk_stall_ms", node.disk_stall_ms, 1_000..=600_000)
     }

@@ -46,7 +46,24 @@ pub struct Overrides {
         next_help_heading = "Scopes with fallback; equal on all nodes of a cluster"
     )]
     fallback: FallbackLayer,
+    /// Retired: that it was given is in the matches, and its value counts no more.
+    #[arg(long, env = "HOLDFAST_SNAPSHOT_EVERY", hide = true, value_name = "VALUE")]
+    snapshot_every: Option<String>,
 }
+
+/// A setting of an earlier release that decides nothing any more. A node that has it starts all the
+/// same, whatever its value, and warns.
+struct Retired {
+    key: &'static str,
+    /// What decides now.
+    instead: &'static str,
+}
+
+/// Of the settings of a node: keys at the top of the file, and a hidden flag and variable each.
+static RETIRED: [Retired; 1] = [Retired {
+    key: "snapshot_every",
+    instead: "snapshots are made by the size of log and table (snapshot_log_bytes)",
+}];
 
 type Origins = BTreeMap<&'static str, Origin>;
 
@@ -83,6 +100,14 @@ impl Settings {
         let origin = |key| origins.get(key).copied().unwrap_or(Origin::Default);
         let config = Config::check(node, cluster, fallback, &origin)?;
         Ok(Self { config, origins })
+    }
+
+    /// A sentence for each setting that was given and decides nothing any more.
+    pub fn retired(&self) -> impl Iterator<Item = String> {
+        RETIRED.iter().filter_map(|Retired { key, instead }| {
+            let origin = self.origins.get(key)?;
+            Some(format!("{key} ({origin}) decides nothing any more: {instead}"))
+        })
     }
 
     /// One line: a setting, its value, the source.
@@ -157,6 +182,11 @@ fn read_file(path: &Path, origins: &mut Origins) -> Result<Layers, ConfigError> 
             note_keys(path, &inner, place.keys, origins)?;
         }
     }
+    for Retired { key, .. } in &RETIRED {
+        if table.remove(*key).is_some() {
+            origins.insert(*key, Origin::File);
+        }
+    }
     note_keys(path, &table, NodeLayer::KEYS, origins)?;
     let node = toml::from_str(&text).map_err(malformed)?;
     let Tables { cluster, fallback } = toml::from_str(&text).map_err(malformed)?;
@@ -228,7 +258,8 @@ fn malformed(path: &Path, text: &str, error: &toml::de::Error) -> ConfigError {
 
 /// Records which values came from flags and which from the environment; clap knows.
 fn note_overrides(matches: &ArgMatches, origins: &mut Origins) {
-    for key in PLACES.iter().flat_map(|place| place.keys) {
+    let retired = RETIRED.iter().map(|retired| &retired.key);
+    for key in PLACES.iter().flat_map(|place| place.keys).chain(retired) {
         match matches.value_source(key) {
             Some(ValueSource::CommandLine) => origins.insert(key, Origin::Flag),
             Some(ValueSource::EnvVariable) => origins.insert(key, Origin::Environment),

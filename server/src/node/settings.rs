@@ -26,7 +26,7 @@ pub(super) fn replica(config: &Config) -> ReplicaConfig {
         propose_deadline_ms: node.propose_deadline_ms,
         max_pending_commands: count(node.max_pending_commands),
         max_pending_bytes: count(node.max_pending_bytes),
-        snapshot_every: node.snapshot_every,
+        snapshot_log_bytes: node.snapshot_log_bytes,
         max_log_bytes: node.max_log_bytes,
         disk_stall_ms: node.disk_stall_ms,
         reserve_bytes: node.reserve_bytes,
@@ -120,7 +120,7 @@ mod tests {
             propose_deadline_ms: Some(5_004),
             max_pending_commands: Some(4_005),
             max_pending_bytes: Some(2_000_025),
-            snapshot_every: Some(100_006),
+            snapshot_log_bytes: Some(100_006),
             max_log_bytes: Some(2_000_025),
             disk_stall_ms: Some(9_026),
             reserve_bytes: Some(1_000_007),
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(times, (101, 1_002, 2_003));
         assert_eq!((replica.propose_deadline_ms, replica.max_pending_commands), (5_004, 4_005));
         assert_eq!(replica.max_pending_bytes, 2_000_025);
-        assert_eq!((replica.snapshot_every, replica.reserve_bytes), (100_006, 1_000_007));
+        assert_eq!((replica.snapshot_log_bytes, replica.reserve_bytes), (100_006, 1_000_007));
         assert_eq!((replica.max_log_bytes, replica.disk_stall_ms), (2_000_025, 9_026));
         let limits = replica.limits;
         assert_eq!((limits.ttl_max_ms, limits.max_sessions), (900_014, 100_015));

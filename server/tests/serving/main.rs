@@ -297,7 +297,7 @@ const COUNTED: [&str; 12] = [
 /// node in a few seconds happens here, except a client so slow that it is cut off.
 #[tokio::test]
 async fn metrics_count_what_happens() {
-    let node = Setup::new().flags(&["--snapshot-every", "100"]).starts();
+    let node = Setup::new().flags(&["--snapshot-log-bytes", "12288"]).starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
     stream.keeps_alive().await;
@@ -536,13 +536,13 @@ async fn garbage_on_any_port_harms_nobody() {
 #[ignore = "makes fixtures of the release it is built from; only with HOLDFAST_FIXTURES"]
 async fn data_folders_of_this_release_are_left() {
     let Some(folder) = std::env::var_os("HOLDFAST_FIXTURES").map(PathBuf::from) else { return };
-    let one = Setup::on(&folder.join("one-node")).flags(&["--snapshot-every", "100"]).starts();
+    let one = Setup::on(&folder.join("one-node")).flags(&["--snapshot-log-bytes", "12288"]).starts();
     let kept = left_by_0_1::fill(one.setup.listen).await;
     wait_for_expiry_and_snapshot(std::slice::from_ref(&one));
     write_sessions(&folder.join("one-node.sessions"), &kept);
     one.stop();
 
-    let mut nodes = cluster_in(&folder, 3, &["--snapshot-every", "100"]);
+    let mut nodes = cluster_in(&folder, 3, &["--snapshot-log-bytes", "12288"]);
     let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
     let kept = left_by_0_1::fill(nodes[leader].setup.listen).await;
     wait_for_expiry_and_snapshot(&nodes);

@@ -95,7 +95,7 @@ fn set_open_files(node: &Node, limit: u64) {
 #[tokio::test]
 async fn more_connections_than_files_are_refused_and_sessions_members_and_snapshots_go_on() {
     let nodes = cluster_of(2, |setup| {
-        setup.flags(&["--snapshot-every", "100"]).starts_with_open_files(OPEN_FILES)
+        setup.flags(&["--snapshot-log-bytes", "12288"]).starts_with_open_files(OPEN_FILES)
     });
     let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
     let leader = &nodes[leader];
@@ -132,7 +132,7 @@ async fn more_connections_than_files_are_refused_and_sessions_members_and_snapsh
 /// write: the node waits, and continues when there are descriptors again.
 #[tokio::test]
 async fn a_node_without_descriptors_waits_for_them_with_its_snapshot_and_its_new_clients() {
-    let setup = Setup::new().flags(&["--snapshot-every", "100"]);
+    let setup = Setup::new().flags(&["--snapshot-log-bytes", "12288"]);
     let mut node = setup.starts_with_open_files(OPEN_FILES);
     node.becomes_ready();
     let mut stream = Stream::open(node.setup.listen).await;

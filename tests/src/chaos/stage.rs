@@ -360,8 +360,8 @@ async fn setup(
     let mut setup = Setup::nodes(machines - SPARE_MACHINES).with_power_cuts();
     setup.folder = Some(folder.to_path_buf());
     setup.preload = faketime.into_iter().collect();
-    setup = setup.cluster("ttl_max_ms", 24 * 3_600 * 1_000).node("snapshot_every", 2_000);
-    // So small that a machine that was away for a while gets a snapshot.
+    setup = setup.cluster("ttl_max_ms", 24 * 3_600 * 1_000);
+    // So small that a machine that was away for a while gets a snapshot, and that snapshots are made.
     setup = setup.node("max_log_bytes", 2 << 20);
     if small_disks {
         setup.node_settings = setup.node_settings.replace("reserve_bytes = 0\n", "");

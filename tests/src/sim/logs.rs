@@ -25,6 +25,8 @@ use super::node::Parts;
 /// probe has no entries, so its stream does not end at the floor, and openraft counts the entries behind it
 /// as in use.
 const PURGED_WITHIN: Duration = Duration::from_secs(15);
+/// More bytes than that are purged in any case.
+const WORTH_A_PURGE: u64 = 64 << 10;
 /// A leader that a quorum answered this recently has a quorum.
 const QUORUM_WITHIN_MS: u64 = 1_000;
 
@@ -32,7 +34,7 @@ const QUORUM_WITHIN_MS: u64 = 1_000;
 pub(super) struct Logs {
     clock: Arc<dyn Clock>,
     max_bytes: u64,
-    /// The number of entries below which a purge need not be made.
+    /// The number of bytes below which a purge need not be made.
     batch: u64,
     seen: Mutex<Seen>,
 }
@@ -58,7 +60,8 @@ struct Node {
 
 impl Logs {
     pub(super) fn new(clock: Arc<dyn Clock>, config: &ReplicaConfig) -> Self {
-        let batch = (config.snapshot_every / 4).clamp(1, 256);
+        let between = config.snapshot_log_bytes.min(config.max_log_bytes / 8);
+        let batch = (between / 4).clamp(1, WORTH_A_PURGE);
         Self { clock, max_bytes: config.max_log_bytes, batch, seen: Mutex::default() }
     }
 
@@ -103,8 +106,9 @@ impl Logs {
     /// Whether so much of the log is superfluous that it has to be purged.
     fn due(&self, log: &LogMirror, snapshot: Option<u64>) -> bool {
         let upto = log.last_beyond(self.max_bytes).zip(snapshot);
-        let next = purged(log).map_or(0, |purged| purged + 1);
-        upto.is_some_and(|(beyond, snapshot)| beyond.min(snapshot) + 1 >= next + self.batch)
+        upto.is_some_and(|(beyond, snapshot)| {
+            log.bytes() - log.bytes_after(Some(beyond.min(snapshot))) >= self.batch
+        })
     }
 
     /// `leader` learns that `member` has a snapshot that ends at `upto`.

@@ -118,6 +118,7 @@ pub struct Knobs {
     pub election_min_ms: u64,
     pub election_max_ms: u64,
     pub propose_deadline_ms: u64,
+    /// Entries between two snapshots, about; from it follow the limits in bytes.
     pub snapshot_every: u64,
     pub log_kept: u64,
 }

@@ -663,6 +663,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The bytes of an entry of a simulated run, about.
+const ENTRY_BYTES: u64 = 256;
+
 fn settings(plan: &Plan, trace: Trace) -> Settings {
     let knobs = plan.knobs;
     let mut replica = ReplicaConfig {
@@ -670,17 +673,18 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
         election_min_ms: knobs.election_min_ms,
         election_max_ms: knobs.election_max_ms,
         propose_deadline_ms: knobs.propose_deadline_ms,
-        snapshot_every: knobs.snapshot_every,
+        snapshot_log_bytes: ENTRY_BYTES * knobs.snapshot_every,
         log_kept: knobs.log_kept,
-        // About two entries of a simulated run for each entry that the knobs count, so that lagging
-        // members are cut off and get snapshots.
-        max_log_bytes: 512 * (knobs.snapshot_every + knobs.log_kept),
+        // So little that lagging members are cut off and get snapshots.
+        max_log_bytes: 2 * ENTRY_BYTES * (knobs.snapshot_every + knobs.log_kept),
         reserve_bytes: RESERVE_BYTES,
         disk_stall_ms: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };
     if plan.table >= LARGE {
-        replica.snapshot_every = replica.snapshot_every.max(LARGE_SNAPSHOT_EVERY);
+        let least = ENTRY_BYTES * LARGE_SNAPSHOT_EVERY;
+        replica.snapshot_log_bytes = replica.snapshot_log_bytes.max(least);
+        replica.max_log_bytes = replica.max_log_bytes.max(8 * least);
     }
     let mut sessions = SessionSettings::default();
     limits::set(&plan.limits, &mut Sizes { replica: &mut replica, sessions: &mut sessions });

@@ -380,7 +380,7 @@ fn a_slow_link_delays_a_snapshot() {
         let mut took = Duration::ZERO;
         let mut settings = Settings::new(11, 3);
         settings.replica =
-            ReplicaConfig { snapshot_every: 20, log_kept: 0, ..settings.replica.clone() };
+            ReplicaConfig { snapshot_log_bytes: 5 << 10, log_kept: 0, ..settings.replica.clone() };
         in_a_world_of(settings, async |world| {
             let client = world.connect(1, TTL).await.unwrap();
             let _client = pairs(world, client, 60).await;

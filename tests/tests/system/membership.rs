@@ -111,7 +111,7 @@ async fn roles(cluster: &Cluster) -> Vec<(u64, String)> {
 /// acknowledged at the start are there after each step, and the history is judged.
 #[tokio::test]
 async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
-    let setup = Setup::nodes(3).node("snapshot_every", 300);
+    let setup = Setup::nodes(3).node("snapshot_log_bytes", 64 << 10);
     let mut run = Run::start(&setup, &Plan::default()).await;
     let first = run.cluster.leader().await;
 
@@ -164,7 +164,7 @@ async fn clients_hold_wait_and_hand_over_while_members_come_lead_go_and_die() {
 /// The command line finds the next leader and repeats its request; a half-done change is finished.
 #[tokio::test]
 async fn a_leader_killed_in_the_middle_of_a_change_leaves_a_cluster_that_takes_it_again() {
-    let setup = Setup::nodes(3).node("snapshot_every", 300);
+    let setup = Setup::nodes(3).node("snapshot_log_bytes", 64 << 10);
     let mut run = Run::start(&setup, &Plan { clients: 40, ..Plan::default() }).await;
 
     for (id, after_ms) in [(4, 20), (5, 40)] {

@@ -114,7 +114,7 @@ async fn judge(run: Run) {
 
 /// Snapshots are so frequent that nodes restart from one, and not from the log alone.
 async fn start(setup: Setup, plan: &Plan) -> Run {
-    let run = Run::start(&setup.node("snapshot_every", 100), plan).await;
+    let run = Run::start(&setup.node("snapshot_log_bytes", 20 << 10), plan).await;
     die_holding(&run).await;
     run
 }

@@ -5,12 +5,23 @@
 //! member would need another snapshot, for ever. It never grows beyond [`Rules::max_bytes`],
 //! whatever a member does.
 //!
+//! # When a snapshot is made
+//!
+//! Writing one costs in proportion to the table, and applying the log again after a restart costs
+//! in proportion to the log. So both are compared in bytes: a snapshot is *wanted* once the log
+//! after the newest one has half as many bytes as the table, and at least [`Rules::floor`]. It is
+//! made at the member's next *turn*. The turns of different members are at different indices, so
+//! that they do not all write and sync at the same time; they follow from the index alone, and so
+//! stay apart when members restart, or take over a snapshot of the leader's. Turns come at least as
+//! often as a snapshot is wanted, so twice the wanted bytes are the most.
+//!
 //! # Invariants
 //!
 //! - No entry above the newest snapshot is purged (I30; the log store refuses it, too).
-//! - Once a snapshot is finished, at most `max_bytes` of the log is kept. Between two snapshots a
-//!   quarter of `max_bytes` is logged, plus what is logged while one is written. So the log stays
-//!   within `max_bytes` as long as a snapshot is written before three more quarters come.
+//! - Once a snapshot is finished and what lies below it purged, at most `max_bytes` of the log is
+//!   kept. Between two snapshots at most a quarter of `max_bytes` is logged, plus what is logged
+//!   while one is written. So the log stays within `max_bytes` as long as a snapshot is written
+//!   before three more quarters come.
 //! - A follower that would prevent this is cut off from the log and gets a snapshot ([`Sending`]).
 
 use std::collections::BTreeMap;
@@ -33,15 +44,20 @@ const EVERY: Duration = Duration::from_millis(200);
 /// A snapshot that was requested and did not come within this time is requested again: the machine
 /// postpones one that might not fit on the disk.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Most bytes of the log that are worth a purge of their own.
+const WORTH_A_PURGE: u64 = 64 << 10;
+/// Most entries that are purged at once: the thread that runs Raft frees their memory, and serves
+/// nobody meanwhile. Five steps a second are more than any log grows by.
+const PURGED_AT_ONCE: u64 = 32_768;
 
-/// The rules by which the log is kept.
+/// The rules by which the log is kept. Bytes are those of [`LogMirror::bytes`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Entries between two snapshots, at least.
-    pub(super) every: u64,
+    /// Bytes of the log between two snapshots, at least; within what `max_bytes` allows.
+    pub(super) floor: u64,
     /// Entries kept below the newest snapshot in any case.
     pub(super) kept: u64,
-    /// Most bytes of the log that are kept, as [`LogMirror::bytes`] counts them.
+    /// Most bytes of the log that are kept.
     pub(super) max_bytes: u64,
 }
 
@@ -58,14 +74,20 @@ impl Rules {
         (self.max_bytes / 16).max(table).max(transfer).min(self.max_bytes)
     }
 
-    /// What is logged between two snapshots at most.
-    fn max_between(&self) -> u64 {
-        self.max_bytes / 4
+    /// Bytes of the log after which a snapshot is wanted. Twice as many are the most between two
+    /// snapshots, and a quarter of the bound.
+    fn wanted(&self, table_bytes: u64) -> u64 {
+        self.floor.max(table_bytes / 2).min(self.max_bytes / 8).max(1)
     }
 
-    /// Least number of entries to purge: fewer are not worth the commit.
+    /// Least number of bytes to purge: fewer are not worth the commit.
     fn batch(&self) -> u64 {
-        (self.every / 4).clamp(1, 256)
+        (self.wanted(0) / 4).clamp(1, WORTH_A_PURGE)
+    }
+
+    /// Entries after which the log is looked at again, however soon they come.
+    fn look_after(&self) -> u64 {
+        (self.wanted(0) / 2_048).clamp(1, 1_000)
     }
 }
 
@@ -123,25 +145,29 @@ pub(super) fn decide(rules: &Rules, log: &LogMirror, at: &Situation) -> Decision
     Decision { snapshot: is_due(rules, log, at), purge: purge_upto(rules, log, at) }
 }
 
-/// Writing a snapshot costs in proportion to the table, so a large table is written once the log
-/// has grown by half its size. Each member writes at indices of its own, so that they do not all
-/// sync at the same time.
 fn is_due(rules: &Rules, log: &LogMirror, at: &Situation) -> bool {
-    let last = at.snapshot.unwrap_or(0);
-    let since = at.applied.saturating_sub(last);
-    if since == 0 {
-        return false;
-    }
-    if log.bytes_after(at.snapshot) >= rules.max_between() {
-        return true;
-    }
+    let after_snapshot = log.bytes_after(at.snapshot);
+    let logged = |upto| after_snapshot.saturating_sub(log.bytes_after(Some(upto)));
+    let wanted = rules.wanted(at.table_bytes);
+    let is_wanted_at = |index| at.snapshot < Some(index) && logged(index) >= wanted;
+    // Where the last entries are much larger than the others, a turn may come later than this.
+    let is_late = logged(at.applied) >= wanted.saturating_mul(2);
+    is_late || last_turn(log, at, wanted).is_some_and(is_wanted_at)
+}
+
+/// The last index up to `at.applied` at which it was this member's turn to make a snapshot.
+///
+/// A turn comes each `distance` entries, which have half of the wanted bytes at least, and all of
+/// them at most. The distance is a power of two: members that measure slightly different sizes use
+/// the same one, or one twice as long. The turns of a member lie in the middle of its share of each
+/// distance. So they never meet those of another member that uses half or twice the distance: an
+/// odd number of half shares is no even number of them.
+fn last_turn(log: &LogMirror, at: &Situation, wanted: u64) -> Option<u64> {
     let entry_bytes = (log.bytes() / (log.len() as u64).max(1)).max(1);
-    let wanted = (at.table_bytes / 2 / entry_bytes).div_ceil(rules.every);
-    // A power of two: members that measure slightly different sizes use the same distance.
-    let distance = rules.every.saturating_mul(wanted.max(1).next_power_of_two());
-    let offset = distance.saturating_mul(at.rank) / at.members.max(1);
-    let cell = |index: u64| index.saturating_add(distance).saturating_sub(offset) / distance;
-    since >= distance / 2 && cell(at.applied) > cell(last)
+    let distance = 1_u64 << (wanted / entry_bytes).max(1).ilog2();
+    let half_shares = at.rank.saturating_mul(2).saturating_add(1);
+    let offset = distance.saturating_mul(half_shares) / at.members.max(1).saturating_mul(2);
+    at.applied.checked_sub(offset).map(|passed| at.applied - passed % distance)
 }
 
 fn purge_upto(rules: &Rules, log: &LogMirror, at: &Situation) -> Option<u64> {
@@ -152,8 +178,10 @@ fn purge_upto(rules: &Rules, log: &LogMirror, at: &Situation) -> Option<u64> {
     let wanted = wanted.map(|wanted| wanted.min(needed.unwrap_or(u64::MAX)));
     let bound = log.last_beyond(rules.max_bytes);
     let upto = wanted.max(bound)?.min(snapshot);
+    let freed = log.bytes().saturating_sub(log.bytes_after(Some(upto)));
     let next = log.purged().map_or(0, |purged| purged.index.saturating_add(1));
-    (upto.saturating_add(1) >= next.saturating_add(rules.batch())).then_some(upto)
+    let step = next.saturating_add(PURGED_AT_ONCE - 1);
+    (freed >= rules.batch()).then_some(upto.min(step))
 }
 
 /// The task that checks, decides, and has openraft carry it out.
@@ -188,7 +216,7 @@ impl LogKeeper {
             if self.carry_out(decision, &at).await.is_none() {
                 return;
             }
-            let next = at.applied.saturating_add((self.rules.every / 8).clamp(1, 1_000));
+            let next = at.applied.saturating_add(self.rules.look_after());
             let mut applied = self.applied.clone();
             let much = applied.wait_for(|id| id.is_some_and(|id| id.index >= next));
             holdfast_runtime::select! {
@@ -270,7 +298,7 @@ mod tests {
     const PAYLOAD: u64 = 72;
     /// The bytes of one entry in these tests.
     const ENTRY: u64 = RECORD_BYTES + PAYLOAD;
-    const RULES: Rules = Rules { every: 100, kept: 20, max_bytes: 1_600 * ENTRY };
+    const RULES: Rules = Rules { floor: 100 * ENTRY, kept: 20, max_bytes: 1_600 * ENTRY };
 
     fn id(index: u64) -> LogId {
         LogId { term: 1, node_id: 1, index }
@@ -278,15 +306,19 @@ mod tests {
 
     /// A log from `first` to `last`.
     fn log(first: u64, last: u64) -> LogMirror {
-        let payload = bytes::Bytes::from(vec![7; usize::try_from(PAYLOAD).unwrap()]);
-        let record =
-            |index| Record { log_id: id(index), kind: RecordKind::Batch, payload: payload.clone() };
         let mut log = LogMirror::default();
         if let Some(purged) = first.checked_sub(1) {
             log.apply(&Operation::Purge(id(purged)));
         }
-        log.apply(&Operation::Append((first..=last).map(record).collect()));
+        append(&mut log, first, last, PAYLOAD);
         log
+    }
+
+    fn append(log: &mut LogMirror, first: u64, last: u64, payload: u64) {
+        let payload = bytes::Bytes::from(vec![7; usize::try_from(payload).unwrap()]);
+        let record =
+            |index| Record { log_id: id(index), kind: RecordKind::Batch, payload: payload.clone() };
+        log.apply(&Operation::Append((first..=last).map(record).collect()));
     }
 
     fn one_of_three(rank: u64, applied: u64, snapshot: u64) -> Situation {
@@ -324,21 +356,74 @@ mod tests {
         made
     }
 
-    #[test]
-    fn members_make_snapshots_equally_often_and_never_at_the_same_index() {
-        assert_eq!(snapshots(&RULES, 0, 0, 350), [100, 200, 300]);
-        assert_eq!(snapshots(&RULES, 1, 0, 350), [50, 133, 233, 333]);
-        assert_eq!(snapshots(&RULES, 2, 0, 350), [66, 166, 266]);
+    /// Where snapshots are made of a small table, and how far they are apart.
+    fn made_and_apart(rules: &Rules, rank: u64) -> (Vec<u64>, Vec<u64>) {
+        let made = snapshots(rules, rank, 0, 1_000);
+        let apart = made.windows(2).map(|two| two[1] - two[0]).collect();
+        (made, apart)
     }
 
+    /// L2: bytes of the log decide, not entries.
+    #[test]
+    fn a_snapshot_is_made_once_the_log_has_the_wanted_bytes_and_twice_as_many_at_the_latest() {
+        for rank in 0..3 {
+            let (made, apart) = made_and_apart(&RULES, rank);
+            assert!(made[0] >= 99 && apart.iter().all(|one| (100..200).contains(one)), "{made:?}");
+        }
+        let rare = Rules { floor: 200 * ENTRY, max_bytes: 1 << 20, ..RULES };
+        let (made, apart) = made_and_apart(&rare, 0);
+        assert!(apart.iter().all(|one| (200..400).contains(one)), "{made:?}");
+    }
+
+    /// SC4: the members do not write and sync at the same time.
+    #[test]
+    fn members_make_snapshots_equally_often_and_never_at_the_same_index() {
+        assert_eq!(snapshots(&RULES, 0, 0, 450), [138, 266, 394]);
+        assert_eq!(snapshots(&RULES, 1, 0, 450), [160, 288, 416]);
+        assert_eq!(snapshots(&RULES, 2, 0, 450), [117, 245, 373]);
+    }
+
+    /// The sizes that two members measure may lie on both sides of a power of two.
+    #[test]
+    fn members_whose_turns_are_half_or_twice_as_far_apart_never_share_one() {
+        let log = log(0, 4_000);
+        let turns = |rank, wanted| -> Vec<u64> {
+            let turn = |applied| last_turn(&log, &one_of_three(rank, applied, 0), wanted);
+            let mut turns: Vec<u64> = (0..=4_000).filter_map(turn).collect();
+            turns.dedup();
+            turns
+        };
+        for (one, other) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+            for times in [1, 2, 4] {
+                let (near, far) = (turns(one, 64 * ENTRY), turns(other, times * 64 * ENTRY));
+                assert!(far.len() > 10 && far.iter().all(|turn| !near.contains(turn)), "{far:?}");
+            }
+        }
+    }
+
+    /// SC4: the cost of writing a table is not paid for each few entries.
     #[test]
     fn a_large_table_is_written_after_as_much_log_as_half_its_size() {
         let table = 600 * ENTRY;
 
         let large = Rules { max_bytes: 4_000 * ENTRY, ..RULES };
-        assert_eq!(snapshots(&large, 0, table, 1_000), [400, 800]);
-        let rare = Rules { max_bytes: 800 * ENTRY, ..RULES };
-        assert_eq!(snapshots(&rare, 0, table, 450), [199, 399], "a quarter of the bound");
+        assert_eq!(snapshots(&large, 0, table, 1_500), [554, 1_066]);
+        let bounded = Rules { max_bytes: 800 * ENTRY, ..RULES };
+        assert_eq!(snapshots(&bounded, 0, table, 450), [138, 266, 394], "an eighth of the bound");
+    }
+
+    #[test]
+    fn entries_that_are_larger_than_those_before_wait_for_no_turn() {
+        let mut log = LogMirror::default();
+        append(&mut log, 0, 1_999, 0);
+        let due = |log: &LogMirror, applied| {
+            is_due(&RULES, log, &Situation { members: 1, ..one_of_three(0, applied, 1_999) })
+        };
+
+        // Two of them have the wanted bytes, and four twice as many. The next turn is after 2,010.
+        append(&mut log, 2_000, 2_006, 13_000 - RECORD_BYTES);
+        assert!(due(&log, 2_003) && !due(&log, 2_002), "an entry counts once it is applied");
+        assert!(!due(&log, 1_999), "nothing is new");
     }
 
     #[test]
@@ -349,6 +434,16 @@ mod tests {
         assert_eq!(purge_upto(&RULES, &log(870, 1_000), &rested), None, "too few");
         let none = Situation { snapshot: None, ..rested };
         assert_eq!(purge_upto(&RULES, &log(0, 1_000), &none), None, "I30");
+    }
+
+    /// The thread that frees what is purged is the one that serves.
+    #[test]
+    fn much_is_purged_in_steps() {
+        let at = one_of_three(0, 40_000, 39_000);
+        let rules = Rules { max_bytes: 1 << 30, ..RULES };
+
+        assert_eq!(purge_upto(&rules, &log(0, 40_000), &at), Some(32_767));
+        assert_eq!(purge_upto(&rules, &log(32_768, 40_000), &at), Some(38_980));
     }
 
     /// L1: what a member keeps of the log is bounded.

@@ -99,13 +99,15 @@ pub struct ReplicaConfig {
     /// KiB) as a disk with 100 syncs a second takes in three seconds, which is within
     /// `propose_deadline_ms`.
     pub max_pending_bytes: usize,
-    /// Entries between two snapshots, at least. A table that is large beside the log is written
-    /// less often: once the log has grown by half its size. Each member writes at indices of its
-    /// own.
+    /// Bytes of the log between two snapshots, at least, counted as for `max_log_bytes`; an eighth
+    /// of that at most. A large table is written less often: once the log after the last snapshot
+    /// has half as many bytes as the table. Each member writes at indices of its own.
     ///
-    /// Default: 10 000. Minimum: 1. A restart applies up to twice as many entries again, or as many
-    /// bytes of log as the table has, and at most a quarter of `max_log_bytes`.
-    pub snapshot_every: u64,
+    /// Default: 16 MiB. Minimum: 1. A restart applies up to twice as many bytes again, or as many
+    /// as the table has, and at most a quarter of `max_log_bytes`.
+    ///
+    /// Source: the log of five seconds at full rate, or of a minute with one client.
+    pub snapshot_log_bytes: u64,
     /// Entries kept in the log below the last snapshot in any case, for followers that are a little
     /// behind. Within `max_log_bytes`, the log keeps more for a member that lags and for one that
     /// is being sent a snapshot.
@@ -155,7 +157,7 @@ impl ReplicaConfig {
             propose_deadline_ms: 5_000,
             max_pending_commands: 65_536,
             max_pending_bytes: 16 << 20,
-            snapshot_every: 10_000,
+            snapshot_log_bytes: 16 << 20,
             log_kept: 2_000,
             max_log_bytes: 256 << 20,
             snapshot_stall_ms: 10_000,
@@ -426,7 +428,7 @@ impl Ground {
         LogKeeper {
             node_id: self.config.node_id,
             rules: Rules {
-                every: self.config.snapshot_every.max(1),
+                floor: self.config.snapshot_log_bytes,
                 kept: self.config.log_kept,
                 max_bytes: self.config.max_log_bytes,
             },

@@ -366,7 +366,7 @@ async fn fill(scribe: Scribe) -> Vec<Held> {
 #[test]
 fn large_messages_pass_slow_lines() {
     let replica = ReplicaConfig {
-        snapshot_every: 50,
+        snapshot_log_bytes: 12 << 10,
         log_kept: 0,
         max_log_bytes: 1 << 20,
         reserve_bytes: 0,

@@ -83,7 +83,7 @@ pub(super) fn run(seed: u64) -> Outcome {
 
 fn settings(draw: &mut Draw, seed: u64) -> Settings {
     let replica = ReplicaConfig {
-        snapshot_every: draw.between(20, 200),
+        snapshot_log_bytes: 256 * draw.between(20, 200),
         log_kept: draw.below(50),
         max_log_bytes: 64 << 10,
         reserve_bytes: 0,

@@ -24,7 +24,7 @@ use crate::storage::Stage;
 
 /// Keeps so few entries that every later member needs a snapshot.
 fn little_log(config: &mut ReplicaConfig) {
-    config.snapshot_every = 20;
+    config.snapshot_log_bytes = 4 << 10;
     config.log_kept = 0;
     config.max_log_bytes = 8 << 10;
 }

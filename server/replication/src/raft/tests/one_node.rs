@@ -77,7 +77,7 @@ async fn commands_submitted_together_share_entries_and_keep_their_order() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_goes_on_from_snapshot_and_log() {
     let mut cluster = Cluster::started(1, |config| {
-        config.snapshot_every = 20;
+        config.snapshot_log_bytes = 4 << 10;
         config.log_kept = 0;
     })
     .await;

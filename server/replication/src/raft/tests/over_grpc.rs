@@ -30,7 +30,7 @@ async fn start(runtime: &Runtime, members: &[Member], node_id: u64, folder: &Tem
     };
     let store: Arc<dyn ReplicaStore> = Arc::new(Store::open(folder.path(), options).unwrap());
     let mut config = ReplicaConfig::new(node_id, members.to_vec());
-    config.snapshot_every = 50;
+    config.snapshot_log_bytes = 10 << 10;
     config.log_kept = 0;
     config.max_log_bytes = 16 << 10;
     config.reserve_bytes = 0;

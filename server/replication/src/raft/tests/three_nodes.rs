@@ -20,8 +20,8 @@ use crate::raft::{Leg, MemoryStore, ReplicaConfig};
 
 const AS_IT_IS: fn(&mut ReplicaConfig) = |_| ();
 
-fn snapshots_every_20(config: &mut ReplicaConfig) {
-    config.snapshot_every = 20;
+fn little_log(config: &mut ReplicaConfig) {
+    config.snapshot_log_bytes = 4 << 10;
     config.log_kept = 0;
     // So little log that a member that was away needs a snapshot.
     config.max_log_bytes = 8 << 10;
@@ -277,7 +277,7 @@ async fn an_expiry_of_another_tenure_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_that_was_long_away_is_filled_from_a_snapshot() {
-    let mut cluster = Cluster::started(3, snapshots_every_20).await;
+    let mut cluster = Cluster::started(3, little_log).await;
     let (leader, _) = cluster.leader().await;
     cluster.formed().await;
     let away = if leader == 1 { 2 } else { 1 };
@@ -308,7 +308,7 @@ async fn a_follower_that_was_long_away_is_filled_from_a_snapshot() {
 /// A follower's log that contradicts the snapshot is removed before the snapshot counts.
 #[tokio::test(start_paused = true)]
 async fn a_deposed_leader_with_a_tail_nobody_has_is_filled_from_a_snapshot_and_starts_again() {
-    let mut cluster = Cluster::started(3, snapshots_every_20).await;
+    let mut cluster = Cluster::started(3, little_log).await;
     let (old, tenure) = cluster.leader().await;
     cluster.formed().await;
     cluster.network.isolate(old);
