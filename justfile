@@ -45,6 +45,11 @@ recovery *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
     ./target/release/holdfast-recovery {{ arguments }}
 
+# Three nodes with a million held locks write, drop and install snapshots; how long nothing is granted.
+pauses *arguments:
+    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
+    ./target/release/holdfast-pauses {{ arguments }}
+
 # A million leases from one Cassandra node into one server: seconds, and memory.
 migrate-million *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-migrate --bins

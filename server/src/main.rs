@@ -65,7 +65,9 @@ fn run() -> Result<(), Exit> {
             let certificates = certificates(&settings.config)?;
             print(&settings);
             print(&certificates);
-            print(settings.retired().map(|line| format!("# {line}\n")).collect::<String>());
+            for line in settings.retired() {
+                print(format!("# {line}\n"));
+            }
             Ok(())
         }
         _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?),

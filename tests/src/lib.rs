@@ -28,10 +28,12 @@ mod fixtures;
 pub mod history;
 pub mod host_stall;
 pub mod legacy;
+pub mod many_holds;
 pub mod moving;
 #[cfg(test)]
 mod names;
 pub mod namespace;
+pub mod pauses;
 pub mod program;
 pub mod python;
 pub mod recipe;

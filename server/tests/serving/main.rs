@@ -536,7 +536,8 @@ async fn garbage_on_any_port_harms_nobody() {
 #[ignore = "makes fixtures of the release it is built from; only with HOLDFAST_FIXTURES"]
 async fn data_folders_of_this_release_are_left() {
     let Some(folder) = std::env::var_os("HOLDFAST_FIXTURES").map(PathBuf::from) else { return };
-    let one = Setup::on(&folder.join("one-node")).flags(&["--snapshot-log-bytes", "12288"]).starts();
+    let one =
+        Setup::on(&folder.join("one-node")).flags(&["--snapshot-log-bytes", "12288"]).starts();
     let kept = left_by_0_1::fill(one.setup.listen).await;
     wait_for_expiry_and_snapshot(std::slice::from_ref(&one));
     write_sessions(&folder.join("one-node.sessions"), &kept);

@@ -14,12 +14,8 @@ use std::time::Duration;
 use clap::Parser;
 use holdfast_runtime::Runtime;
 use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::many_holds::{self, TTL_MS};
 use holdfast_tests::wire::{Ticket, Wire};
-
-/// Longer than any run.
-const TTL_MS: u64 = 12 * 3_600 * 1_000;
-/// Requests on their way at once, well below what a stream may leave unread.
-const AT_ONCE: u64 = 1_000;
 
 /// A node with many held locks is killed; how long until it serves?
 #[derive(Parser)]
@@ -65,21 +61,7 @@ async fn main() -> ExitCode {
 async fn load(address: &str, holds: u64, per_session: u64) -> Vec<Ticket> {
     let clock = Runtime::system().clock;
     let began = clock.now();
-    let mut sessions = Vec::new();
-    for first in (0..holds).step_by(usize::try_from(per_session).unwrap()) {
-        let (mut wire, ticket) = Wire::open(address, TTL_MS).await;
-        let count = per_session.min(holds - first);
-        for from in (1..=count).step_by(usize::try_from(AT_ONCE).unwrap()) {
-            let requests = from..=count.min(from + AT_ONCE - 1);
-            for request in requests.clone() {
-                wire.acquire(request, &format!("held/{}", first + request), false).await;
-            }
-            for request in requests {
-                wire.granted(request).await;
-            }
-        }
-        sessions.push(ticket);
-    }
+    let sessions = many_holds::take(address, holds, per_session).await;
     let took = clock.now().saturating_since(began);
     println!("{holds} locks taken by {} sessions in {:.1} s", sessions.len(), took.as_secs_f64());
     sessions

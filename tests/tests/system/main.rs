@@ -14,6 +14,7 @@ mod imports;
 mod leases;
 mod lock_command;
 mod membership;
+mod pauses;
 mod ports;
 mod quotas;
 mod readme;
