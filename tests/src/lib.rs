@@ -33,6 +33,7 @@ pub mod moving;
 #[cfg(test)]
 mod names;
 pub mod namespace;
+pub mod net;
 pub mod pauses;
 pub mod program;
 pub mod python;

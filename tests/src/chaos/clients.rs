@@ -9,10 +9,10 @@ use holdfast_runtime::Runtime;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::net::Host;
 use super::workload::{FINISHES_WITHIN, FOUND_A_VIOLATION, IDS};
 use crate::cluster::{binary, spawn};
 use crate::history::{ClientId, Recorder, What};
+use crate::net::Host;
 
 /// The arguments of all client processes.
 #[derive(Clone, Debug)]

@@ -22,8 +22,8 @@ use nix::errno::Errno;
 use nix::libc;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::net::{Host, Rule};
 use crate::draw::Draw;
+use crate::net::{Host, Rule};
 
 /// The source of such a device.
 pub const TUN: &str = "/dev/net/tun";

@@ -21,7 +21,6 @@ pub mod faults;
 pub mod figures;
 pub mod hold;
 pub mod kind;
-pub mod net;
 pub mod progress;
 pub mod pulse;
 pub mod schedule;

@@ -14,11 +14,11 @@ use super::clients::{Clients, Given};
 use super::faults::{Clock, LineRelays, set_wall_clock};
 use super::hold::TUN;
 use super::kind::{Kind, Need};
-use super::net::{self, Host};
 use super::pulse::Pulse;
 use crate::cluster::{Cluster, Place, Setup};
 use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
+use crate::net::{self, Host};
 use crate::resource::Served;
 use crate::witness::Witness;
 

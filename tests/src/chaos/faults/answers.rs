@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Broken, Undo, lines};
 use crate::chaos::hold::{Held, Holding, Lateness};
-use crate::chaos::net::{Host, Rule};
 use crate::chaos::stage::{HeldBack, Stage};
 use crate::draw::Draw;
+use crate::net::{Host, Rule};
 
 /// How late a packet is at most when each has a delay of its own.
 const LATE_BY: Duration = Duration::from_secs(4);

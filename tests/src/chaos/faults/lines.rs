@@ -1,6 +1,6 @@
 //! Faults of the connections between programs: cut, lossy, slow, reset.
 //!
-//! On a network of its own the rules of [`crate::chaos::net`] inject them; on loopback a relay
+//! On a network of its own the rules of [`crate::net`] inject them; on loopback a relay
 //! before each node's ports does what a relay can.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use holdfast_runtime::Runtime;
 use tokio::sync::oneshot;
 
 use super::{Broken, Undo};
-use crate::chaos::net::{Host, NetError, Rule};
 use crate::chaos::stage::Stage;
 use crate::cluster::Place;
 use crate::fault::{Delay, Line, Relay};
+use crate::net::{Host, NetError, Rule};
 
 /// The ports of a node on its own host, and those of its relay while there is a detour.
 const PORTS: [(u16, u16); 2] = [(7420, 17_420), (7421, 17_421)];

@@ -17,7 +17,6 @@ pub(super) use clocks::set_wall_clock;
 pub use lines::LineRelays;
 
 use super::kind::Kind;
-use super::net::Rule;
 use super::stage::Stage;
 use answers::Answers;
 use crew::Change;
@@ -26,6 +25,8 @@ use failing::Ill;
 use limits::Lowered;
 use lines::Detour;
 use processes::Turns;
+
+use crate::net::Rule;
 
 /// A fault in force until it is undone.
 #[derive(Debug)]
