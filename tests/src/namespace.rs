@@ -43,6 +43,22 @@ impl Namespace {
         Ok(setns(&self.0, CloneFlags::CLONE_NEWNET)?)
     }
 
+    /// Does `work` in it. Sockets and devices that are opened there belong to it, whichever thread uses
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// The system's, or those of `work`.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        std::thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                self.enter()?;
+                work()
+            });
+            there.join().map_err(|_| io::Error::other("the work in a namespace panicked"))?
+        })
+    }
+
     /// Lets `command` start its process in it.
     ///
     /// # Errors

@@ -12,9 +12,16 @@ use std::sync::Arc;
 use crate::cluster::Place;
 use crate::namespace::Namespace;
 
-/// The programs that a network with faults needs, and the Debian package of each.
-const TOOLS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("iptables", "iptables")];
+/// A program, and the Debian package that has it.
+pub type Tool = (&'static str, &'static str);
+
+/// What lays a network.
+pub const LAYING: Tool = ("ip", "iproute2");
+/// What a network with faults needs.
+pub const WITH_FAULTS: [Tool; 3] = [LAYING, ("tc", "iproute2"), ("iptables", "iptables")];
 const SWITCH: &str = "switch";
+/// Packets that wait for the program behind a device.
+const LONG_QUEUE: &str = "10000";
 /// The address of the harness itself. Hosts are numbered below it.
 const HARNESS: u8 = 254;
 
@@ -51,12 +58,12 @@ pub struct Rule {
     lift: Vec<String>,
 }
 
-/// The tools that this machine lacks, with the package of each.
-pub fn missing_tools() -> Vec<(&'static str, &'static str)> {
+/// The programs that this machine lacks.
+fn missing(tools: &[Tool]) -> Vec<Tool> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();
     let there = |tool: &str| folders.iter().any(|folder| folder.join(tool).exists());
-    TOOLS.into_iter().filter(|(tool, _)| !there(tool)).collect()
+    tools.iter().copied().filter(|(tool, _)| !there(tool)).collect()
 }
 
 fn address(number: u8) -> Ipv4Addr {
@@ -166,13 +173,13 @@ impl Host {
         Ok(self.rule("iptables", &[&["-w", "-t", "nat", "-D"][..], &what].concat()))
     }
 
-    /// Brings a device of this host up.
+    /// Brings a device of this host up, with a queue that no burst of packets fills.
     ///
     /// # Errors
     ///
     /// [`NetError`].
     pub fn raise(&self, device: &str) -> Result<(), NetError> {
-        call(Some(self), "ip", &["link", "set", device, "up"])
+        call(Some(self), "ip", &["link", "set", device, "up", "txqueuelen", LONG_QUEUE])
     }
 
     /// Routes its traffic to `other` through `device`.
@@ -210,13 +217,13 @@ impl Rule {
     }
 }
 
-/// Leaves the machine's network for one that faults may break, if this machine allows it.
+/// Leaves the machine's network for one of the run's own, if this machine allows it and has these tools.
 ///
 /// # Errors
 ///
 /// Why not, described.
-pub fn leave_for_an_own_network() -> Result<(), String> {
-    let missing = missing_tools();
+pub fn leave_for_an_own_network(tools: &[Tool]) -> Result<(), String> {
+    let missing = missing(tools);
     if !missing.is_empty() {
         let named: Vec<String> = missing
             .into_iter()

@@ -1,40 +1,23 @@
 //! Packets held back on their way from a host to others, while their connections live.
 //!
-//! Routes of the host lead its traffic to the others into a TUN device. A thread in the host's
-//! network reads the packets, keeps those that carry data, and sends them on late, from a raw
-//! socket on the host's usual device. Acknowledgements without data pass at once: so the other
-//! direction of each connection goes on, and neither end takes the connection for dead. Packets
-//! that TCP sends again meanwhile are kept and delivered too, as a network may do.
+//! A relay ([`crate::packet_relay`]) keeps the packets that carry data and sends them on late.
+//! Acknowledgements without data pass at once: so the other direction of each connection goes on, and
+//! neither end takes the connection for dead. Packets that TCP sends again meanwhile are kept and
+//! delivered too, as a network may do.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::SocketAddrV4;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdfast_runtime::{Clock, Instant, Runtime};
-use nix::errno::Errno;
-use nix::libc;
-use socket2::{Domain, Protocol, Socket, Type};
+use holdfast_runtime::Instant;
 
 use crate::draw::Draw;
-use crate::net::{Host, Rule};
+use crate::net::Host;
+use crate::packet_relay::{PacketRelay, Timing, Way, destination};
 
-/// The source of such a device.
-pub const TUN: &str = "/dev/net/tun";
-/// The device that leads to the thread.
-const DEVICE: &str = "hold0";
-/// The device to all other hosts.
-const USUAL_DEVICE: &str = "eth0";
-/// More than a packet of either device contains.
-const PACKET_BYTES: usize = 2_048;
-/// The interval between two reads of the device.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// As in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
@@ -62,17 +45,21 @@ pub struct Held {
 #[derive(Debug)]
 #[must_use = "what is held has to be delivered"]
 pub struct Holding {
-    routes: Vec<Rule>,
-    orders: mpsc::Sender<Order>,
-    thread: JoinHandle<io::Result<Held>>,
+    relay: PacketRelay,
+    receivers: Vec<Arc<Host>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
-/// A command to the thread.
-#[derive(Debug)]
-enum Order {
-    /// Deliver the held packets, and hold no more.
-    Deliver(mpsc::SyncSender<()>),
+/// What was held so far.
+#[derive(Debug, Default)]
+struct Seen {
+    packets: u64,
+    /// Of the connections that lived when it began, those of which a packet was held.
+    connections: BTreeSet<Connection>,
 }
+
+/// Source and destination.
+type Connection = (SocketAddrV4, SocketAddrV4);
 
 impl Holding {
     /// Holds back the traffic from `host` to `others` from now on.
@@ -86,23 +73,11 @@ impl Holding {
         lateness: Lateness,
         draw: Draw,
     ) -> io::Result<Self> {
-        let (orders, given) = mpsc::channel();
-        let (ready, wait) = mpsc::sync_channel(1);
-        let (there, receivers) = (host.clone(), others.to_vec());
-        let thread = std::thread::spawn(move || {
-            there.namespace.enter()?;
-            let mut held = Packets::new(receivers, lateness, draw)?;
-            let _ = ready.send(());
-            held.work(&given)
-        });
-        if wait.recv().is_err() {
-            // The thread ended before it was ready.
-            return Err(joined(thread).err().unwrap_or_else(|| io::Error::other("it ended")));
-        }
-        host.raise(DEVICE).map_err(io::Error::other)?;
-        let routes = others.iter().map(|other| host.lead_through(other, DEVICE));
-        let routes = routes.collect::<Result<_, _>>().map_err(io::Error::other)?;
-        Ok(Self { routes, orders, thread })
+        let receivers = others.to_vec();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let late = Late { lateness, draw, before: live(&receivers)?, seen: seen.clone() };
+        let way = Way { from: host.clone(), to: receivers.clone() };
+        Ok(Self { relay: PacketRelay::begin(&[way], late)?, receivers, seen })
     }
 
     /// Delivers the held packets, and lets traffic take its usual path again.
@@ -111,150 +86,52 @@ impl Holding {
     ///
     /// The step that failed: packets may be lost then.
     pub fn deliver(self) -> io::Result<Held> {
-        let (done, wait) = mpsc::sync_channel(1);
-        if self.orders.send(Order::Deliver(done)).is_ok() {
-            // If the thread ended, joining it shows why.
-            let _ = wait.recv();
-        }
-        for route in self.routes {
-            route.lift().map_err(io::Error::other)?;
-        }
-        drop(self.orders);
-        joined(self.thread)
-    }
-}
-
-fn joined(thread: JoinHandle<io::Result<Held>>) -> io::Result<Held> {
-    thread.join().map_err(|_| io::Error::other("the thread that holds packets panicked"))?
-}
-
-/// The state of the thread.
-struct Packets {
-    device: File,
-    out: Socket,
-    receivers: Vec<Arc<Host>>,
-    lateness: Option<Lateness>,
-    draw: Draw,
-    clock: Arc<dyn Clock>,
-    /// The packets by due time, then in the order of their arrival.
-    held: BTreeMap<(Instant, u64), Vec<u8>>,
-    count: u64,
-    /// The connections that lived when it began.
-    before: BTreeSet<Connection>,
-    /// Those of them of which a packet was held.
-    connections: BTreeSet<Connection>,
-}
-
-/// Source and destination.
-type Connection = (SocketAddrV4, SocketAddrV4);
-
-impl Packets {
-    fn new(receivers: Vec<Arc<Host>>, lateness: Lateness, draw: Draw) -> io::Result<Self> {
-        let out = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW)))?;
-        out.bind_device(Some(USUAL_DEVICE.as_bytes()))?;
-        Ok(Self {
-            device: tun(DEVICE)?,
-            out,
-            before: live(&receivers)?,
-            receivers,
-            lateness: Some(lateness),
-            draw,
-            clock: Runtime::system().clock,
-            held: BTreeMap::new(),
-            count: 0,
-            connections: BTreeSet::new(),
+        let still_live = live(&self.receivers)?;
+        self.relay.deliver();
+        self.relay.end()?;
+        let seen = locked(&self.seen);
+        Ok(Held {
+            packets: seen.packets,
+            connections: seen.connections.len(),
+            lived: seen.connections.intersection(&still_live).count(),
         })
     }
+}
 
-    /// Runs until the sender of the orders is gone; by then nothing is routed into the device any
-    /// more.
-    fn work(&mut self, orders: &mpsc::Receiver<Order>) -> io::Result<Held> {
-        let mut lived = 0;
-        loop {
-            let order = orders.recv_timeout(LOOK_AGAIN);
-            self.take_in()?;
-            match order {
-                Ok(Order::Deliver(done)) => {
-                    lived = self.connections.intersection(&live(&self.receivers)?).count();
-                    self.lateness = None;
-                    self.send_all()?;
-                    let _ = done.send(());
-                }
-                Err(RecvTimeoutError::Timeout) => self.send_what_is_due()?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Ok(Held {
-                        packets: self.count,
-                        connections: self.connections.len(),
-                        lived,
-                    });
-                }
-            }
+/// Packets with data are late.
+struct Late {
+    lateness: Lateness,
+    draw: Draw,
+    /// The connections that lived when it began.
+    before: BTreeSet<Connection>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+impl Timing for Late {
+    fn due(&mut self, packet: &[u8], now: Instant) -> Option<Instant> {
+        let segment = Segment::of(packet).filter(|segment| segment.says_something)?;
+        let mut seen = locked(&self.seen);
+        seen.packets += 1;
+        if self.before.contains(&segment.connection) {
+            seen.connections.insert(segment.connection);
         }
-    }
-
-    fn take_in(&mut self) -> io::Result<()> {
-        let mut bytes = [0; PACKET_BYTES];
-        loop {
-            let length = match self.device.read(&mut bytes) {
-                Ok(length) => length,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            let packet = &bytes[..length];
-            match (self.lateness, Segment::of(packet)) {
-                (Some(lateness), Some(segment)) if segment.says_something => {
-                    if self.before.contains(&segment.connection) {
-                        self.connections.insert(segment.connection);
-                    }
-                    self.hold(packet, lateness);
-                }
-                _ => self.send(packet)?,
-            }
-        }
-    }
-
-    fn hold(&mut self, packet: &[u8], lateness: Lateness) {
-        let due = match lateness {
+        Some(match self.lateness {
             Lateness::UntilTheEnd => Instant::from_origin(Duration::MAX),
             Lateness::EachUpTo(most) => {
                 let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
-                self.clock.now() + Duration::from_millis(self.draw.below(most))
+                now + Duration::from_millis(self.draw.below(most))
             }
-        };
-        self.count += 1;
-        self.held.insert((due, self.count), packet.to_vec());
+        })
     }
+}
 
-    fn send_what_is_due(&mut self) -> io::Result<()> {
-        let now = self.clock.now();
-        while let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now) {
-            let packet = first.remove();
-            self.send(&packet)?;
-        }
-        Ok(())
-    }
-
-    fn send_all(&mut self) -> io::Result<()> {
-        while let Some((_, packet)) = self.held.pop_first() {
-            self.send(&packet)?;
-        }
-        Ok(())
-    }
-
-    fn send(&self, packet: &[u8]) -> io::Result<()> {
-        // A packet other than IPv4 was not routed here by our routes.
-        let Some(to) = destination(packet) else { return Ok(()) };
-        match self.out.send_to(packet, &SocketAddrV4::new(to, 0).into()) {
-            // A full queue of the device loses packets, as queues do.
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-            sent => sent.map(drop),
-        }
-    }
+fn locked(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The connections that the receivers take for live now.
 fn live(receivers: &[Arc<Host>]) -> io::Result<BTreeSet<Connection>> {
-    let all: io::Result<Vec<_>> = receivers.iter().map(established).collect();
+    let all: io::Result<Vec<_>> = receivers.iter().map(|host| established(host)).collect();
     Ok(all?.into_iter().flatten().collect())
 }
 
@@ -288,20 +165,9 @@ impl Segment {
     }
 }
 
-fn destination(packet: &[u8]) -> Option<Ipv4Addr> {
-    let is_ipv4 = packet.first()? >> 4 == 4;
-    let address = *packet.get(16..20)?.first_chunk::<4>()?;
-    is_ipv4.then(|| address.into())
-}
-
 /// The connections that a host takes for live, as its peers see them: the peer's end first.
-fn established(host: &Arc<Host>) -> io::Result<Vec<Connection>> {
-    let there = host.clone();
-    let read = std::thread::spawn(move || {
-        there.namespace.enter()?;
-        std::fs::read_to_string("/proc/thread-self/net/tcp")
-    });
-    let table = read.join().map_err(|_| io::Error::other("the look at a host panicked"))??;
+fn established(host: &Host) -> io::Result<Vec<Connection>> {
+    let table = host.namespace.within(|| fs::read_to_string("/proc/thread-self/net/tcp"))?;
     Ok(table.lines().skip(1).filter_map(connection).collect())
 }
 
@@ -316,26 +182,6 @@ fn end(words: &str) -> Option<SocketAddrV4> {
     let (address, port) = words.split_once(':')?;
     let address = u32::from_str_radix(address, 16).ok()?.to_ne_bytes();
     Some(SocketAddrV4::new(address.into(), u16::from_str_radix(port, 16).ok()?))
-}
-
-/// A device in the network of the calling thread: it is gone when the file is closed.
-fn tun(name: &str) -> io::Result<File> {
-    let file =
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(TUN)?;
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI;
-    let flags = libc::c_short::try_from(flags).map_err(io::Error::other)?;
-    let mut request = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags },
-    };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = libc::c_char::from_ne_bytes([from]);
-    }
-    // SAFETY: the file is open, and the request is a whole `ifreq` whose name ends with a zero.
-    #[expect(unsafe_code, reason = "no safe way to make a TUN device")]
-    let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    Errno::result(made)?;
-    Ok(file)
 }
 
 #[cfg(test)]

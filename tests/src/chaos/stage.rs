@@ -12,13 +12,13 @@ use holdfast_runtime::Runtime;
 use super::Options;
 use super::clients::{Clients, Given};
 use super::faults::{Clock, LineRelays, set_wall_clock};
-use super::hold::TUN;
 use super::kind::{Kind, Need};
 use super::pulse::Pulse;
 use crate::cluster::{Cluster, Place, Setup};
 use crate::draw::Draw;
 use crate::history::{ClientId, Recorder, What};
 use crate::net::{self, Host};
+use crate::packet_relay::TUN;
 use crate::resource::Served;
 use crate::witness::Witness;
 
@@ -313,7 +313,7 @@ impl Stage {
 }
 
 fn own_hosts(machines: usize, say: &dyn Fn(&str)) -> Option<Vec<Arc<Host>>> {
-    let laid = net::leave_for_an_own_network().and_then(|()| {
+    let laid = net::leave_for_an_own_network(&net::WITH_FAULTS).and_then(|()| {
         let numbers = 1..=u8::try_from(machines).map_err(|error| error.to_string())?;
         numbers.map(|number| Host::new(number).map_err(|error| error.to_string())).collect()
     });
