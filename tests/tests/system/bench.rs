@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::host_stall::{TooLate, retry_if_host_stalled};
 use holdfast_tests::program::{Ended, Program, run};
 use serde_json::{Map, Value};
@@ -132,6 +133,18 @@ async fn a_killed_holder_is_replaced_after_its_lease_and_not_before() {
 }
 
 #[tokio::test]
+async fn servers_that_run_already_cost_what_their_processes_use() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    let (endpoints, pid) = (cluster.endpoints(), cluster.pid(0).to_string());
+    let at = ["--endpoints", &endpoints, "--workload", "W2", "--secs", "1"];
+    let row = bench(&[&at[..], &["--server-pids", &pid]].concat()).await;
+
+    check_loop(&row, false);
+    let unknown = bench(&at).await;
+    assert!(!unknown.contains_key("server_cpu_s"), "not guessed at: {unknown:?}");
+}
+
+#[tokio::test]
 async fn what_cannot_be_measured_is_refused_with_what_can() {
     let refused = async |arguments: &[&str], told: &str| {
         let ended: Ended = run("holdfast", &[&["bench"], arguments].concat()).await;
@@ -143,5 +156,7 @@ async fn what_cannot_be_measured_is_refused_with_what_can() {
     refused(&["--workload", "W2", "--members", "2"], "1 member or 3").await;
     refused(&["--workload", "W2", "--sessions", "0"], "1..=1000").await;
     refused(&["--workload", "W1", "--clients", "2"], "have one client, not 2").await;
+    refused(&["--workload", "W1", "--server-pids", "7"], "at --endpoints, which are missing").await;
+    refused(&["--workload", "W1", "--server-pids", "7", "--members", "1"], "--members").await;
     refused(&[], "--workload").await;
 }

@@ -432,6 +432,10 @@ pub(crate) struct BenchArgs {
     /// Start this many servers: 1 or 3 [default: 3, if no --endpoints are given].
     #[arg(long, value_parser = members)]
     pub(crate) members: Option<usize>,
+    /// The process ids of the servers at --endpoints, if they run on this machine: their CPU and memory are
+    /// measured too.
+    #[arg(long, value_delimiter = ',', conflicts_with = "members", value_name = "PID,...")]
+    pub(crate) server_pids: Vec<u32>,
     /// Clients that work at the same time; W4: locks, each with a waiter [default: W1 and W5: 1,
     /// W2: 64, W3: 10, W4: 1000].
     #[arg(long, value_parser = value_parser!(u32).range(1..=100_000))]

@@ -81,7 +81,7 @@ pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
     let plan = Plan::of(global, args)?;
     let (heard, mut stopped) = mpsc::channel(1);
     signals::listen(&signals::ENDS, move |signal| heard.blocking_send(signal).is_ok())?;
-    let scene = Scene::set(global, args.members)?;
+    let scene = Scene::set(global, args)?;
     let measured = block_on(async {
         holdfast_runtime::select! {
             signal = stopped.recv() => {

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Reads the usage of this process, the servers and the whole machine.
 pub(super) struct Probe {
     clock: Arc<dyn Clock>,
-    /// `None`: bench did not start them, and they may run anywhere.
+    /// `None`: they may run anywhere.
     servers: Option<Vec<u32>>,
 }
 

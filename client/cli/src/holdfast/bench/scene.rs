@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::Plan;
 use super::probe::Probe;
-use crate::args::Global;
+use crate::args::{BenchArgs, Global};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 
@@ -23,6 +23,8 @@ pub(super) struct Scene {
     // In this order: the servers end before their folder is removed.
     own: Option<Cluster>,
     folder: Option<TempDir>,
+    /// Their processes; `None`: they may run anywhere.
+    servers: Option<Vec<u32>>,
     pub(super) endpoints: String,
     pub(super) tls: TlsArgs,
     /// Time, tasks and randomness.
@@ -31,19 +33,25 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Starts servers, unless foreign ones are measured. Call it on the main thread.
-    pub(super) fn set(global: &Global, members: Option<usize>) -> Result<Self, Failure> {
+    pub(super) fn set(global: &Global, args: &BenchArgs) -> Result<Self, Failure> {
+        let BenchArgs { members, server_pids, .. } = args;
         let runtime = Runtime::system();
         if let (Some(endpoints), None) = (&global.endpoints, members) {
             let endpoints = endpoints.clone();
             let tls = global.tls.clone();
-            return Ok(Self { own: None, folder: None, endpoints, tls, runtime });
+            let servers = Some(server_pids.clone()).filter(|pids| !pids.is_empty());
+            return Ok(Self { own: None, folder: None, servers, endpoints, tls, runtime });
+        }
+        if !server_pids.is_empty() {
+            let message = "they are of the servers at --endpoints, which are missing";
+            return Err(Failure::own("--server-pids", message));
         }
         let folder = TempDir::with_prefix("holdfast-bench-")
             .map_err(|error| Failure::own("making a temporary folder", error))?;
-        let own = Cluster::start(folder.path(), members.unwrap_or(MEMBERS))?;
-        let endpoints = own.endpoints();
+        let own = Cluster::start(folder.path(), (*members).unwrap_or(MEMBERS))?;
+        let (endpoints, servers) = (own.endpoints(), Some(own.processes()));
         let tls = TlsArgs::default();
-        Ok(Self { own: Some(own), folder: Some(folder), endpoints, tls, runtime })
+        Ok(Self { own: Some(own), folder: Some(folder), servers, endpoints, tls, runtime })
     }
 
     /// Ends the servers that it started. If the measurement failed, it keeps and names their logs.
@@ -60,10 +68,9 @@ impl Scene {
         }
     }
 
-    /// The probe of a measurement; for foreign servers it reads only this machine.
+    /// The probe of a measurement; of servers whose processes it does not know it reads nothing.
     pub(super) fn probe(&self) -> Probe {
-        let servers = self.own.as_ref().map(Cluster::processes);
-        Probe::new(self.runtime.clock.clone(), servers)
+        Probe::new(self.runtime.clock.clone(), self.servers.clone())
     }
 
     /// Opens this many sessions.
