@@ -29,6 +29,7 @@ pub mod history;
 pub mod host_stall;
 pub mod legacy;
 pub mod many_holds;
+pub mod marks;
 pub mod moving;
 #[cfg(test)]
 mod names;

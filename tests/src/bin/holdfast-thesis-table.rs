@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use holdfast_tests::thesis::{Plot, cells, draw, put_between_marks, tables};
+use holdfast_tests::marks::put_between;
+use holdfast_tests::thesis::{PROGRAM, Plot, cells, draw, tables};
 
 /// Rows in, tables and plots out.
 #[derive(Parser)]
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
 
 fn make(Arguments { rows, page, plots }: &Arguments) -> Result<usize, String> {
     let cells = cells(&read(rows)?).map_err(|error| format!("{}: {error}", rows.display()))?;
-    let filled = put_between_marks(&read(page)?, &tables(&cells));
+    let filled = put_between(&read(page)?, PROGRAM, &tables(&cells));
     let filled =
         filled.ok_or_else(|| format!("{} has no marks to put tables between", page.display()))?;
     write(page, &filled)?;

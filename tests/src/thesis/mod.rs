@@ -9,7 +9,10 @@ use std::fmt;
 
 pub use plot::{Plot, draw};
 pub use row::{Cell, Keys, RowError, STORES, Store, THREADS, cells};
-pub use table::{put_between_marks, tables};
+pub use table::tables;
+
+/// What makes the tables: its marks stand around them.
+pub const PROGRAM: &str = "holdfast-thesis-table";
 
 /// A figure of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,9 @@
-//! The tables, as Markdown between two marks of a page.
+//! The tables, as Markdown.
 
 use std::fmt::Write as _;
 
 use super::row::find;
 use super::{Cell, Figure, Keys, STORES, THREADS};
-
-const BEGIN: &str = "<!-- made by holdfast-thesis-table: begin -->";
-const END: &str = "<!-- made by holdfast-thesis-table: end -->";
 
 /// The tables, each with its keys and its figure.
 const TABLES: [(Keys, Figure); 9] = [
@@ -62,17 +59,11 @@ fn short(figure: Figure, value: f64) -> String {
     }
 }
 
-/// The page with `made` between its marks; `None` if it has no such marks.
-pub fn put_between_marks(page: &str, made: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{made}{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::cells;
+    use super::super::{PROGRAM, cells};
     use super::*;
+    use crate::marks::put_between;
 
     const ROWS: &str = "\
 {\"peer\":\"cassandra-queue\",\"n\":10,\"workload\":\"W3\",\"ops_per_s\":1.25,\"acq_p50_us\":734000.0,\"jain\":0.894,\"longest_run\":3,\"errors\":2}
@@ -106,7 +97,7 @@ mod tests {
     fn the_page_shows_what_its_rows_say() {
         let page = include_str!("../../../docs/thesis-benchmark.md");
         let rows = include_str!("../../../docs/thesis-benchmark/rows.jsonl");
-        let made = put_between_marks(page, &tables(&cells(rows).unwrap())).unwrap();
+        let made = put_between(page, PROGRAM, &tables(&cells(rows).unwrap())).unwrap();
 
         assert_eq!(made, page, "holdfast-thesis-table makes it anew");
     }
@@ -119,15 +110,5 @@ mod tests {
         assert!(named(&format!("{ROWS}x")).starts_with("line 5 is no row"));
         let other = ROWS.replace("\"n\":10", "\"n\":11");
         assert_eq!(named(&other), "line 1 is of no cell of the table: n is 11");
-    }
-
-    #[test]
-    fn only_what_stands_between_the_marks_is_made() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let made = put_between_marks(&page, "new\n").unwrap();
-
-        assert_eq!(made, format!("before\n{BEGIN}\n\nnew\n{END}\nafter\n"));
-        assert_eq!(put_between_marks(&made, "new\n").unwrap(), made);
-        assert_eq!(put_between_marks("no marks", "new"), None);
     }
 }
