@@ -68,6 +68,16 @@ bench-milestone *arguments:
 bench-against *arguments:
     tests/benches/against.sh {{ arguments }}
 
+# Builds the lock stores that `bench-peers` measures beside ours, as far as Go, Java and Maven are there.
+install-peers *peers:
+    tests/peers/install {{ peers }}
+
+# Ours beside etcd, ZooKeeper, hiqlite and Hazelcast, those that are installed: the tables of docs/benchmarks.md, in about 75 minutes.
+bench-peers *arguments:
+    cargo build --profile dist --locked --bins
+    cargo build --profile dist --locked -p holdfast-tests --bin holdfast-bench-peers
+    ./target/dist/holdfast-bench-peers --write docs/benchmarks.md --rows target/bench-peers.jsonl {{ arguments }}
+
 # What ten thousand sessions cost that only stay alive, with the programs of each folder.
 bench-sessions *folders:
     tests/benches/sessions.sh {{ folders }}

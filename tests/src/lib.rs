@@ -37,6 +37,7 @@ pub mod namespace;
 pub mod net;
 pub mod pauses;
 pub mod packet_relay;
+pub mod peers;
 pub mod program;
 pub mod python;
 pub mod recipe;

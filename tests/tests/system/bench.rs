@@ -144,6 +144,36 @@ async fn servers_that_run_already_cost_what_their_processes_use() {
     assert!(!unknown.contains_key("server_cpu_s"), "not guessed at: {unknown:?}");
 }
 
+/// On a machine without the other stores, and with or without networks of its own.
+#[tokio::test]
+async fn ours_is_measured_alone_and_each_store_that_is_not_installed_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let [home, rows] = ["peers", "rows"].map(|name| folder.path().join(name).display().to_string());
+    let at = ["--topologies", "loopback,1ms", "--cells", "W3:2", "--home", &home];
+    let short = ["--rounds", "1", "--seconds", "1", "--rows", &rows];
+    let program = Program::start("holdfast-bench-peers", &[&at[..], &short].concat());
+    let ended = program.end(Duration::from_mins(3)).await;
+
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    for other in ["etcd", "zookeeper", "hiqlite", "hazelcast"] {
+        let named = format!("\nLeft out: {other}, which is not installed");
+        assert!(ended.out.contains(&named), "{other}: {ended:?}");
+    }
+    assert!(ended.out.contains("\n| **Holdfast** | "), "no table: {ended:?}");
+    let rows = std::fs::read_to_string(&rows).unwrap();
+    let rows: Vec<Row> = rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect();
+    let sites = if ended.out.contains("left out: 1ms") { 1 } else { 2 };
+    let ours: Vec<&Row> = rows.iter().filter(|row| row.contains_key("cell")).collect();
+    assert_eq!((ours.len(), rows.len()), (sites, 2 * sites), "{rows:?}");
+    for row in ours {
+        assert_eq!((&row["peer"], &row["errors"]), (&"holdfast".into(), &0.into()), "{row:?}");
+        assert!(number(row, "server_cpu_s_per_kop") > 0.0, "{row:?}");
+        // There, to a follower, back, and back to the client.
+        let least = if row["topology"] == "1ms" { 4_000.0 } else { 0.0 };
+        assert!(number(row, "acq_p50_us") >= least, "{row:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_measured_is_refused_with_what_can() {
     let refused = async |arguments: &[&str], told: &str| {
