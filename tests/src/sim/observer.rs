@@ -263,11 +263,13 @@ impl Seen {
         }
     }
 
-    /// I34: a new request is taken only if the rules before or after its entry grant it. Where they changed in the entry, its place there is
-    /// not known here.
+    /// I34: a new request is taken only if the rules at its place in the entry grant it. Between two changes in one entry they are not known
+    /// here.
     fn allowed(&mut self, index: u64, events: &[Event], table: &LockTable) {
-        let changed = events.contains(&Event::RulesChanged);
+        let times = events.iter().filter(|event| **event == Event::RulesChanged).count();
+        let mut passed = 0;
         for event in events {
+            passed += usize::from(*event == Event::RulesChanged);
             let (Event::Queued { session, request, items, .. }
             | Event::Granted { session, request, items, .. }) = event
             else {
@@ -277,18 +279,19 @@ impl Seen {
             let Some(view) = table.session(*session).filter(|view| is_new && !view.imported) else {
                 continue;
             };
+            let rules = match passed {
+                _ if passed == times => table.rules(),
+                0 => &self.rules.1,
+                _ => continue,
+            };
             let names = || items.iter().map(|item| item.lock.as_str());
-            let allows = |rules: &Rules| rules.allows(view.caller, Verb::Acquire, names());
-            let refused = allows(table.rules()).err();
-            let before =
-                changed.then(|| allows(&self.rules.1)).is_some_and(|before| before.is_ok());
-            if let Some(missing) = refused.filter(|_| !before) {
+            if let Err(missing) = rules.allows(view.caller, Verb::Acquire, names()) {
                 self.wrong(format!(
                     "I34: request {request} of session {session} was taken at index {index} without a right: {missing}"
                 ));
             }
         }
-        if changed && index > self.rules.0 {
+        if times > 0 && index > self.rules.0 {
             self.rules = (index, table.rules().clone());
         }
     }
@@ -335,6 +338,60 @@ impl Seen {
         }
         while self.hashes.len() > HASHES {
             self.hashes.pop_first();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::{
+        Batch, Caller, Command, Deed, Identity, Item, Items, Label, LockName, RuleChange, Tenure,
+    };
+
+    use super::*;
+
+    const SESSION: SessionId = SessionId::new(1);
+
+    /// A table whose rules were turned on with its last entry; they give its one session no right.
+    fn table_with_rules() -> LockTable {
+        let admin = Caller { identity: Identity::parse("cn:admin").unwrap(), is_admin: true };
+        let caller = Caller { identity: Identity::parse("cn:other").unwrap(), is_admin: false };
+        let label = Label::parse("session").unwrap();
+        let (secret_hash, knows_closed) = ([7; 32], true);
+        let opens = Deed::OpenSession { ttl_ms: 10_000, label, secret_hash, knows_closed };
+        let turns = Deed::Rule { change: RuleChange::Turn { on: true } };
+        let commands =
+            vec![Command::By { caller, deed: opens }, Command::By { caller: admin, deed: turns }];
+        let batch = Batch { stamp_ms: 1_000, witness: None, commands };
+        let mut table = LockTable::new();
+        let mut applied = Vec::new();
+        table.apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut applied).unwrap();
+        assert!(applied.iter().all(|applied| applied.outcome.is_ok()), "{applied:?}");
+        assert!(table.session(SESSION).is_some() && table.rules().are_on());
+        table
+    }
+
+    fn queued() -> Event {
+        let item = Item { lock: LockName::parse("traffic/1").unwrap(), mode: Mode::Exclusive };
+        let items = Items::from(item);
+        Event::Queued { session: SESSION, request: RequestId::new(1), items, place: 1 }
+    }
+
+    /// I34. Without rules, as before the entry, everybody may; by those after it the session may not.
+    #[test]
+    fn a_request_is_judged_by_the_rules_at_its_place_in_the_entry() {
+        let table = table_with_rules();
+        let cases = [
+            (vec![queued()], false),
+            (vec![Event::RulesChanged, queued()], false),
+            (vec![queued(), Event::RulesChanged], true),
+            // Seed 9700015879: the rules in between allowed it, and those before and after did not.
+            (vec![Event::RulesChanged, queued(), Event::RulesChanged], true),
+        ];
+        for (events, may_be_right) in cases {
+            let mut seen = Seen::default();
+            seen.allowed(2, &events, &table);
+            assert_eq!(seen.violations.is_empty(), may_be_right, "{events:?}: {seen:?}");
         }
     }
 }
