@@ -45,6 +45,11 @@ recovery *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
     ./target/release/holdfast-recovery {{ arguments }}
 
+# How long three nodes grant nothing when their leader is killed, and when it is stopped, twenty times each.
+leader-death *arguments:
+    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
+    ./target/release/holdfast-leader-death {{ arguments }}
+
 # Three nodes with a million held locks write, drop and install snapshots; how long nothing is granted.
 pauses *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server --bins

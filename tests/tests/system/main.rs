@@ -11,6 +11,7 @@ mod examples;
 mod foreign_client;
 mod formation;
 mod imports;
+mod leader_death;
 mod leases;
 mod lock_command;
 mod membership;
