@@ -32,6 +32,7 @@ impl Config {
         origin: &dyn Fn(&'static str) -> Origin,
     ) -> Result<Self, ConfigError> {
         let check = Check { origin };
+        node.follow_distance(origin);
         check.node_numbers(&node)?;
         check.cluster_numbers(&cluster)?;
         check.log_level(&node.log_level)?;
@@ -87,6 +88,7 @@ impl Check<'_> {
 
     fn node_numbers(&self, node: &NodeConfig) -> Result<(), ConfigError> {
         self.within("node_id", node.node_id, 1..=i64::MAX.unsigned_abs())?;
+        self.within("round_trip_ms", node.round_trip_ms, 1..=300)?;
         self.within("heartbeat_ms", node.heartbeat_ms, 10..=5_000)?;
         let least = node.heartbeat_ms * HEARTBEATS_PER_ELECTION;
         self.at_least("election_min_ms", node.election_min_ms, least, "three times heartbeat_ms")?;

@@ -14,6 +14,7 @@
 mod address;
 mod admins;
 mod check;
+mod distance;
 #[cfg(test)]
 mod fuzz;
 mod source;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 pub use self::admins::Admins;
+use self::distance::{ROUND_TRIP_MS, election_max_ms, election_min_ms, heartbeat_ms};
 pub use self::source::{Origin, Overrides, Settings};
 
 /// Makes, from one list of documented keys:
@@ -180,24 +182,31 @@ settings! {
     /// Source: a log of 100,000 unpurged entries and two snapshots of a million holds fit into it.
     reserve_bytes: u64 = 512 << 20, "HOLDFAST_RESERVE_BYTES";
 
+    /// Longest round trip between two members, milliseconds, as `ping` shows it when the network is busy.
+    ///
+    /// Default: 10, which one region is within. Bounds: 1 to 300. The heartbeats and with them the time
+    /// until a dead leader is replaced follow from it.
+    round_trip_ms: u64 = ROUND_TRIP_MS, "HOLDFAST_ROUND_TRIP_MS";
+
     /// Time between two heartbeats of a leader, milliseconds.
     ///
-    /// Default: 150. Bounds: 10 to 5000.
+    /// Default: 80 and two `round_trip_ms`: 100. Bounds: 10 to 5000.
     ///
-    /// Source: DESIGN §7; one missed flush of the disk (10 to 100 ms) must not look like a dead
-    /// member.
-    heartbeat_ms: u64 = 150, "HOLDFAST_HEARTBEAT_MS";
+    /// Source: a member has to answer within it, and both it and the leader may have to wait for a busy
+    /// core; a heartbeat does not wait for the disk.
+    heartbeat_ms: u64 = heartbeat_ms(ROUND_TRIP_MS), "HOLDFAST_HEARTBEAT_MS";
 
     /// Shortest time without a leader after which a member starts an election, milliseconds.
     ///
-    /// Default: 1000. Bounds: three times `heartbeat_ms` to 30000.
-    election_min_ms: u64 = 1_000, "HOLDFAST_ELECTION_MIN_MS";
+    /// Default: 4.5 `heartbeat_ms`: 450. Bounds: three times `heartbeat_ms` to 30000.
+    election_min_ms: u64 = election_min_ms(heartbeat_ms(ROUND_TRIP_MS)), "HOLDFAST_ELECTION_MIN_MS";
 
     /// Longest time without a leader after which a member starts an election, milliseconds.
     ///
-    /// Default: 2000. Bounds: above `election_min_ms`, at most 60000. Each member draws a time
-    /// between the two, so that they seldom start at once.
-    election_max_ms: u64 = 2_000, "HOLDFAST_ELECTION_MAX_MS";
+    /// Default: a third more than `election_min_ms`: 600. Bounds: above `election_min_ms`, at most 60000.
+    /// Each member draws a time between the two, so that they seldom start at once.
+    election_max_ms: u64 =
+        election_max_ms(election_min_ms(heartbeat_ms(ROUND_TRIP_MS))), "HOLDFAST_ELECTION_MAX_MS";
 
     /// How long a caller waits for the outcome of a command before the answer is that the outcome is
     /// unknown, milliseconds.

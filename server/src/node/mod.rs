@@ -257,10 +257,10 @@ impl Node {
         let runtime = admission.runtime.clone();
         let counters = store.counters();
         let network = Arc::new(network(admission.tls.as_deref()));
-        let replica =
-            Replica::start(settings::replica(config), Arc::new(store), network, runtime.clone())
-                .await?;
-        let condition = Arc::new(Condition::new(replica.clone(), config.node.election_max_ms));
+        let of_replica = settings::replica(config);
+        let patience_ms = of_replica.patience_ms();
+        let replica = Replica::start(of_replica, Arc::new(store), network, runtime.clone()).await?;
+        let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
         let hub = Arc::new(Hub::start(
             replica.clone(),
             condition.clone(),

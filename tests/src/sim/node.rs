@@ -219,7 +219,7 @@ impl NodeProcess {
         runtime: &Runtime,
     ) -> Result<(Arc<Replica>, Arc<Hub>), Ended> {
         let Start { config, sessions, network, fallback, observer, logs, .. } = start;
-        let (node, patience_ms) = (config.node_id, config.election_max_ms);
+        let (node, patience_ms) = (config.node_id, config.patience_ms());
         let stalls_after = config.stalls_after();
         let store = self.open_store(node, mount, runtime, stalls_after).map_err(Ended::Refused)?;
         let (log, snapshots) = (store.log(), store.snapshots());

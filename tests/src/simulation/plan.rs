@@ -404,10 +404,10 @@ impl Plan {
 
 impl Knobs {
     fn draw(draw: &mut Draw) -> Self {
-        let election_min_ms = 600 + draw.below(600);
-        let election_max_ms = election_min_ms + 400 + draw.below(800);
+        let election_min_ms = 400 + draw.below(800);
+        let election_max_ms = election_min_ms + election_min_ms / 3 + draw.below(800);
         Self {
-            heartbeat_ms: 60 + draw.below(120),
+            heartbeat_ms: (60 + draw.below(120)).min(election_min_ms / 4),
             election_min_ms,
             election_max_ms,
             propose_deadline_ms: election_max_ms + 1_000 + draw.below(3_000),

@@ -66,20 +66,16 @@ pub struct ReplicaConfig {
     pub max_table_bytes: u64,
     /// Time between two heartbeats, milliseconds.
     ///
-    /// Default: 150. Bounds: 10 to a third of `election_min_ms`. A follower has to answer within
+    /// Default: 100. Bounds: 10 to a third of `election_min_ms`. A follower has to answer within
     /// it, so it must exceed a round trip and a scheduling delay.
-    ///
-    /// Source: DESIGN §7 (100 to 250).
     pub heartbeat_ms: u64,
     /// Shortest silence of a leader after which a follower starts an election, milliseconds.
     ///
-    /// Default: 1 000. Minimum: three times `heartbeat_ms`.
-    ///
-    /// Source: DESIGN §7: a sync of the disk may take 100 ms.
+    /// Default: 450. Minimum: three times `heartbeat_ms`.
     pub election_min_ms: u64,
     /// Longest such silence, milliseconds; each node draws from between the two.
     ///
-    /// Default: 2 000. Minimum: more than `election_min_ms`.
+    /// Default: 600. Minimum: more than `election_min_ms`.
     pub election_max_ms: u64,
     /// How long a caller waits for the outcome of a command, milliseconds.
     ///
@@ -151,9 +147,9 @@ impl ReplicaConfig {
             join: false,
             limits: Limits::default(),
             max_table_bytes: 1 << 30,
-            heartbeat_ms: 150,
-            election_min_ms: 1_000,
-            election_max_ms: 2_000,
+            heartbeat_ms: 100,
+            election_min_ms: 450,
+            election_max_ms: 600,
             propose_deadline_ms: 5_000,
             max_pending_commands: 65_536,
             max_pending_bytes: 16 << 20,
@@ -168,11 +164,27 @@ impl ReplicaConfig {
 }
 
 impl ReplicaConfig {
+    /// How long a member may be silent before it counts as gone, and how long people wait for a
+    /// leader, milliseconds: the longest silence before an election, and at least 2 s. Nothing is
+    /// decided sooner by knowing it, and machines are busy at times.
+    pub fn patience_ms(&self) -> u64 {
+        self.election_max_ms.max(PATIENCE_LEAST_MS)
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience_ms())
+    }
+
     /// For [`StoreOptions::stalls_after`](crate::storage::StoreOptions::stalls_after).
     pub fn stalls_after(&self) -> Option<Duration> {
         Some(self.disk_stall_ms).filter(|millis| *millis > 0).map(Duration::from_millis)
     }
 }
+
+/// A question to a quorum may take this long at least, however soon elections begin.
+const ROUND_LEAST_MS: u64 = 1_000;
+/// The least patience with a silent member.
+const PATIENCE_LEAST_MS: u64 = 2_000;
 
 /// Why a replica did not start. Nothing runs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -466,7 +478,7 @@ impl Ground {
     }
 
     fn confirmer(&self, raft: &Raft, role: watch::Receiver<Role>) -> Arc<Confirmer> {
-        let deadline = Duration::from_millis(self.config.election_min_ms);
+        let deadline = Duration::from_millis(self.config.election_min_ms.max(ROUND_LEAST_MS));
         let (raft, peers) = (raft.clone(), self.peers.clone());
         let round = QuorumRound::new(raft, peers, self.runtime.clone(), deadline);
         let shared = Arc::clone(&self.shared);
@@ -562,7 +574,7 @@ impl Ground {
             peers: self.peers.clone(),
             runtime: self.runtime.clone(),
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
-            patience: Duration::from_millis(self.config.election_max_ms),
+            patience: self.config.patience(),
             one_at_a_time: Arc::default(),
         }
     }
@@ -576,7 +588,7 @@ impl Ground {
             peers: self.peers.clone(),
             faults: self.faults.clone(),
             runtime: self.runtime.clone(),
-            patience: Duration::from_millis(self.config.election_max_ms),
+            patience: self.config.patience(),
         }
     }
 

@@ -83,7 +83,7 @@ impl Node {
         let network = Arc::new(GrpcNetwork::over(|_, endpoint| wire::lazily(endpoint)));
         let replica = Replica::start(self.config.clone(), store, network, runtime.clone()).await?;
         *locked(&self.replica) = Some(replica.clone());
-        let condition = Arc::new(Condition::new(replica.clone(), self.config.election_max_ms));
+        let condition = Arc::new(Condition::new(replica.clone(), self.config.patience_ms()));
         let settings = SessionSettings::default();
         let hub = Hub::start(replica.clone(), condition.clone(), settings, runtime.clone());
         let hub = Arc::new(hub);
