@@ -9,10 +9,10 @@ use holdfast_tests::program::Program;
 #[tokio::test]
 async fn snapshots_are_written_and_installed_while_pauses_are_measured() {
     let sizes = ["--holds", "2000", "--per-session", "500", "--log-mib", "1", "--clients", "4"];
-    let limits = ["--limit", "120", "--within", "60000"];
+    let limits = ["--rounds", "1", "--limit", "240", "--within", "60000"];
     let measured = Program::start("holdfast-pauses", &[&sizes[..], &limits].concat());
 
-    let ended = measured.end(Duration::from_mins(4)).await;
+    let ended = measured.end(Duration::from_mins(8)).await;
 
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     for stretch in ["no locks: ", "written, dropped: ", "a member is away: ", "installed: "] {
