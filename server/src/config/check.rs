@@ -14,7 +14,7 @@ use crate::members::MEMBERS_MAX;
 
 /// How many heartbeats fit into the shortest election time-out, at least: with fewer, two lost packets
 /// depose a leader.
-const HEARTBEATS_PER_ELECTION: u64 = 3;
+pub(super) const HEARTBEATS_PER_ELECTION: u64 = 3;
 /// A client that comes back sends at once all requests without an answer, and what it requested and
 /// released meanwhile: with fewer frames a second its stream ends each time, and its locks stay held.
 const FRAMES_PER_REQUEST: u64 = 2;

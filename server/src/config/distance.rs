@@ -7,6 +7,7 @@
 //!
 //! No promise of a lock depends on these times (DESIGN §5): an election without cause costs a pause.
 
+use super::check::HEARTBEATS_PER_ELECTION;
 use super::{NodeConfig, Origin};
 
 /// Longest round trip between members of one region, milliseconds.
@@ -38,7 +39,8 @@ impl NodeConfig {
             if !is_open("election_max_ms") {
                 // Of releases whose shortest silence was half of the longest.
                 let below = self.election_max_ms.saturating_mul(3) / 4;
-                self.election_min_ms = self.election_min_ms.min(below).max(3 * self.heartbeat_ms);
+                let least = self.heartbeat_ms.saturating_mul(HEARTBEATS_PER_ELECTION);
+                self.election_min_ms = self.election_min_ms.min(below).max(least);
             }
         }
         if is_open("election_max_ms") {
@@ -76,6 +78,10 @@ mod tests {
         assert_eq!(times(NodeLayer { election_min_ms: Some(900), ..none() }), (100, 900, 1_200));
         assert_eq!(times(NodeLayer { election_max_ms: Some(900), ..none() }), (100, 450, 900));
         assert_eq!(times(NodeLayer { election_max_ms: Some(500), ..none() }), (100, 375, 500));
+        // What no node takes is refused by its own name, after this.
+        let none_fits = NodeLayer { election_max_ms: Some(1), ..none() };
+        let far = NodeLayer { heartbeat_ms: Some(u64::MAX), ..none_fits };
+        assert_eq!(times(far), (u64::MAX, u64::MAX, 1));
     }
 
     /// What is resolved without a look at the distance is the same.
