@@ -2,11 +2,10 @@
 //! (DESIGN §14).
 //!
 //! What somebody asks for without a right is of interest to an operator, and a flood of it must not fill
-//! the disk: at most [`AT_ONCE`] lines in [`EVERY`], and then how many there were more.
+//! the disk: the first calls have lines of their own, the others are counted ([`RepeatedLines`]).
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use holdfast_core::{
     Caller, Command, Identity, LockTable, LogIndex, Missing, Rejection, SessionId,
@@ -18,11 +17,8 @@ use tokio::sync::watch;
 
 use crate::consensus::{Committed, Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
+use crate::repeated_lines::RepeatedLines;
 
-/// Lines about single calls in [`EVERY`].
-const AT_ONCE: u64 = 10;
-/// The time for which they count.
-const EVERY: Duration = Duration::from_secs(10);
 /// What a call with a token that does not count is counted as.
 const WRONG_TOKEN: &str = "token";
 
@@ -34,39 +30,7 @@ type Label = [(&'static str, &'static str); 1];
 pub struct Denials {
     /// By the verb that was missing.
     pub counted: Family<Label, Counter>,
-    lines: Arc<Mutex<Lines>>,
-}
-
-/// The lines of the present time.
-#[derive(Debug, Default)]
-struct Lines {
-    since: Option<Instant>,
-    written: u64,
-    untold: u64,
-}
-
-/// Whether a line may be written, and how many were not before it.
-#[derive(Debug, PartialEq, Eq)]
-struct Due {
-    may_write: bool,
-    untold: u64,
-}
-
-impl Lines {
-    fn due(&mut self, now: Instant) -> Due {
-        let mut untold = 0;
-        if self.since.is_none_or(|since| now >= since + EVERY) {
-            (self.since, self.written) = (Some(now), 0);
-            untold = std::mem::take(&mut self.untold);
-        }
-        let may_write = self.written < AT_ONCE;
-        if may_write {
-            self.written += 1;
-        } else {
-            self.untold += 1;
-        }
-        Due { may_write, untold }
-    }
+    lines: Arc<RepeatedLines>,
 }
 
 impl Denials {
@@ -92,13 +56,22 @@ impl Denials {
         missing: &dyn fmt::Display,
     ) {
         self.counted.get_or_create(&[("verb", label)]).inc();
-        let due = self.lines.lock().unwrap_or_else(PoisonError::into_inner).due(now);
-        if due.untold > 0 {
-            tracing::warn!(calls = due.untold, "as many calls more were refused");
-        }
+        let due = self.lines.due(now);
+        refused_too(due.untold);
         if due.may_write {
             tracing::warn!(%by, %missing, "a call was refused");
         }
+    }
+
+    /// Writes how many calls had no line, once their time is over.
+    pub(crate) fn tell_rest(&self, now: Instant) {
+        refused_too(self.lines.rest(now));
+    }
+}
+
+fn refused_too(calls: u64) {
+    if calls > 0 {
+        tracing::warn!(calls, "as many calls more were refused");
     }
 }
 
@@ -199,21 +172,5 @@ impl Consensus for Noted {
 
     fn attach(&self, listener: Arc<dyn Listener>) {
         self.inner.attach(listener);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flood_of_refusals_writes_a_bounded_number_of_lines() {
-        let mut lines = Lines::default();
-        let at = |seconds| Instant::from_origin(Duration::from_secs(seconds));
-        let written = (0..1_000).filter(|_| lines.due(at(1)).may_write).count();
-        assert_eq!(written as u64, AT_ONCE);
-        assert_eq!(lines.due(at(10)), Due { may_write: false, untold: 0 });
-        assert_eq!(lines.due(at(11)), Due { may_write: true, untold: 991 });
-        assert_eq!(lines.due(at(11)), Due { may_write: true, untold: 0 });
     }
 }

@@ -17,6 +17,7 @@ pub mod listen;
 pub mod metrics;
 pub mod node;
 pub mod open_files;
+mod repeated_lines;
 pub mod rpc;
 pub mod session;
 pub mod telemetry;

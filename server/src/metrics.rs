@@ -24,6 +24,7 @@ use crate::incoming::ConnectionMetrics;
 use crate::raft::{ReplicaStatus, ReplicationMetrics};
 use crate::session::SessionMetrics;
 use crate::storage::Counters;
+use crate::telemetry;
 
 /// The state of a node at the moment of a scrape.
 #[derive(Debug)]
@@ -160,8 +161,14 @@ const GAUGES: &[(&str, &str, Look)] = &[
 ];
 
 /// Values that only go up, and are counted where they cannot be registered.
-const COUNTERS: &[(&str, &str, Look)] =
-    &[("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log.commits())];
+const COUNTERS: &[(&str, &str, Look)] = &[
+    ("log_syncs", "Flushes of the log, each synced to the disk", |sample| sample.log.commits()),
+    (
+        "log_lines_lost",
+        "Log lines of this process that were lost because standard error was not read",
+        |_| telemetry::lines_lost(),
+    ),
+];
 
 /// The sources of the metrics.
 pub struct Sources {

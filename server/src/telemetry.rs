@@ -7,7 +7,7 @@
 //! # Bounds
 //!
 //! `LINES_MAX` lines of at most `LINE_BYTES_MAX` wait: 16 MiB. One more is lost; the number of lost
-//! lines is written as soon as lines are read again.
+//! lines is written as soon as lines are read again, and is a metric ([`lines_lost`]).
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -67,6 +67,11 @@ pub(crate) fn say(line: &dyn Display) {
     }
 }
 
+/// How many lines were lost, since the process began, because standard error was not read.
+pub fn lines_lost() -> u64 {
+    LINES.get().map_or(0, |lines| lines.lost.total.load(Ordering::Relaxed))
+}
+
 /// Waits for the lines before the process ends, half a second at most.
 pub fn flush() {
     if let Some(lines) = LINES.get() {
@@ -94,14 +99,22 @@ enum Message {
 #[derive(Clone, Debug)]
 struct Lines {
     queue: SyncSender<Message>,
-    lost: Arc<AtomicU64>,
+    lost: Arc<Lost>,
+}
+
+/// How many lines did not fit into the queue.
+#[derive(Debug, Default)]
+struct Lost {
+    total: AtomicU64,
+    /// Those that no line has reported yet.
+    untold: AtomicU64,
 }
 
 impl Lines {
     /// Lines that a thread writes to `out`; it ends with the last clone.
     fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (queue, lines) = sync_channel(LINES_MAX);
-        let lost = Arc::new(AtomicU64::new(0));
+        let lost = Arc::<Lost>::default();
         let writing = Arc::clone(&lost);
         let thread = thread::Builder::new().name("holdfast-lines".to_owned());
         thread.spawn(move || write_all(&lines, out, &writing))?;
@@ -115,7 +128,8 @@ impl Lines {
             bytes.push(b'\n');
         }
         if self.queue.try_send(Message::Line(bytes)).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.lost.total.fetch_add(1, Ordering::Relaxed);
+            self.lost.untold.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -129,7 +143,7 @@ impl Lines {
     }
 }
 
-fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &AtomicU64) {
+fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &Lost) {
     for message in lines {
         // No output is left to report a failed write to.
         let _ = match message {
@@ -139,7 +153,7 @@ fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &AtomicU64) {
                 Ok(())
             }
         };
-        let count = lost.swap(0, Ordering::Relaxed);
+        let count = lost.untold.swap(0, Ordering::Relaxed);
         if count > 0 {
             let _ = writeln!(
                 out,
@@ -231,6 +245,7 @@ mod tests {
         assert!(text.ends_with("the last\n"));
         assert!(text.contains("log lines were lost"), "{text}");
         assert!(!text.contains("line 3047\n"));
+        assert!(lines.lost.total.load(Ordering::Relaxed) >= 1_000 - 2, "and stay counted");
     }
 
     #[test]

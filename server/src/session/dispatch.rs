@@ -14,10 +14,6 @@ use super::registry::{Registry, State};
 use super::waiting::{About, Told};
 use crate::consensus::Listener;
 
-/// At most so many expired sessions of one entry of the log are logged one by one. A thousand may expire
-/// at once, and this is the thread that serves.
-const EXPIRIES_LOGGED: u64 = 8;
-
 impl Listener for Registry {
     fn applied(&self, index: LogIndex, events: &[Event], table: &LockTable) {
         self.note_applied(index);
@@ -26,14 +22,9 @@ impl Listener for Registry {
         }
         self.watches.applied(index, events, table);
         let mut state = self.lock();
-        state.expired_now = 0;
         for event in events {
             self.count(event);
             self.dispatch(&mut state, index, event, table);
-        }
-        if state.expired_now > EXPIRIES_LOGGED {
-            let more = state.expired_now - EXPIRIES_LOGGED;
-            tracing::info!(more, "as many sessions more expired with them");
         }
         if state.leases.as_ref().is_some_and(super::leases::Leases::is_sooner) {
             self.sooner.notify_one();
@@ -135,10 +126,7 @@ impl Registry {
         let late = state.leases.as_mut().and_then(|leases| leases.ended(session, now));
         if let (EndCause::Expired, Some(late)) = (cause, late) {
             self.metrics.expiry_lateness.0.observe(late.as_secs_f64());
-            state.expired_now += 1;
-            if state.expired_now <= EXPIRIES_LOGGED {
-                tracing::info!(session = session.get(), ?late, "a session expired");
-            }
+            self.lines.expired(session, late);
         }
         self.leave(state, session, answers::frame(index, answers::session_ended(cause)));
     }

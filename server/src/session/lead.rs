@@ -169,6 +169,7 @@ impl Lead {
         loop {
             let planned = clock.now() + PULSE;
             clock.sleep_until(planned).await;
+            self.registry.tell_rest();
             let paused = clock.now().saturating_since(planned);
             if paused < LONG_PAUSE || mutant!(PauseCountsForLeases) {
                 continue;
@@ -294,6 +295,12 @@ impl Lead {
 }
 
 impl Registry {
+    /// Writes how many events had no line of their own, where that is due.
+    fn tell_rest(&self) {
+        self.lines.tell_rest();
+        self.metrics.denials.tell_rest(self.runtime.clock.now());
+    }
+
     /// Records the outcome of a proposed expiry.
     fn expiry_ended(
         &self,

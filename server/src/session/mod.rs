@@ -35,6 +35,7 @@ mod imports;
 mod inbox;
 mod lead;
 mod leases;
+mod lines;
 mod metrics;
 mod opening;
 mod outbox;

@@ -28,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use super::answers::{frame, now_ms};
 use super::error::{CallError, StreamError, unavailable};
 use super::leases::{Leases, PendingKeepAlive};
+use super::lines::Lines;
 use super::metrics::SessionMetrics;
 use super::outbox::{Bounds, Outbox, Outboxes};
 use super::places::Follows;
@@ -50,6 +51,7 @@ pub(super) struct Registry {
     pub(super) runtime: Runtime,
     pub(super) settings: SessionSettings,
     pub(super) metrics: SessionMetrics,
+    pub(super) lines: Arc<Lines>,
     /// The watchers; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
     outboxes: Arc<Outboxes>,
@@ -82,8 +84,6 @@ pub(super) struct State {
     /// `Some` while this node leads.
     pub(super) leases: Option<Leases>,
     last_stream: u64,
-    /// Sessions that the current entry has expired.
-    pub(super) expired_now: u64,
     /// Set once, when the node stops.
     stopping: Option<Stopping>,
 }
@@ -121,7 +121,8 @@ pub(super) struct Registration {
 impl Registry {
     pub(super) fn new(runtime: Runtime, settings: SessionSettings) -> Self {
         let metrics = SessionMetrics::default();
-        let watches = Watches::new(&settings, metrics.clone(), runtime.clone());
+        let lines = Arc::new(Lines::new(runtime.clock.clone()));
+        let watches = Watches::new(&settings, metrics.clone(), runtime.clone(), lines.clone());
         let watches = Arc::new(watches);
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
         let budget = BytesBudget::new(settings.outbox_bytes_total, metrics.outbox_bytes.clone());
@@ -132,6 +133,7 @@ impl Registry {
             runtime,
             settings,
             metrics,
+            lines,
             watches,
             outboxes,
             arriving,
@@ -296,7 +298,7 @@ impl Registry {
     /// Puts a frame into an outbox and counts the overflow if it did not fit.
     pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
         if !outbox.push(frame(index, body)) {
-            tracing::info!("a stream was not read fast enough, and is cut");
+            self.lines.stream_cut();
             self.metrics.outbox_overflows.inc();
         }
         self.make_room();
@@ -306,7 +308,7 @@ impl Registry {
     fn make_room(&self) {
         let ended = self.outboxes.make_room();
         if ended > 0 {
-            tracing::warn!(ended, "the outboxes together were full, and the largest are cut");
+            self.lines.evicted(ended);
             self.metrics.outbox_evictions.inc_by(ended);
         }
     }

@@ -73,6 +73,7 @@ use recent::{Compacted, Part, Position, RecentChanges};
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::error::StreamError;
+use super::lines::Lines;
 use super::metrics::SessionMetrics;
 use super::settings::SessionSettings;
 use crate::bytes_budget::BytesBudget;
@@ -106,6 +107,7 @@ pub(super) struct Watches {
     /// `max_watches`.
     limit: usize,
     metrics: SessionMetrics,
+    lines: Arc<Lines>,
     /// The number of watchers.
     open: AtomicUsize,
     /// `watch_states`: a permit for each watcher that is shown the state, or what it missed.
@@ -167,6 +169,7 @@ impl Watches {
         settings: &SessionSettings,
         metrics: SessionMetrics,
         runtime: Runtime,
+        lines: Arc<Lines>,
     ) -> Self {
         let bounds =
             Length { changes: settings.watch_recent_changes, bytes: settings.watch_recent_bytes };
@@ -179,6 +182,7 @@ impl Watches {
             page_locks: settings.watch_page_locks,
             limit: settings.max_watches,
             metrics,
+            lines,
             open: AtomicUsize::new(0),
             slots: Arc::new(Semaphore::new(settings.watch_states.max(1))),
             keeps_recent: recent.is_on(),

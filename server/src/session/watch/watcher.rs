@@ -410,7 +410,7 @@ impl Watcher {
             return Ok(());
         };
         self.membership.watches.metrics.watches_cut.inc();
-        tracing::info!(prefix = &*self.membership.prefix, "a watch was not read, and is cut");
+        self.membership.watches.lines.watch_cut(&self.membership.prefix);
         Err(limit)
     }
 }
