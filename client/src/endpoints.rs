@@ -32,24 +32,44 @@ pub(crate) enum NoAnswer {
     /// Another server may answer, or this one later.
     Elsewhere {
         why: String,
-        /// The leader's endpoint for clients, if the server named it.
-        leader: Option<String>,
+        next: Over,
         /// The call may still take effect.
         may_be_done: bool,
     },
 }
 
+/// How an attempt at a server, or its stream, came to its end, as far as that decides about the next
+/// attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// A node named the endpoint to try next, as a rule the leader's.
+    Named(String),
+    /// The node answered that it does not serve now, and named no leader.
+    Unavailable,
+    /// The node did not answer, or there was no connection to it.
+    Unreached,
+    /// The stream broke after it had served.
+    Broken,
+}
+
+impl Over {
+    /// A node does not serve; `leader` is the leader's endpoint, if it knows one.
+    pub(crate) fn unavailable(leader: Option<String>) -> Self {
+        leader.map_or(Self::Unavailable, Self::Named)
+    }
+}
+
 /// Of a read, which changes nothing.
 impl From<TransportError> for NoAnswer {
     fn from(error: TransportError) -> Self {
-        let (why, leader) = match error {
+        let (why, next) = match error {
             TransportError::Refused { reason, message } => {
                 return Self::Refused { reason, message };
             }
-            TransportError::Unavailable { message, leader } => (message, leader),
-            other => (other.to_string(), None),
+            TransportError::Unavailable { message, leader } => (message, Over::unavailable(leader)),
+            other => (other.to_string(), Over::Unreached),
         };
-        Self::Elsewhere { why, leader, may_be_done: false }
+        Self::Elsewhere { why, next, may_be_done: false }
     }
 }
 
@@ -88,22 +108,22 @@ impl Servers {
                 let before = asked.may_be_done;
                 // Until the answer proves otherwise: the caller may drop this future while it waits.
                 asked.may_be_done = true;
-                let named = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
+                let over = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
                     Ok(Ok(answer)) => return Ok(answer),
                     Ok(Err(NoAnswer::Refused { reason, message })) => {
                         return Err(wire::refused(wire::refusal_reason(reason), message));
                     }
-                    Ok(Err(NoAnswer::Elsewhere { why, leader, may_be_done })) => {
+                    Ok(Err(NoAnswer::Elsewhere { why, next, may_be_done })) => {
                         asked.may_be_done = before || may_be_done;
                         asked.last = why;
-                        leader
+                        next
                     }
                     Err(_) => {
                         asked.last = format!("{endpoint} does not answer");
-                        None
+                        Over::Unreached
                     }
                 };
-                if let Some(delay) = route.failed(named, &*self.runtime.rng) {
+                if let Some(delay) = route.failed(over, &*self.runtime.rng) {
                     self.runtime.sleep(delay).await;
                 }
             }
@@ -117,12 +137,25 @@ impl Servers {
     }
 }
 
-/// Chooses the next server to try: the leader that a node named, else the endpoints in turn, with a
-/// growing, jittered delay after each round without a leader.
+/// Chooses the next server to try: the leader that a node named, else the endpoints in turn, with
+/// growing, jittered delays.
+///
+/// # When there is a delay
+///
+/// - After each node that answered *unavailable*, the first one too. While the members elect a leader
+///   every one of them answers that, and they need their time for the election: without the delay
+///   each of thousands of clients would ask all of them at once, again and again.
+/// - After a round of endpoints that were not reached: to try them costs the living nodes nothing.
+/// - Before a named leader only if it was not reached since the last delay: members name a leader that
+///   died until they miss it. And after a round of nodes that name each other.
 pub(crate) struct Route {
     endpoints: Vec<String>,
     at: usize,
     hint: Option<String>,
+    /// The endpoint of the present attempt.
+    current: String,
+    /// Endpoints that were not reached since the last success or delay. At most one for each attempt.
+    unreached: Vec<String>,
     /// Attempts since the last success or delay.
     attempts: usize,
     delays: Backoff,
@@ -132,37 +165,57 @@ impl Route {
     /// `delay_max` bounds the delay between two rounds.
     pub(crate) fn new(endpoints: Vec<String>, delay_max: Duration) -> Self {
         let delays = Backoff::new(delay_max);
-        Self { endpoints, at: 0, hint: None, attempts: 0, delays }
+        let (current, unreached) = (String::new(), Vec::new());
+        Self { endpoints, at: 0, hint: None, current, unreached, attempts: 0, delays }
     }
 
     pub(crate) fn next(&mut self) -> String {
         self.attempts += 1;
-        if let Some(leader) = self.hint.take() {
-            return leader;
-        }
-        let endpoint = self.endpoints.get(self.at % self.endpoints.len().max(1));
-        endpoint.cloned().unwrap_or_default()
+        let in_turn = || {
+            let endpoint = self.endpoints.get(self.at % self.endpoints.len().max(1));
+            endpoint.cloned().unwrap_or_default()
+        };
+        self.current = self.hint.take().unwrap_or_else(in_turn);
+        self.current.clone()
     }
 
     /// Records that the attempt led to a session stream: delays start from the minimum again.
     pub(crate) fn succeeded(&mut self) {
         self.attempts = 0;
+        self.unreached.clear();
         self.delays.reset();
     }
 
-    /// Records that the attempt, or its stream, is over; `leader` is the leader, if a node named
-    /// one. Returns the delay before the next attempt.
-    pub(crate) fn failed(&mut self, leader: Option<String>, rng: &dyn Rng) -> Option<Duration> {
-        if leader.is_none() {
-            self.at = (self.at + 1) % self.endpoints.len().max(1);
-        }
-        self.hint = leader;
+    /// Records that the attempt, or its stream, is over. Returns the delay before the next attempt.
+    pub(crate) fn failed(&mut self, over: Over, rng: &dyn Rng) -> Option<Duration> {
+        let is_unavailable = self.takes_delay(over);
         // Two nodes that name each other must not cause retries without delay.
-        if self.attempts < self.endpoints.len() + usize::from(self.hint.is_some()) {
+        let round = self.endpoints.len() + usize::from(self.hint.is_some());
+        if !is_unavailable && self.attempts < round {
             return None;
         }
         self.attempts = 0;
+        self.unreached.clear();
         Some(self.delays.next(rng))
+    }
+
+    /// Sets what comes next; true if a delay comes first.
+    fn takes_delay(&mut self, over: Over) -> bool {
+        let is_unavailable = match over {
+            Over::Named(leader) if !self.unreached.contains(&leader) => {
+                self.hint = Some(leader);
+                return false;
+            }
+            Over::Named(_) | Over::Unavailable => true,
+            Over::Unreached => {
+                self.unreached.push(self.current.clone());
+                false
+            }
+            Over::Broken => false,
+        };
+        self.hint = None;
+        self.at = (self.at + 1) % self.endpoints.len().max(1);
+        is_unavailable
     }
 }
 
@@ -187,10 +240,40 @@ mod tests {
     fn every_endpoint_is_tried_before_the_first_delay() {
         let mut route = route(&["a:1", "b:2"]);
 
-        assert_eq!((route.next().as_str(), route.failed(None, &Zeros)), ("a:1", None));
+        assert_eq!((route.next().as_str(), route.failed(Over::Unreached, &Zeros)), ("a:1", None));
         assert_eq!(route.next(), "b:2");
-        assert!(route.failed(None, &Zeros).is_some());
+        assert!(route.failed(Over::Unreached, &Zeros).is_some());
         assert_eq!(route.next(), "a:1");
+    }
+
+    /// SC1: while the members elect a leader, each client asks one of them at a time, and ever more
+    /// rarely.
+    #[test]
+    fn the_first_node_that_is_unavailable_is_followed_by_a_delay() {
+        let mut route = route(&["a:1", "b:2", "c:3"]);
+
+        let mut delays = Vec::new();
+        for endpoint in ["a:1", "b:2", "c:3", "a:1"] {
+            assert_eq!(route.next(), endpoint);
+            delays.push(route.failed(Over::Unavailable, &Zeros).expect("it answered"));
+        }
+        let ms = |delay: &Duration| delay.as_millis();
+        assert_eq!(delays.iter().map(ms).collect::<Vec<_>>(), [25, 50, 100, 200]);
+    }
+
+    /// Until they miss it, the members go on naming a leader that died.
+    #[test]
+    fn a_named_leader_that_was_not_reached_is_asked_again_only_after_a_delay() {
+        let mut route = route(&["a:1", "b:2", "c:3"]);
+
+        assert_eq!((route.next().as_str(), route.failed(Over::Broken, &Zeros)), ("a:1", None));
+        let names_a = || Over::Named("a:1".into());
+        assert_eq!((route.next().as_str(), route.failed(names_a(), &Zeros)), ("b:2", None));
+        assert_eq!((route.next().as_str(), route.failed(Over::Unreached, &Zeros)), ("a:1", None));
+        assert_eq!(route.next(), "c:3");
+        assert!(route.failed(names_a(), &Zeros).is_some(), "it was not reached just now");
+        assert_eq!((route.next().as_str(), route.failed(names_a(), &Zeros)), ("a:1", None));
+        assert_eq!(route.next(), "a:1", "it may be back");
     }
 
     #[test]
@@ -198,7 +281,7 @@ mod tests {
         let mut route = route(&["a:1"]);
 
         route.next();
-        assert_eq!(route.failed(Some("leader:9".into()), &Zeros), None);
+        assert_eq!(route.failed(Over::Named("leader:9".into()), &Zeros), None);
         assert_eq!(route.next(), "leader:9");
     }
 
@@ -209,7 +292,7 @@ mod tests {
         for turn in 0..40 {
             let named = if turn % 2 == 0 { "b:2" } else { "a:1" };
             route.next();
-            waited += route.failed(Some(named.into()), &Zeros).unwrap_or_default();
+            waited += route.failed(Over::Named(named.into()), &Zeros).unwrap_or_default();
         }
 
         assert!(waited >= Duration::from_secs(1), "{waited:?}");
@@ -220,7 +303,7 @@ mod tests {
         let mut route = route(&["a:1"]);
         let mut delay = || {
             route.next();
-            route.failed(None, &Zeros).expect("the only endpoint failed")
+            route.failed(Over::Unreached, &Zeros).expect("the only endpoint failed")
         };
         let first = delay();
         let later: Vec<_> = (0..8).map(|_| delay()).collect();
@@ -229,6 +312,6 @@ mod tests {
         assert_eq!(later.last(), Some(&Duration::from_millis(200)));
         route.succeeded();
         route.next();
-        assert_eq!(route.failed(None, &Zeros), Some(first));
+        assert_eq!(route.failed(Over::Unreached, &Zeros), Some(first));
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::machine::{Machine, Opening, StreamEnd};
 use super::{CLOSE_LIMIT, Ending, Session};
-use crate::endpoints::Route;
+use crate::endpoints::{Over, Route};
 use crate::wire;
 
 /// A stream that ran shorter than this counts as a failed attempt for the delays, so that the
@@ -54,15 +54,20 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
             route.succeeded();
         }
         unanswered = stream.unanswered;
+        let was_ready = stream.was_ready;
         tracing::debug!(endpoint, ?end, "a session stream is over");
         session.with(|machine| machine.detached(&end));
-        let leader = match end {
-            StreamEnd::Redirected(leader) | StreamEnd::Failed { leader, .. } => leader,
+        let over = match end {
+            StreamEnd::Redirected(leader) | StreamEnd::Unavailable { leader, .. } => {
+                Over::unavailable(leader)
+            }
             // It answered, so it is the next to try.
-            StreamEnd::SessionOver => Some(endpoint),
-            StreamEnd::Refused(_) => None,
+            StreamEnd::SessionOver => Over::Named(endpoint),
+            StreamEnd::Refused(_) => Over::Unavailable,
+            StreamEnd::Failed { .. } if was_ready => Over::Broken,
+            StreamEnd::Failed { .. } => Over::Unreached,
         };
-        if let Some(delay) = route.failed(leader, &*session.runtime.rng) {
+        if let Some(delay) = route.failed(over, &*session.runtime.rng) {
             session.runtime.sleep(delay).await;
         }
     }
@@ -175,7 +180,7 @@ impl Attempt<'_> {
     fn broken(&self, error: TransportError) -> StreamEnd {
         match error {
             TransportError::Unavailable { message, leader } => {
-                StreamEnd::Failed { message, leader }
+                StreamEnd::Unavailable { message, leader }
             }
             TransportError::AttachedElsewhere => {
                 self.session.with(Machine::attached_elsewhere);
@@ -184,10 +189,11 @@ impl Attempt<'_> {
             TransportError::Refused { reason, message } if self.never_opened() => {
                 StreamEnd::Refused(wire::refused(wire::refusal_reason(reason), message))
             }
+            // The node answered, and may take the session later.
+            TransportError::Refused { message, .. } => StreamEnd::unavailable(message),
             other @ (TransportError::Unreachable { .. }
             | TransportError::TooSlow
-            | TransportError::Compacted
-            | TransportError::Refused { .. }) => StreamEnd::failed(other.to_string()),
+            | TransportError::Compacted) => StreamEnd::failed(other.to_string()),
         }
     }
 

@@ -10,7 +10,7 @@ use tonic::{Response, Status};
 use super::bearer::{Bearer, Line};
 use super::grpc::{Connect, broken_by, channel};
 use super::verdict::Verdict;
-use crate::endpoints::NoAnswer;
+use crate::endpoints::{NoAnswer, Over};
 
 /// The services of one server, over one connection.
 pub(crate) struct Services {
@@ -48,12 +48,14 @@ fn no_answer(endpoint: &str, status: &Status) -> NoAnswer {
     let message = status.message().to_owned();
     let why = format!("{endpoint}: {}", broken_by(status));
     match Verdict::of(status) {
-        Verdict::NotHere { leader } => NoAnswer::Elsewhere { why, leader, may_be_done: false },
+        Verdict::NotHere { leader } => {
+            NoAnswer::Elsewhere { why, next: Over::unavailable(leader), may_be_done: false }
+        }
         Verdict::Refused(reason) => NoAnswer::Refused { reason, message },
         Verdict::TooSlow => NoAnswer::Refused { reason: RefusalReason::Limit, message },
         // This call has no session, so no other stream can have resumed one, and is no watch.
         Verdict::Unknown | Verdict::TakenOver | Verdict::Compacted => {
-            NoAnswer::Elsewhere { why, leader: None, may_be_done: true }
+            NoAnswer::Elsewhere { why, next: Over::Unreached, may_be_done: true }
         }
     }
 }

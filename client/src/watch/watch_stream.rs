@@ -16,7 +16,7 @@ use holdfast_proto::v1;
 use holdfast_runtime::{Instant, TransportError, Watched};
 
 use super::WatchEvent;
-use crate::endpoints::{NoAnswer, Route};
+use crate::endpoints::{NoAnswer, Over, Route};
 use crate::reader::{ATTEMPT_LIMIT, Reader};
 use crate::{Result, wire};
 
@@ -207,7 +207,7 @@ impl WatchStream {
     fn start_again(&mut self, endpoint: String) {
         self.line = None;
         self.restarted();
-        self.pause = self.route.failed(Some(endpoint), &*self.reader.servers.runtime.rng);
+        self.pause = self.route.failed(Over::Named(endpoint), &*self.reader.servers.runtime.rng);
     }
 
     /// Tries one server, within the rest of the time limit.
@@ -264,9 +264,9 @@ impl WatchStream {
             NoAnswer::Refused { reason, message } => {
                 return Err(wire::refused(wire::refusal_reason(reason), message));
             }
-            NoAnswer::Elsewhere { why, leader, .. } => {
+            NoAnswer::Elsewhere { why, next: over, .. } => {
                 self.last = why;
-                leader.or(next)
+                next.map_or(over, Over::Named)
             }
         };
         tracing::debug!(prefix = self.prefix, why = self.last, "a watch is over");

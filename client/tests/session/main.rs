@@ -14,6 +14,7 @@ mod closed;
 mod overload;
 mod places;
 mod resumes;
+mod returning;
 mod scopes;
 mod several;
 mod values;

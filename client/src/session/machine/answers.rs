@@ -206,7 +206,9 @@ impl Machine {
             }
             // State after a resume reports its outcome, and a resume needs a quorum: one way to
             // heal all. A retry on this stream would not do: another node may lead by now.
-            v1::RefusalReason::Unavailable => return Some(StreamEnd::failed(refusal.message)),
+            v1::RefusalReason::Unavailable => {
+                return Some(StreamEnd::unavailable(refusal.message));
+            }
             _ => {}
         }
         match refused.subject {
@@ -258,11 +260,11 @@ impl Machine {
                 self.session_over(LostReason::SessionExpired);
                 StreamEnd::SessionOver
             }
-            v1::RefusalReason::Unavailable => StreamEnd::failed(refusal.message),
+            v1::RefusalReason::Unavailable => StreamEnd::unavailable(refusal.message),
             // One node of another cluster must not end a session that other nodes still know. When
             // nothing of the session is safe any more, there is nothing to lose.
             _ if resuming && self.lease.span().is_alive(&*self.clock) => {
-                StreamEnd::failed(refusal.message)
+                StreamEnd::unavailable(refusal.message)
             }
             v1::RefusalReason::Invalid if resuming => {
                 self.session_over(LostReason::Revoked);

@@ -85,8 +85,10 @@ pub(crate) enum Opening {
 pub(super) enum StreamEnd {
     /// This node does not lead, or stops; the leader, if it named one.
     Redirected(Option<String>),
-    /// It broke, stalled, or its node cannot serve now.
-    Failed { message: String, leader: Option<String> },
+    /// The node answered that it cannot serve this session now; the leader, if it named one.
+    Unavailable { message: String, leader: Option<String> },
+    /// It broke, stalled, or said what no server says.
+    Failed { message: String },
     /// The session is over; the next stream opens a new one.
     SessionOver,
     /// The server refuses to open a session.
@@ -95,7 +97,11 @@ pub(super) enum StreamEnd {
 
 impl StreamEnd {
     pub(super) fn failed(message: impl Into<String>) -> Self {
-        Self::Failed { message: message.into(), leader: None }
+        Self::Failed { message: message.into() }
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::Unavailable { message: message.into(), leader: None }
     }
 }
 

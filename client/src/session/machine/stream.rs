@@ -37,7 +37,9 @@ impl Machine {
                 self.last_error = format!("redirected to {leader}");
             }
             StreamEnd::Redirected(None) => self.last_error = "no leader is known".into(),
-            StreamEnd::Failed { message, .. } => self.last_error.clone_from(message),
+            StreamEnd::Unavailable { message, .. } | StreamEnd::Failed { message } => {
+                self.last_error.clone_from(message);
+            }
             StreamEnd::SessionOver => {}
             StreamEnd::Refused(error) => {
                 self.last_error = error.to_string();
