@@ -200,7 +200,7 @@ impl LeaseTable {
 
     /// Marks a resume of the session as under way, until its client has taken State. While there
     /// are marks the session is due a TTL later, whatever their number. Take each mark back by one
-    /// [`LeaseTable::let_go`]; but not across a [`LeaseTable::restart`].
+    /// [`LeaseTable::let_go`].
     ///
     /// # Errors
     ///
@@ -241,8 +241,7 @@ impl LeaseTable {
     }
 
     /// Marks that a keepalive of the session waits for a quorum round: the session is not due
-    /// meanwhile. Take each mark back by one [`LeaseTable::answered`], even if the round fails; but
-    /// not across a [`LeaseTable::restart`], which drops them all.
+    /// meanwhile. Take each mark back by one [`LeaseTable::answered`], even if the round fails.
     ///
     /// # Errors
     ///
@@ -332,20 +331,24 @@ impl LeaseTable {
             .collect()
     }
 
-    /// Begins a tenure: drops everything, and gives each of `sessions` a full TTL + margin from
-    /// `now_ms`, when the tenure's own first entry was applied (§5.3). Its closed holds have as long.
-    pub fn restart(&mut self, now_ms: u64, sessions: impl IntoIterator<Item = LeaseView>) {
-        *self = Self::new(self.margin_ms);
-        let sessions = sessions.into_iter().filter(|_| !mutant!(TenureForgetsSessions));
-        for LeaseView { session, ttl_ms, is_revoked, closed } in sessions {
-            let cut_ms = if mutant!(NoFullTtl) { ttl_ms } else { 0 };
-            self.insert(session, ttl_ms, now_ms.saturating_sub(cut_ms));
-            if is_revoked {
-                self.revoke(session);
-            }
-            for token in closed {
-                self.close_hold(session, token);
-            }
+    /// Adds a session that was open before this tenure: it gets a full TTL + margin from `since_ms`,
+    /// not before the tenure's own first entry was applied (§5.3). Its closed holds have as long.
+    ///
+    /// For a session that was opened in this tenure, this is a renewal from `since_ms`, which makes no
+    /// deadline earlier. So sessions may be added while others are opened and ended, as long as those
+    /// that have ended are not added.
+    pub fn enter(&mut self, view: LeaseView, since_ms: u64) {
+        if mutant!(TenureForgetsSessions) {
+            return;
+        }
+        let LeaseView { session, ttl_ms, is_revoked, closed } = view;
+        let cut_ms = if mutant!(NoFullTtl) { ttl_ms } else { 0 };
+        self.insert(session, ttl_ms, since_ms.saturating_sub(cut_ms));
+        if is_revoked {
+            self.revoke(session);
+        }
+        for token in closed {
+            self.close_hold(session, token);
         }
     }
 
@@ -523,15 +526,15 @@ mod tests {
         assert_eq!(leases.due(1_101, 9), [A]);
     }
 
+    fn lease(session: SessionId, ttl_ms: u64) -> LeaseView {
+        LeaseView { session, ttl_ms, is_revoked: false, closed: vec![] }
+    }
+
     #[test]
-    fn a_new_tenure_gives_everybody_a_full_lease_and_forgets_all_marks() {
-        let mut leases = with_a();
-        leases.insert(B, TTL, 0);
-        assert_eq!(leases.waiting(A), Ok(()));
-        assert!(leases.begin_expiry(B, 1_101));
-        let lease =
-            |session, ttl_ms| LeaseView { session, ttl_ms, is_revoked: false, closed: vec![] };
-        leases.restart(5_000, [lease(A, TTL), lease(B, 3_000)]);
+    fn a_new_tenure_gives_everybody_a_full_lease() {
+        let mut leases = LeaseTable::new(MARGIN);
+        leases.enter(lease(A, TTL), 5_000);
+        leases.enter(lease(B, 3_000), 5_000);
         assert_eq!(leases.due(6_100, 9), []);
         assert_eq!(leases.due(6_101, 9), [A]);
         assert_eq!(leases.due(8_101, 9), [A, B]);
@@ -588,12 +591,24 @@ mod tests {
         let token = FencingToken::from_raw(7);
         let revoked = LeaseView { session: A, ttl_ms: TTL, is_revoked: true, closed: vec![] };
         let closed = LeaseView { session: B, ttl_ms: 500, is_revoked: false, closed: vec![token] };
-        leases.restart(5_000, [revoked, closed]);
+        leases.enter(revoked, 5_000);
+        leases.enter(closed, 5_000);
         assert_eq!(leases.renew(A, 5_001), Err(NotRenewed::Revoked));
         assert_eq!(leases.renew(B, 5_900), Ok(6_500));
         assert_eq!(leases.begin_ends(5_600, 9), []);
         assert_eq!(leases.begin_ends(5_601, 9), [(B, token)]);
         assert_eq!(leases.due(6_101, 9), [A]);
+    }
+
+    /// Its Open was received after the tenure began, and its client counts from there (I6).
+    #[test]
+    fn a_session_that_was_opened_before_it_is_entered_keeps_the_later_deadline() {
+        let mut leases = LeaseTable::new(MARGIN);
+        leases.insert(A, TTL, 5_200);
+        leases.enter(lease(A, TTL), 5_000);
+        assert_eq!(leases.deadline_of(A), Some(6_300));
+        assert_eq!(leases.due(6_300, 9), []);
+        assert_eq!(leases.due(6_301, 9), [A], "once");
     }
 
     #[test]

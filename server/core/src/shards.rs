@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::{LockName, SessionId};
 
 /// Number of shards of a store. Part of the snapshot's order, so part of its version.
-const SHARDS: usize = 1_024;
+pub(crate) const SHARDS: usize = 1_024;
 
 /// A map in [`SHARDS`] shards behind `Arc`s, with each value behind another.
 ///
@@ -66,6 +66,12 @@ impl<K: Sharded, V: Clone> Shards<K, V> {
     /// All entries, by shard and in it by key: the same order on every replica.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.shards.iter().flat_map(|shard| shard.iter()).map(|(key, value)| (key, &**value))
+    }
+
+    /// The entries of one shard, by key; none if there is no such shard.
+    pub(crate) fn shard(&self, number: usize) -> impl Iterator<Item = (&K, &V)> {
+        let shard = self.shards.get(number).into_iter();
+        shard.flat_map(|shard| shard.iter()).map(|(key, value)| (key, &**value))
     }
 
     /// Frees the map shard by shard, one with each step. Each step returns what it has freed: `weigh`

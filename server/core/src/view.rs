@@ -11,6 +11,7 @@ use crate::lock_set::{Items, Mode};
 use crate::queue::Waiter;
 use crate::scope::ScopeState;
 use crate::session::{Record, Session, State};
+use crate::shards::SHARDS;
 use crate::table::Counts;
 use crate::value::Value;
 use crate::{LockTable, Rejection};
@@ -40,6 +41,9 @@ pub struct SessionView<'a> {
     /// Why it was revoked: it is ending, and nothing renews it.
     pub revoked: Option<&'a Label>,
 }
+
+/// How many parts [`LockTable::leases_in`] has; their numbers begin with 0.
+pub const LEASE_PARTS: usize = SHARDS;
 
 /// A session as the leader's leases know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,9 +233,10 @@ impl LockTable {
         &self.rules
     }
 
-    /// The leases of all open sessions, in no particular order.
-    pub fn leases(&self) -> impl Iterator<Item = LeaseView> {
-        self.sessions.iter().map(|(&session, found)| LeaseView {
+    /// The leases of the open sessions, by parts: every session is in the same one of [`LEASE_PARTS`]
+    /// parts for as long as it is open. So a leader need not read all of them under one lock.
+    pub fn leases_in(&self, part: usize) -> impl Iterator<Item = LeaseView> {
+        self.sessions.shard(part).map(|(&session, found)| LeaseView {
             session,
             ttl_ms: found.ttl_ms,
             is_revoked: found.cut.revoked.is_some(),

@@ -126,7 +126,8 @@ fn call(
                 is_revoked: plain.revoked,
                 closed: plain.closed.keys().copied().collect(),
             };
-            leases.restart(now, plain.iter().map(lease));
+            *leases = LeaseTable::new(MARGIN);
+            plain.iter().map(lease).for_each(|view| leases.enter(view, now));
             for session in plain.values_mut() {
                 *session = session.anew(now);
                 let deadline = session.deadline();

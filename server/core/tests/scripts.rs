@@ -51,8 +51,9 @@ use std::path::{Path, PathBuf};
 
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
-    Identity, ImportRow, Item, Label, LeaseView, Limits, LockName, LockTable, LogIndex, NamePrefix,
-    Need, Quota, RequestId, Right, RuleChange, ScopePrefix, SessionId, Tenure, ValueChange, Verb,
+    Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, Limits, LockName, LockTable,
+    LogIndex, NamePrefix, Need, Quota, RequestId, Right, RuleChange, ScopePrefix, SessionId,
+    Tenure, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -317,7 +318,8 @@ impl Stage {
             }
             output.push('\n');
         }
-        let mut sessions: Vec<_> = self.table.leases().collect();
+        let parts = 0..LEASE_PARTS;
+        let mut sessions: Vec<_> = parts.flat_map(|part| self.table.leases_in(part)).collect();
         sessions.sort_unstable_by_key(|lease| lease.session);
         for LeaseView { session, ttl_ms, is_revoked, closed } in sessions {
             let view = self.table.session(session).unwrap();

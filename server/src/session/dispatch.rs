@@ -37,7 +37,9 @@ impl Listener for Registry {
         self.note_applied(index);
         self.board.restart(table.scopes());
         self.rules_changed.send_modify(|()| {});
-        self.end_tenure(None);
+        for outbox in self.end_tenure(None) {
+            self.send_away(&outbox, None);
+        }
         self.watches.restored(index);
     }
 }

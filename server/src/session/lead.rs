@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Command, FencingToken, Rejection, SessionId, Tenure};
+use holdfast_core::{Command, FencingToken, LEASE_PARTS, Rejection, SessionId, Tenure};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::KeptAlive;
 use holdfast_proto::v1::server_frame::Body;
@@ -34,6 +34,10 @@ const PULSE: Duration = Duration::from_millis(250);
 const LONG_PAUSE: Duration = Duration::from_millis(250);
 /// Expiries proposed at once; the rest follow after the next look.
 const EXPIRIES_AT_ONCE: usize = 1_024;
+/// Keepalives acknowledged under one lock of the table.
+const ACKNOWLEDGED_AT_ONCE: usize = 256;
+/// Streams sent to another leader before other tasks run.
+const SENT_AWAY_AT_ONCE: usize = 256;
 
 /// The leader's side of the session layer.
 #[derive(Clone, Debug)]
@@ -51,9 +55,9 @@ impl Lead {
             let led = role.borrow_and_update().tenure();
             let open = match led {
                 Some(tenure) => {
-                    self.begin(tenure);
                     let open = self.serve(tenure, &mut role).await;
-                    self.registry.end_tenure(leader_of(&role.borrow()));
+                    let leader = leader_of(&role.borrow()).map(str::to_owned);
+                    self.end(leader).await;
                     tracing::debug!(tenure = tenure.get(), "leads no more");
                     open
                 }
@@ -69,6 +73,7 @@ impl Lead {
     async fn serve(&self, tenure: Tenure, role: &mut Receiver<Role>) -> bool {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
+            self.begin(tenure).await;
             holdfast_runtime::select! {
                 () = self.notice_pauses(tenure) => {}
                 () = self.answer_keepalives(tenure) => {}
@@ -85,17 +90,41 @@ impl Lead {
     }
 
     /// Starts the leases of a tenure that has applied its own first entry: every session has a full TTL
-    /// + margin from now (§5.3).
-    fn begin(&self, tenure: Tenure) {
+    /// + margin from now (§5.3). Nobody is served before all sessions have their lease.
+    ///
+    /// In parts: with a hundred thousand sessions the table would otherwise be locked, and this thread
+    /// busy, for as long as an election takes.
+    async fn begin(&self, tenure: Tenure) {
         self.consensus.read(&mut |table, index| {
             self.registry.note_applied(index);
             // The board did not receive what was applied before this layer listened.
             self.registry.board.restart(table.scopes());
-            let now = self.registry.runtime.clock.now();
-            self.registry.begin_tenure(tenure, now, &mut table.leases());
+            self.registry.begin_tenure(tenure, self.registry.runtime.clock.now());
             let sessions = table.counts().sessions;
-            tracing::debug!(tenure = tenure.get(), sessions, "leads, and keeps the leases");
+            tracing::debug!(tenure = tenure.get(), sessions, "leads, and begins the leases");
         });
+        let mut part = 0;
+        loop {
+            self.consensus.read(&mut |table, _| {
+                part = self.registry.enter_sessions(tenure, table, part);
+            });
+            if part >= LEASE_PARTS {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends the tenure's leases and watches at once, and then sends the streams to the leader; in parts
+    /// as well.
+    async fn end(&self, leader: Option<String>) {
+        let outboxes = self.registry.end_tenure(leader.as_deref());
+        for part in outboxes.chunks(SENT_AWAY_AT_ONCE) {
+            for outbox in part {
+                self.registry.send_away(outbox, leader.as_deref());
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Acknowledges keepalives, each after a quorum round begun after it came in (§5.1). One round at a
@@ -110,7 +139,7 @@ impl Lead {
                 continue;
             }
             if mutant!(KeepaliveWithoutQuorum) || self.confirm(tenure).await {
-                self.acknowledge(tenure, &round);
+                self.acknowledge(tenure, &round).await;
             } else {
                 self.registry.with_leases(tenure, |leases| leases.put_back(round));
                 self.registry.runtime.sleep(RETRY).await;
@@ -139,13 +168,24 @@ impl Lead {
         false
     }
 
-    /// The round is confirmed, and everything committed before it is applied: a session that has a
-    /// lease is alive in that state (§5.1). Under the table's lock: the answers name every hold that was
-    /// closed in the state in which they renew (I35).
-    fn acknowledge(&self, tenure: Tenure, round: &[PendingKeepAlive]) {
+    /// The round is confirmed, and everything committed before it is applied. In parts: after a pause tens
+    /// of thousands may wait for one round.
+    async fn acknowledge(&self, tenure: Tenure, round: &[PendingKeepAlive]) {
+        let mut parts = round.chunks(ACKNOWLEDGED_AT_ONCE).peekable();
+        while let Some(part) = parts.next() {
+            self.acknowledge_part(tenure, part);
+            if parts.peek().is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// A session that has a lease is alive in the applied state (§5.1). Under the table's lock: the
+    /// answers name every hold that was closed in the state in which they renew (I35).
+    fn acknowledge_part(&self, tenure: Tenure, part: &[PendingKeepAlive]) {
         self.consensus.read(&mut |table, index| {
             self.registry.with_leases(tenure, |leases| {
-                for heard in round {
+                for heard in part {
                     if leases.acknowledge(heard) {
                         self.registry.metrics.keepalives_acknowledged.inc();
                         let (seq, scopes) =

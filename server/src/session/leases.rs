@@ -7,8 +7,9 @@
 //! # Invariants
 //!
 //! - Exists only in a tenure that has applied an entry of its own; gone with the tenure.
-//! - A session is in the table exactly while it is open in the applied state: the events of each entry
-//!   reach it before any request can (§5.1, "alive in that state").
+//! - Once it is whole, a session is in the table exactly while it is open in the applied state: the events
+//!   of each entry reach it before any request can (§5.1, "alive in that state"). Before, no session in
+//!   the table has ended, and nothing is served.
 //! - A session with a keepalive in `waiting` or in a round carries a mark in the table and is not due
 //!   (§5.2).
 //! - Resumes alone renew a session for at most [`UNPROVEN_TTLS`] TTLs: after that only what its client
@@ -58,6 +59,10 @@ pub(super) struct Leases {
     tenure: Tenure,
     clock: LeaseClock,
     table: LeaseTable,
+    /// When the tenure began, on the lease clock.
+    begun_ms: u64,
+    /// Whether all sessions are in the table. No session is served before.
+    is_whole: bool,
     /// The newest keepalive of each session that waits for the next round.
     waiting: BTreeMap<SessionId, PendingKeepAlive>,
     /// Sessions whose expiry was proposed and ended without an outcome.
@@ -71,21 +76,16 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// Begins a tenure whose own first entry was applied before `now`: every session gets a full
-    /// TTL + margin from here (§5.3, I6).
-    pub(super) fn begin(
-        tenure: Tenure,
-        margin_ms: u64,
-        now: Instant,
-        sessions: impl IntoIterator<Item = LeaseView>,
-    ) -> Self {
+    /// Begins a tenure whose own first entry was applied before `now`. The sessions that are open then
+    /// have to follow by [`Leases::enter`], before anything is served.
+    pub(super) fn begin(tenure: Tenure, margin_ms: u64, now: Instant) -> Self {
         let clock = LeaseClock::default();
-        let mut table = LeaseTable::new(margin_ms);
-        table.restart(clock.at(now), sessions);
         Self {
             tenure,
+            begun_ms: clock.at(now),
             clock,
-            table,
+            table: LeaseTable::new(margin_ms),
+            is_whole: false,
             waiting: BTreeMap::new(),
             unsettled: BTreeSet::new(),
             unsettled_ends: BTreeSet::new(),
@@ -96,6 +96,22 @@ impl Leases {
 
     pub(super) fn tenure(&self) -> Tenure {
         self.tenure
+    }
+
+    /// A session is open in the applied state: it has a full TTL + margin from the beginning of the
+    /// tenure (§5.3, I6). What events reported of it since then stands.
+    pub(super) fn enter(&mut self, session: LeaseView) {
+        self.table.enter(session, self.begun_ms);
+    }
+
+    /// Every session that was open has been entered.
+    pub(super) fn all_entered(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// Whether the leases are complete, so that sessions may be served.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// A session was opened: its Open counts like a keepalive received now, when its entry was applied.
@@ -366,6 +382,26 @@ mod tests {
 
     fn second(seconds: u64) -> Instant {
         Instant::from_origin(Duration::from_secs(seconds))
+    }
+
+    /// I6, §5.3: the sessions are entered in parts, while entries of the log are applied.
+    #[test]
+    fn a_session_opened_while_the_leases_are_read_counts_from_its_open_and_an_ended_one_is_gone() {
+        let view =
+            |session, ttl_ms| LeaseView { session, ttl_ms, is_revoked: false, closed: vec![] };
+        let [old, ended, fresh] = [1, 2, 3].map(SessionId::new);
+        let mut leases = Leases::begin(Tenure::new(1), 50, second(10));
+        leases.enter(view(old, 1_000));
+        leases.enter(view(ended, 1_000));
+        leases.opened(fresh, 1_000, second(12));
+        leases.ended(ended, second(12));
+        leases.enter(view(fresh, 1_000));
+        assert!(!leases.is_whole());
+        leases.all_entered();
+
+        let left = |session| leases.left(session, second(10)).map(|left| left.as_millis());
+        assert!(leases.is_whole());
+        assert_eq!([left(old), left(ended), left(fresh)], [Some(1_050), None, Some(3_050)]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use holdfast_core::{LeaseView, LockTable, LogIndex, RequestId, SessionId, Tenure};
+use holdfast_core::{LEASE_PARTS, LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_runtime::{Instant, Runtime};
@@ -37,6 +37,10 @@ use super::waiting::Waiting;
 use super::watch::Watches;
 use crate::authority::Board;
 use crate::bytes_budget::BytesBudget;
+
+/// Sessions that are entered into the leases of a new tenure under one lock: about a millisecond's
+/// worth. In between other tasks run, above all Raft's.
+const ENTERED_AT_ONCE: usize = 1_024;
 
 /// The message of a node that accepts no client any more.
 const STOPPING: &str = "this node stops";
@@ -189,31 +193,58 @@ impl Registry {
         Ok(Registration { handle, session: OnceLock::new() })
     }
 
-    /// Begins a tenure with the sessions that are open in the applied state. Call it under the table's
-    /// lock, so that no event falls between that state and this.
-    pub(super) fn begin_tenure(
-        &self,
-        tenure: Tenure,
-        now: Instant,
-        sessions: &mut dyn Iterator<Item = LeaseView>,
-    ) {
-        let leases = Leases::begin(tenure, self.settings.margin_ms, now, sessions);
+    /// Begins a tenure, in which nobody is served yet: [`Registry::enter_sessions`] follows, for all
+    /// parts. Call it under the table's lock: what is applied from then on reaches the leases as
+    /// events.
+    pub(super) fn begin_tenure(&self, tenure: Tenure, now: Instant) {
+        let leases = Leases::begin(tenure, self.settings.margin_ms, now);
         self.lock().leases = Some(leases);
-        self.watches.begin_tenure(tenure);
     }
 
-    /// Ends a tenure at once: all leases go, every attached stream is sent away, and every watch ends.
-    pub(super) fn end_tenure(&self, leader: Option<&str>) {
+    /// Enters the sessions that are open in `table` into the leases, from the part `first` on, about
+    /// [`ENTERED_AT_ONCE`] of them; returns the first part that is left. After the last one the node
+    /// serves. Call it under the table's lock, so that no event falls between that state and this.
+    pub(super) fn enter_sessions(&self, tenure: Tenure, table: &LockTable, first: usize) -> usize {
+        let entered = self.with_leases(tenure, |leases| {
+            let (mut part, mut count) = (first, 0);
+            while part < LEASE_PARTS && count < ENTERED_AT_ONCE {
+                for session in table.leases_in(part) {
+                    leases.enter(session);
+                    count += 1;
+                }
+                part += 1;
+            }
+            if part == LEASE_PARTS {
+                leases.all_entered();
+            }
+            part
+        });
+        if entered == Some(LEASE_PARTS) {
+            self.watches.begin_tenure(tenure);
+        }
+        // The tenure is over: nothing is left to do.
+        entered.unwrap_or(LEASE_PARTS)
+    }
+
+    /// Ends a tenure at once: all leases go, no stream is attached any more, and every watch ends.
+    /// Returns the outboxes of the streams, each of which has to be sent away.
+    #[must_use]
+    pub(super) fn end_tenure(&self, leader: Option<&str>) -> Vec<Arc<Outbox>> {
         self.watches.end_tenure(leader);
         let mut state = self.lock();
         state.leases = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
-        let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
-        for attached in std::mem::take(&mut state.attached).into_values() {
-            attached.outbox.finish(Some(frame(self.applied(), redirect.clone())), Ok(()));
-        }
+        let attached = std::mem::take(&mut state.attached);
         self.count_attached(&state);
+        drop(state);
+        attached.into_values().map(|attached| attached.outbox).collect()
+    }
+
+    /// Sends a stream to the leader, because this node leads no more.
+    pub(super) fn send_away(&self, outbox: &Outbox, leader: Option<&str>) {
+        let redirect = Body::Redirect(Redirect { leader: leader.map(str::to_owned) });
+        outbox.finish(Some(frame(self.applied(), redirect)), Ok(()));
     }
 
     /// Gives access to the leases of `tenure`; `None` if this node does not lead in it any more.
@@ -233,7 +264,7 @@ impl Registry {
 
     /// The tenure in which this node leads and serves.
     pub(super) fn tenure(&self) -> Option<Tenure> {
-        self.lock().leases.as_ref().map(Leases::tenure)
+        self.lock().leases.as_ref().filter(|leases| leases.is_whole()).map(Leases::tenure)
     }
 
     /// A keepalive came in on the session's stream.
@@ -324,8 +355,8 @@ impl State {
         if let Some(Stopping { leader }) = &self.stopping {
             return Err(unavailable(STOPPING, leader.clone()));
         }
-        if self.leases.is_none() {
-            return Err(unavailable("this node leads no more", None));
+        if !self.leases.as_ref().is_some_and(Leases::is_whole) {
+            return Err(unavailable("this node does not lead, or does not serve yet", None));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ mod histories;
 mod imports;
 mod large_states;
 mod leases;
+mod many;
 mod outside;
 mod owners;
 mod places;
