@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_guard::Backoff;
+use holdfast_guard::{Backoff, part_of};
 use holdfast_proto::v1;
 use holdfast_runtime::{Rng, Runtime, TransportError};
 
@@ -11,6 +11,8 @@ use crate::{Error, Result, wire};
 
 /// The longest delay between two rounds of a call.
 const DELAY_MAX: Duration = Duration::from_millis(500);
+/// The longest time for which a client stays away because a node tells it to.
+const COME_BACK_MAX: Duration = Duration::from_mins(1);
 
 /// The servers of calls that need no session.
 #[derive(Clone)]
@@ -46,6 +48,8 @@ pub(crate) enum Over {
     Named(String),
     /// The node answered that it does not serve now, and named no leader.
     Unavailable,
+    /// The node serves, and tells when this client's turn comes there.
+    Later { endpoint: String, after: Duration },
     /// The node did not answer, or there was no connection to it.
     Unreached,
     /// The stream broke after it had served.
@@ -188,6 +192,9 @@ impl Route {
 
     /// Records that the attempt, or its stream, is over. Returns the delay before the next attempt.
     pub(crate) fn failed(&mut self, over: Over, rng: &dyn Rng) -> Option<Duration> {
+        if let Over::Later { endpoint, after } = over {
+            return Some(self.come_back(endpoint, after, rng));
+        }
         let is_unavailable = self.takes_delay(over);
         // Two nodes that name each other must not cause retries without delay.
         let round = self.endpoints.len() + usize::from(self.hint.is_some());
@@ -199,6 +206,16 @@ impl Route {
         Some(self.delays.next(rng))
     }
 
+    /// The node has given each of its clients a time of its own, so the delay grows neither with the
+    /// attempts nor by much of its own.
+    fn come_back(&mut self, endpoint: String, after: Duration, rng: &dyn Rng) -> Duration {
+        self.hint = Some(endpoint);
+        self.attempts = 0;
+        self.unreached.clear();
+        let after = after.min(COME_BACK_MAX);
+        after + part_of(after / 4, rng)
+    }
+
     /// Sets what comes next; true if a delay comes first.
     fn takes_delay(&mut self, over: Over) -> bool {
         let is_unavailable = match over {
@@ -206,7 +223,7 @@ impl Route {
                 self.hint = Some(leader);
                 return false;
             }
-            Over::Named(_) | Over::Unavailable => true,
+            Over::Named(_) | Over::Unavailable | Over::Later { .. } => true,
             Over::Unreached => {
                 self.unreached.push(self.current.clone());
                 false
@@ -266,7 +283,9 @@ mod tests {
     fn a_named_leader_that_was_not_reached_is_asked_again_only_after_a_delay() {
         let mut route = route(&["a:1", "b:2", "c:3"]);
 
-        assert_eq!((route.next().as_str(), route.failed(Over::Broken, &Zeros)), ("a:1", None));
+        assert_eq!(route.next(), "a:1");
+        route.succeeded();
+        assert_eq!(route.failed(Over::Broken, &Zeros), None);
         let names_a = || Over::Named("a:1".into());
         assert_eq!((route.next().as_str(), route.failed(names_a(), &Zeros)), ("b:2", None));
         assert_eq!((route.next().as_str(), route.failed(Over::Unreached, &Zeros)), ("a:1", None));
@@ -283,6 +302,20 @@ mod tests {
         route.next();
         assert_eq!(route.failed(Over::Named("leader:9".into()), &Zeros), None);
         assert_eq!(route.next(), "leader:9");
+    }
+
+    #[test]
+    fn a_node_that_names_a_time_is_asked_again_then() {
+        let mut route = route(&["a:1", "b:2"]);
+        let later = |after| Over::Later { endpoint: "b:2".into(), after };
+        let after = Duration::from_secs(3);
+
+        for _ in 0..3 {
+            route.next();
+            assert_eq!(route.failed(later(after), &Zeros), Some(after), "and it does not grow");
+            assert_eq!(route.next(), "b:2");
+        }
+        assert_eq!(route.failed(later(Duration::MAX), &Zeros), Some(COME_BACK_MAX));
     }
 
     #[test]

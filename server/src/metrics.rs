@@ -213,6 +213,7 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     let SessionMetrics {
         attached_streams,
         waiting_calls,
+        resumes_put_off,
         outbox_overflows,
         outbox_evictions,
         outbox_bytes,
@@ -247,12 +248,9 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     registry.register_with_unit("arriving", meaning, unit(), arriving_bytes);
     registry.register("waiting_calls", "Unary calls that wait for a lock", waiting_calls);
     let counters = [
+        ("resumes_put_off", "Clients that came back and have to wait", resumes_put_off),
         ("outbox_overflows", "Streams cut because they were not read", outbox_overflows),
-        (
-            "outbox_evictions",
-            "Streams cut because all outboxes together were full",
-            outbox_evictions,
-        ),
+        ("outbox_evictions", "Streams cut because all outboxes were full", outbox_evictions),
         ("keepalives", "Keepalives that came in", keepalives),
         ("keepalives_acknowledged", "Keepalives that renewed a lease", keepalives_acknowledged),
         ("quorum_rounds", "Quorum rounds for keepalives and expiries", quorum_rounds),

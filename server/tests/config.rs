@@ -195,6 +195,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("max_connections = 63", &["max_connections = 63", "from 64 to 10000000"]),
         ("max_attached_streams = 0", &["max_attached_streams = 0", "from 1 to"]),
         ("max_unopened_streams = 0", &["max_unopened_streams = 0", "from 1 to"]),
+        ("resumes_per_second = 9", &["resumes_per_second = 9", "from 10 to 1000000"]),
         ("max_watches = 0", &["max_watches = 0", "from 1 to 1000000"]),
         ("watch_backlog = 15", &["watch_backlog = 15", "from 16 to 1000000"]),
         ("watch_states = 0", &["watch_states = 0", "from 1 to 10000"]),

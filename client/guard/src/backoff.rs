@@ -40,6 +40,12 @@ fn delays(max: Duration) -> ExponentialBackoff {
         .build()
 }
 
+/// A random part of `length`, so that clients that left together do not come back together.
+pub fn part_of(length: Duration, rng: &dyn Rng) -> Duration {
+    let span = u64::try_from(length.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
+    Duration::from_micros(rng.next_u64() % span)
+}
+
 /// At least `delay` and up to half as much again: for a pause that the server asked for.
 pub fn spread(delay: Duration, rng: &dyn Rng) -> Duration {
     delay + jittered(delay, rng).saturating_sub(delay / 2)
@@ -49,6 +55,5 @@ pub fn spread(delay: Duration, rng: &dyn Rng) -> Duration {
 /// together.
 fn jittered(delay: Duration, rng: &dyn Rng) -> Duration {
     let half = delay / 2;
-    let span = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
-    half + Duration::from_micros(rng.next_u64() % span)
+    half + part_of(half, rng)
 }

@@ -16,7 +16,7 @@ mod settings;
 mod span;
 mod state;
 
-pub use backoff::{Backoff, spread};
+pub use backoff::{Backoff, part_of, spread};
 pub use error::{Error, Holder, RefusalReason, Result, innermost};
 pub use holdfast_types::{FencingToken, Mode, NAME_BYTES_MAX};
 pub use safety::{Safety, run_while};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use holdfast_guard::part_of;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
 use holdfast_runtime::{Pipe, Transport, TransportError, select};
 use tokio::sync::mpsc::error::TrySendError;
@@ -58,6 +59,7 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
         tracing::debug!(endpoint, ?end, "a session stream is over");
         session.with(|machine| machine.detached(&end));
         let over = match end {
+            StreamEnd::Unavailable { after: Some(after), .. } => Over::Later { endpoint, after },
             StreamEnd::Redirected(leader) | StreamEnd::Unavailable { leader, .. } => {
                 Over::unavailable(leader)
             }
@@ -67,10 +69,20 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
             StreamEnd::Failed { .. } if was_ready => Over::Broken,
             StreamEnd::Failed { .. } => Over::Unreached,
         };
-        if let Some(delay) = route.failed(over, &*session.runtime.rng) {
+        let delay = route.failed(over, &*session.runtime.rng).unwrap_or_default();
+        let delay = delay + if was_ready { return_after(session) } else { Duration::ZERO };
+        if !delay.is_zero() {
             session.runtime.sleep(delay).await;
         }
     }
+}
+
+/// How long a client that has lost its server stays away, so that not all clients of that server come
+/// back at once: a random part of the time that the server named, which is nothing where it has few
+/// clients, and at most an eighth of the TTL, so that no hold is lost by it.
+fn return_after(session: &Session) -> Duration {
+    let spread = session.look(Machine::spread).min(session.ttl() / 8);
+    if spread.is_zero() { Duration::ZERO } else { part_of(spread, &*session.runtime.rng) }
 }
 
 struct Attempt<'a> {
@@ -180,7 +192,7 @@ impl Attempt<'_> {
     fn broken(&self, error: TransportError) -> StreamEnd {
         match error {
             TransportError::Unavailable { message, leader } => {
-                StreamEnd::Unavailable { message, leader }
+                StreamEnd::Unavailable { message, leader, after: None }
             }
             TransportError::AttachedElsewhere => {
                 self.session.with(Machine::attached_elsewhere);

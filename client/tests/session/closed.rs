@@ -7,7 +7,8 @@ fn closed(token: u64) -> Vec<v1::ClosedHold> {
 }
 
 fn kept_alive_closing(seq: u64, token: u64) -> Body {
-    Body::KeptAlive(v1::KeptAlive { seq, scopes: Vec::new(), closed: closed(token) })
+    let closed = closed(token);
+    Body::KeptAlive(v1::KeptAlive { seq, closed, ..v1::KeptAlive::default() })
 }
 
 fn ended(request_id: u64) -> v1::RequestState {

@@ -36,6 +36,7 @@ pub enum NotRenewed {
 /// - A session with a keepalive waiting for its quorum round is not due (§5.2).
 /// - A session that is being resumed is due a TTL later, and no later than that, however many
 ///   resumes there are: a resume alone does not keep a session open (I31).
+/// - [`LeaseTable::lengthen`] makes a deadline later and never earlier.
 /// - From [`LeaseTable::begin_expiry`] until [`LeaseTable::expiry_settled`] nothing renews it
 ///   (§5.2).
 /// - From [`LeaseTable::revoke`] on nothing renews a session, and neither a keepalive that waits nor a
@@ -212,6 +213,18 @@ impl LeaseTable {
         let after = *lease;
         self.put_in_order(session, before, after);
         Ok(())
+    }
+
+    /// Makes a session's deadline `until_ms` if it is earlier, because the leader has told its client to
+    /// come back by then. It makes no deadline earlier and answers nothing, so no client believes in it
+    /// (I6). Without effect where nothing may renew: the session is revoked (I35), or its expiry is
+    /// under way (§5.2).
+    pub fn lengthen(&mut self, session: SessionId, until_ms: u64) {
+        let Ok(lease) = self.renewable(session) else { return };
+        let before = *lease;
+        lease.deadline_ms = before.deadline_ms.max(until_ms);
+        let after = *lease;
+        self.put_in_order(session, before, after);
     }
 
     /// Takes one mark of [`LeaseTable::put_off`] back. Without a mark nothing changes.
@@ -598,6 +611,25 @@ mod tests {
         assert_eq!(leases.begin_ends(5_600, 9), []);
         assert_eq!(leases.begin_ends(5_601, 9), [(B, token)]);
         assert_eq!(leases.due(6_101, 9), [A]);
+    }
+
+    /// I6, §5.2, I35.
+    #[test]
+    fn a_lease_is_only_made_longer_and_only_where_it_may_be_renewed() {
+        let mut leases = with_a();
+        leases.lengthen(A, 3_000);
+        leases.lengthen(A, 2_000);
+        assert_eq!((leases.deadline_of(A), leases.due(3_000, 9)), (Some(3_000), vec![]));
+        assert_eq!(leases.renew(A, 500), Ok(3_000), "no renewal makes it shorter");
+        leases.insert(B, TTL, 0);
+        leases.revoke(B);
+        leases.lengthen(B, 9_000);
+        assert_eq!(leases.due(1_101, 9), [B]);
+        assert!(leases.begin_expiry(A, 3_001));
+        leases.lengthen(A, 9_000);
+        assert_eq!(leases.deadline_of(A), Some(3_000));
+        leases.lengthen(SessionId::new(3), 9_000);
+        assert_eq!(leases.len(), 2);
     }
 
     /// Its Open was received after the tenure began, and its client counts from there (I6).

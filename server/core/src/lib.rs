@@ -135,5 +135,6 @@ pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
 pub use value::{VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
-    HolderView, LEASE_PARTS, LeaseView, LockView, RequestState, RequestView, ScopeView, SessionView, WaiterView,
+    HolderView, LEASE_PARTS, LeaseView, LockView, RequestState, RequestView, ScopeView,
+    SessionView, WaiterView,
 };

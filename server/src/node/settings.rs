@@ -51,6 +51,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         frames_per_second: u32::try_from(cluster.frames_per_second).unwrap_or(u32::MAX),
         max_attached_streams: count(node.max_attached_streams),
         max_unopened_streams: count(node.max_unopened_streams),
+        resumes_per_second: node.resumes_per_second,
         max_watches: count(node.max_watches),
         watch_backlog: count(node.watch_backlog),
         watch_states: count(node.watch_states),
@@ -126,6 +127,7 @@ mod tests {
             reserve_bytes: Some(1_000_007),
             max_attached_streams: Some(20_008),
             max_unopened_streams: Some(1_009),
+            resumes_per_second: Some(8_027),
             max_watches: Some(30_010),
             watch_backlog: Some(1_011),
             watch_states: Some(28),
@@ -195,7 +197,7 @@ mod tests {
         assert_eq!((sessions.max_watches, sessions.watch_backlog), (30_010, 1_011));
         let recent = (sessions.watch_recent_changes, sessions.watch_recent_bytes);
         assert_eq!((sessions.watch_states, recent), (28, (100_029, 3_000_030)));
-        assert_eq!(sessions.max_waiting_calls, 1_012);
+        assert_eq!((sessions.max_waiting_calls, sessions.resumes_per_second), (1_012, 8_027));
         let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
         assert_eq!(bytes, (8_000_025, 80_000_026));
         assert_eq!(sessions.arriving_bytes_total, 3_000_027);

@@ -71,6 +71,8 @@ pub fn of_stream_error(error: &StreamError) -> Status {
         }
         StreamError::Compacted(_) => compacted(message),
         StreamError::TokenOver => Status::unauthenticated(message),
+        // Every client may come at once: a new one tries again as well, and does not give up.
+        StreamError::Limit { limit: "max_unopened_streams", .. } => Status::unavailable(message),
         StreamError::Limit { .. } => Status::resource_exhausted(message),
         StreamError::Unavailable { leader, .. } => {
             with_leader(Status::unavailable(message), leader.as_deref())

@@ -90,7 +90,8 @@ impl Lead {
     }
 
     /// Starts the leases of a tenure that has applied its own first entry: every session has a full TTL
-    /// + margin from now (§5.3). Nobody is served before all sessions have their lease.
+    /// and margin from now, or from later if there are very many (§5.3). Nobody is served before all of them
+    /// have their lease.
     ///
     /// In parts: with a hundred thousand sessions the table would otherwise be locked, and this thread
     /// busy, for as long as an election takes.
@@ -99,8 +100,9 @@ impl Lead {
             self.registry.note_applied(index);
             // The board did not receive what was applied before this layer listened.
             self.registry.board.restart(table.scopes());
-            self.registry.begin_tenure(tenure, self.registry.runtime.clock.now());
             let sessions = table.counts().sessions;
+            let now = self.registry.runtime.clock.now();
+            self.registry.begin_tenure(tenure, now, sessions);
             tracing::debug!(tenure = tenure.get(), sessions, "leads, and begins the leases");
         });
         let mut part = 0;
@@ -183,6 +185,7 @@ impl Lead {
     /// A session that has a lease is alive in the applied state (§5.1). Under the table's lock: the
     /// answers name every hold that was closed in the state in which they renew (I35).
     fn acknowledge_part(&self, tenure: Tenure, part: &[PendingKeepAlive]) {
+        let spread_ms = self.registry.spread_ms();
         self.consensus.read(&mut |table, index| {
             self.registry.with_leases(tenure, |leases| {
                 for heard in part {
@@ -191,7 +194,8 @@ impl Lead {
                         let (seq, scopes) =
                             (heard.seq, self.registry.board.answers(tenure, heard.at));
                         let closed = answers::closed_holds(table, heard.session);
-                        let kept = Body::KeptAlive(KeptAlive { seq, scopes, closed });
+                        let kept = KeptAlive { seq, scopes, closed, spread_ms };
+                        let kept = Body::KeptAlive(kept);
                         self.registry.push(&heard.outbox, index, kept);
                     }
                 }

@@ -59,8 +59,9 @@ pub(super) struct Leases {
     tenure: Tenure,
     clock: LeaseClock,
     table: LeaseTable,
-    /// When the tenure began, on the lease clock.
-    begun_ms: u64,
+    /// From when the leases of sessions that were open before this tenure count, on the lease clock: not
+    /// before the tenure's own first entry was applied (§5.3).
+    since_ms: u64,
     /// Whether all sessions are in the table. No session is served before.
     is_whole: bool,
     /// The newest keepalive of each session that waits for the next round.
@@ -76,13 +77,13 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    /// Begins a tenure whose own first entry was applied before `now`. The sessions that are open then
-    /// have to follow by [`Leases::enter`], before anything is served.
-    pub(super) fn begin(tenure: Tenure, margin_ms: u64, now: Instant) -> Self {
+    /// Begins a tenure whose own first entry was applied before `since`. The sessions that are open have
+    /// to follow by [`Leases::enter`], before anything is served.
+    pub(super) fn begin(tenure: Tenure, margin_ms: u64, since: Instant) -> Self {
         let clock = LeaseClock::default();
         Self {
             tenure,
-            begun_ms: clock.at(now),
+            since_ms: clock.at(since),
             clock,
             table: LeaseTable::new(margin_ms),
             is_whole: false,
@@ -98,10 +99,10 @@ impl Leases {
         self.tenure
     }
 
-    /// A session is open in the applied state: it has a full TTL + margin from the beginning of the
-    /// tenure (§5.3, I6). What events reported of it since then stands.
+    /// A session is open in the applied state: it has a full TTL + margin from the instant with which the
+    /// tenure began (§5.3, I6). What events reported of it since then stands.
     pub(super) fn enter(&mut self, session: LeaseView) {
-        self.table.enter(session, self.begun_ms);
+        self.table.enter(session, self.since_ms);
     }
 
     /// Every session that was open has been entered.
@@ -235,6 +236,11 @@ impl Leases {
     /// under way. `false` if nothing was marked; otherwise [`Leases::let_go`] has to follow.
     pub(super) fn hold_on(&mut self, session: SessionId) -> bool {
         self.table.put_off(session).is_ok()
+    }
+
+    /// Makes a lease last until `until` at least: its client was told to come back by then.
+    pub(super) fn lengthen(&mut self, session: SessionId, until: Instant) {
+        self.table.lengthen(session, self.clock.at(until));
     }
 
     /// Undoes one [`Leases::hold_on`].

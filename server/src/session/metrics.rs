@@ -13,6 +13,8 @@ pub struct SessionMetrics {
     pub attached_streams: Gauge,
     /// Calls that wait for a lock.
     pub waiting_calls: Gauge,
+    /// Resumes whose client was told to come back later.
+    pub resumes_put_off: Counter,
     /// Streams cut because their outbox was full.
     pub outbox_overflows: Counter,
     /// Streams cut because all outboxes together were full.

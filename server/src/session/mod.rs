@@ -24,6 +24,7 @@
 //! - What a client is sent was committed (I4, I23), and is sent in the order of the log.
 //! - Nothing waits for a client: a slow one loses its stream, not its session (I27).
 
+mod admission;
 pub(crate) mod answers;
 mod calls;
 mod dispatch;

@@ -11,6 +11,7 @@ use holdfast_runtime::Instant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::admission::{Turn, wait_of};
 use super::error::StreamError;
 use super::frames::{Opening, Unfit, Wished, read_open};
 use super::inbox::Received;
@@ -301,6 +302,9 @@ impl Hub {
     async fn resume(&self, resume: Resume<'_>) -> Result<Start<'_>, StreamError> {
         let Resume { tenure, key, in_pages, .. } = resume;
         let held_on = self.hold_on(tenure, key);
+        if let Some(turned) = self.wait_for_turn(&held_on).await {
+            return Ok(turned);
+        }
         if !mutant!(ResumeWithoutQuorum) {
             match self.consensus.confirm().await {
                 Ok(confirmed) if confirmed.tenure == tenure => {}
@@ -314,6 +318,33 @@ impl Hub {
             *taking = Taking::Pages(held_on);
         }
         start
+    }
+
+    /// Waits for the turn of a resume, so that many that come at once leave time for everything else.
+    /// `Some` if the client has to come back for it: the session does not end before (§5.2).
+    async fn wait_for_turn(&self, held_on: &HeldOn<'_>) -> Option<Start<'static>> {
+        let Registry { runtime, admission, .. } = &*self.registry;
+        let now = runtime.clock.now();
+        match admission.turn(now, self.without_stream()) {
+            Turn::At(turn) if turn <= now => None,
+            Turn::At(turn) => {
+                runtime.clock.sleep_until(turn).await;
+                None
+            }
+            Turn::Back(after) => {
+                self.registry.metrics.resumes_put_off.inc();
+                held_on.lengthen(now + wait_of(after));
+                Some(Start::refused(refusals::come_back(after)))
+            }
+        }
+    }
+
+    /// How many sessions have no stream at this node.
+    fn without_stream(&self) -> u64 {
+        let mut sessions = 0;
+        self.consensus.read(&mut |table, _| sessions = table.counts().sessions);
+        let attached = u64::try_from(self.registry.metrics.attached_streams.get());
+        sessions.saturating_sub(attached.unwrap_or_default())
     }
 
     /// Checks the secret against the applied state and attaches, under the table's lock: no event falls
@@ -408,7 +439,8 @@ impl Hub {
     fn opened(&self, tenure: Tenure, session: SessionId, ttl_ms: u64) -> Opened {
         let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
         let (session_id, scopes) = (session.get(), self.scopes(tenure));
-        Opened { session_id, cluster_id, ttl_ms, scopes, ..Opened::default() }
+        let spread_ms = self.registry.spread_ms();
+        Opened { session_id, cluster_id, ttl_ms, scopes, spread_ms, ..Opened::default() }
     }
 
     /// The scopes for an answer that is sent now; read so late that no authority is overstated.
@@ -451,6 +483,15 @@ impl Hub {
             ProposeError::Unavailable { .. }
             | ProposeError::OutcomeUnknown { .. }
             | ProposeError::ShuttingDown => Err(StreamError::unavailable(error.to_string(), None)),
+        }
+    }
+}
+
+impl HeldOn<'_> {
+    /// Makes the lease last until then at least, if the secret was the session's.
+    fn lengthen(&self, until: Instant) {
+        if self.marked {
+            self.registry.with_leases(self.tenure, |leases| leases.lengthen(self.session, until));
         }
     }
 }

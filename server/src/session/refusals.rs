@@ -1,6 +1,8 @@
 //! Refusals in their form on the wire: one table from the reasons of this server to those of the
 //! protocol.
 
+use std::time::Duration;
+
 use holdfast_core::{Quantity, Rejection, SessionId};
 use holdfast_proto::v1::{Refusal, RefusalReason};
 
@@ -101,6 +103,20 @@ pub(super) fn state_too_large(session: SessionId) -> Refusal {
          renewed and runs out; use a newer client, or hold less with large values"
     );
     limit("state_bytes", message)
+}
+
+/// Too many clients come back at the same time. The client has this long until its turn.
+pub(super) fn come_back(after: Duration) -> Refusal {
+    let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+    let message = format!(
+        "too many clients come back at the same time (resumes_per_second); this one's turn is in \
+         {after_ms} ms"
+    );
+    Refusal {
+        limit: "resumes_per_second".to_owned(),
+        retry_after_ms: Some(after_ms),
+        ..refusal(RefusalReason::Unavailable, message)
+    }
 }
 
 /// Only resumes kept the session alive. The lease was not renewed.

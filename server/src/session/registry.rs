@@ -25,6 +25,7 @@ use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::{Notify, watch};
 
+use super::admission::Admission;
 use super::answers::{frame, now_ms};
 use super::error::{CallError, StreamError, unavailable};
 use super::leases::{Leases, PendingKeepAlive};
@@ -59,6 +60,7 @@ pub(super) struct Registry {
     /// The watchers; they have a lock of their own.
     pub(super) watches: Arc<Watches>,
     outboxes: Arc<Outboxes>,
+    pub(super) admission: Admission,
     /// The budget for what clients send and no session takes yet.
     pub(super) arriving: Arc<BytesBudget>,
     /// What every answer that renews a lease says about scopes.
@@ -133,6 +135,7 @@ impl Registry {
         let outboxes = Outboxes::new(bounds, budget);
         let arriving =
             BytesBudget::new(settings.arriving_bytes_total, metrics.arriving_bytes.clone());
+        let admission = Admission::new(settings.resumes_per_second);
         Self {
             runtime,
             settings,
@@ -140,6 +143,7 @@ impl Registry {
             lines,
             watches,
             outboxes,
+            admission,
             arriving,
             board: Arc::default(),
             applied: AtomicU64::new(0),
@@ -195,9 +199,10 @@ impl Registry {
 
     /// Begins a tenure, in which nobody is served yet: [`Registry::enter_sessions`] follows, for all
     /// parts. Call it under the table's lock: what is applied from then on reaches the leases as
-    /// events.
-    pub(super) fn begin_tenure(&self, tenure: Tenure, now: Instant) {
-        let leases = Leases::begin(tenure, self.settings.margin_ms, now);
+    /// events. With so many `sessions` that some clients will be told to wait, leases last longer.
+    pub(super) fn begin_tenure(&self, tenure: Tenure, now: Instant, sessions: u64) {
+        let since = now + self.admission.longer_by(sessions);
+        let leases = Leases::begin(tenure, self.settings.margin_ms, since);
         self.lock().leases = Some(leases);
     }
 
@@ -324,6 +329,12 @@ impl Registry {
     pub(super) fn count_attached(&self, state: &State) {
         let count = i64::try_from(state.attached.len()).unwrap_or(i64::MAX);
         self.metrics.attached_streams.set(count);
+    }
+
+    /// Over how long the clients of this node spread their return if they lose it, milliseconds.
+    pub(super) fn spread_ms(&self) -> u64 {
+        let streams = u64::try_from(self.metrics.attached_streams.get()).unwrap_or_default();
+        self.admission.spread_ms(streams)
     }
 
     /// Puts a frame into an outbox and counts the overflow if it did not fit.

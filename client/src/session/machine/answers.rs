@@ -32,6 +32,7 @@ impl Machine {
             Said::Opened(opened) => return self.opened(opened),
             Said::KeptAlive(kept) => {
                 self.give_up_closed(&kept.closed);
+                self.spread = Duration::from_millis(kept.spread_ms);
                 if let Some(sent) = self.lease.answered(kept.seq) {
                     self.renew(sent, &kept.scopes);
                     return self.believe_state();
@@ -89,6 +90,7 @@ impl Machine {
             }
         }
         self.give_up_closed(&opened.closed);
+        self.spread = Duration::from_millis(opened.spread_ms);
         if opened.lease_unmoved && !mutant!(UnmovedOpenedBelieved) {
             // Its report on scopes is independent of the session's lease.
             self.cover(sent, &opened.scopes);
@@ -260,7 +262,11 @@ impl Machine {
                 self.session_over(LostReason::SessionExpired);
                 StreamEnd::SessionOver
             }
-            v1::RefusalReason::Unavailable => StreamEnd::unavailable(refusal.message),
+            v1::RefusalReason::Unavailable => StreamEnd::Unavailable {
+                after: refusal.retry_after_ms.map(Duration::from_millis),
+                message: refusal.message,
+                leader: None,
+            },
             // One node of another cluster must not end a session that other nodes still know. When
             // nothing of the session is safe any more, there is nothing to lose.
             _ if resuming && self.lease.span().is_alive(&*self.clock) => {

@@ -85,8 +85,9 @@ pub(crate) enum Opening {
 pub(super) enum StreamEnd {
     /// This node does not lead, or stops; the leader, if it named one.
     Redirected(Option<String>),
-    /// The node answered that it cannot serve this session now; the leader, if it named one.
-    Unavailable { message: String, leader: Option<String> },
+    /// The node answered that it cannot serve this session now: the leader, if it named one, and when
+    /// the turn of this session comes, if it named that.
+    Unavailable { message: String, leader: Option<String>, after: Option<Duration> },
     /// It broke, stalled, or said what no server says.
     Failed { message: String },
     /// The session is over; the next stream opens a new one.
@@ -101,7 +102,7 @@ impl StreamEnd {
     }
 
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
-        Self::Unavailable { message: message.into(), leader: None }
+        Self::Unavailable { message: message.into(), leader: None, after: None }
     }
 }
 
@@ -156,6 +157,8 @@ pub(crate) struct Machine {
     arriving: Arriving,
     /// In order. At most a few for each request, so bounded by [`REQUESTS_MAX`].
     to_send: VecDeque<Intent>,
+    /// Over how long the clients of the last server spread their return.
+    spread: Duration,
     /// What an overloaded server refused on the present stream.
     retries: Retries,
     /// The holds of the session that an operator closed: the client never hands one out.
@@ -181,6 +184,7 @@ impl Machine {
             stream: Stream::None,
             arriving: Arriving::default(),
             to_send: VecDeque::new(),
+            spread: Duration::ZERO,
             retries: Retries::default(),
             closed: BTreeSet::new(),
             closing: false,
@@ -214,6 +218,11 @@ impl Machine {
     /// Whether there is a session at a server, as far as the client knows.
     pub(super) fn has_session(&self) -> bool {
         self.identity.is_some()
+    }
+
+    /// Over how long the clients of the last server spread their return.
+    pub(super) fn spread(&self) -> Duration {
+        self.spread
     }
 
     /// The cluster of the session, as far as the client knows.

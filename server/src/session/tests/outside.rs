@@ -152,7 +152,7 @@ async fn a_closed_hold_is_named_with_each_renewal_until_it_is_released() {
     let Body::HoldsClosed(told) = holder.next().await else { panic!("not told") };
     assert_eq!(told.closed, closed(token));
     holder.send(keep_alive(1)).await;
-    let kept = KeptAlive { seq: 1, scopes: Vec::new(), closed: closed(token) };
+    let kept = KeptAlive { seq: 1, closed: closed(token), ..KeptAlive::default() };
     assert_eq!(holder.next().await, Body::KeptAlive(kept));
 
     let mut again = world.resume(&ticket).await;
@@ -195,7 +195,7 @@ async fn a_closed_hold_ends_at_the_deadline_that_its_session_had() {
     let Body::Lost(lost) = holder.next().await else { panic!("not told of the end") };
     assert_eq!((lost.token, lost.reason()), (token, LostReason::Forced));
     holder.send(keep_alive(9)).await;
-    let kept = KeptAlive { seq: 9, scopes: Vec::new(), closed: closed(token) };
+    let kept = KeptAlive { seq: 9, closed: closed(token), ..KeptAlive::default() };
     assert_eq!(holder.next().await, Body::KeptAlive(kept), "it was not released yet");
 }
 
