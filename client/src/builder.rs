@@ -11,7 +11,7 @@ use holdfast_runtime::{Runtime, Transport, select};
 use crate::Tls;
 use crate::endpoints::Servers;
 use crate::session::{Machine, Opening, Session, SessionConfig};
-use crate::transport::{Bearer, Connect, GrpcTransport, plain};
+use crate::transport::{Bearer, Connect, GrpcTransport, Shared, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -25,6 +25,7 @@ pub struct Builder {
     connect_timeout: Duration,
     runtime: Runtime,
     transport: Option<Arc<dyn Transport>>,
+    shared: Option<Arc<Shared>>,
     /// Never shown: `Debug` leaves it out.
     token: Option<String>,
     #[cfg(feature = "tls")]
@@ -41,6 +42,7 @@ impl Builder {
             connect_timeout: Duration::from_secs(10),
             runtime: Runtime::system(),
             transport: None,
+            shared: None,
             token: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -97,6 +99,7 @@ impl Builder {
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self.share_anew();
         self
     }
 
@@ -108,13 +111,40 @@ impl Builder {
     /// made; one that cannot be sent is an [`Error::InvalidConfig`] of that call.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self.share_anew();
         self
+    }
+
+    /// Lets all clients that are made of this builder and its clones from here on share connections: up to
+    /// 512 sessions have one, and their keepalives are sent together. For a process with hundreds of
+    /// sessions or more, which would otherwise need as many connections. Default: each client has a
+    /// connection of its own.
+    ///
+    /// A clone that gets another token, or other settings of TLS, shares with its own clones alone.
+    ///
+    /// ```no_run
+    /// # async fn example() -> holdfast::Result<()> {
+    /// let builder = holdfast::Client::builder().share_connections();
+    /// let (one, two) = (builder.clone().connect().await?, builder.connect().await?);
+    /// # drop((one, two)); Ok(()) }
+    /// ```
+    pub fn share_connections(mut self) -> Self {
+        self.shared = Some(Arc::new(Shared::new(self.runtime.clone())));
+        self
+    }
+
+    /// What a server takes a client for may differ from now on.
+    fn share_anew(&mut self) {
+        if self.shared.is_some() {
+            self.shared = Some(Arc::new(Shared::new(self.runtime.clone())));
+        }
     }
 
     /// Replaces time, tasks and randomness of the real machine: for Holdfast's own simulations.
     #[doc(hidden)]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = runtime;
+        self.share_anew();
         self
     }
 
@@ -131,9 +161,11 @@ impl Builder {
     ///
     /// [`Error::InvalidConfig`] if there is no endpoint, or one without a port.
     pub fn reader(&self) -> Result<Reader> {
-        let transport = match &self.transport {
-            Some(transport) => Arc::clone(transport),
-            None => Arc::new(GrpcTransport::new(self.dial()?, self.bearer()?)),
+        let transport = if let Some(transport) = &self.transport {
+            Arc::clone(transport)
+        } else {
+            let shared = self.shared.clone();
+            Arc::new(GrpcTransport::new(self.dial()?, self.bearer()?, shared))
         };
         Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
     }
@@ -213,6 +245,7 @@ impl Builder {
             ttl: self.ttl,
             label: self.label.unwrap_or_else(default_label),
             allowance: self.max_clock_drift,
+            keeps_together: reader.transport.keeps_together(),
         };
         let transport = reader.transport.clone();
         let session = Session::start(config, self.endpoints, transport, &self.runtime);

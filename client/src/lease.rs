@@ -78,6 +78,8 @@ pub(crate) struct Lease {
     unanswered: VecDeque<(u64, Instant)>,
     next_seq: u64,
     next_due: Instant,
+    /// Keepalives are due at instants that all sessions of this process with the same TTL share.
+    is_aligned: bool,
 }
 
 impl Lease {
@@ -89,7 +91,26 @@ impl Lease {
             unanswered: VecDeque::new(),
             next_seq: 1,
             next_due: Instant::from_origin(Duration::ZERO),
+            is_aligned: false,
         }
+    }
+
+    /// Makes keepalives due at instants that the sessions of this process share, so that they can be sent
+    /// together: multiples of half their distance. Each is at most that much earlier than it need be, and
+    /// only the first is earlier at all.
+    pub(crate) fn align(&mut self) {
+        self.is_aligned = true;
+    }
+
+    /// When the keepalive after one sent at `sent` is due.
+    fn due_after(&self, sent: Instant) -> Instant {
+        let due = sent + self.timing.keepalive_every();
+        let step = self.timing.keepalive_every() / 2;
+        if !self.is_aligned || step.is_zero() {
+            return due;
+        }
+        let past = due.since_origin().as_nanos() % step.as_nanos();
+        due - Duration::from_nanos(u64::try_from(past).unwrap_or_default())
     }
 
     pub(crate) fn timing(&self) -> LeaseTiming {
@@ -135,8 +156,17 @@ impl Lease {
         let seq = again.map_or(self.next_seq, |(seq, _)| seq);
         self.next_seq = self.next_seq.max(seq + 1);
         self.unanswered.push_back((seq, now));
-        self.next_due = now + self.timing.keepalive_every();
+        self.next_due = self.due_after(now);
         seq
+    }
+
+    /// Keepalive `seq` gets no answer: another one is due at once, under a number of its own.
+    pub(crate) fn send_again(&mut self, seq: u64, now: Instant) {
+        let before = self.unanswered.len();
+        self.unanswered.retain(|(sent, _)| *sent != seq);
+        if self.unanswered.len() < before {
+            self.next_due = self.next_due.min(now);
+        }
     }
 
     /// The send time of keepalive `seq`. Its answer also answers all earlier keepalives. `None` for
@@ -162,7 +192,7 @@ impl Lease {
 
     /// Records the answer to an Open sent at `sent`, which counts as a keepalive.
     pub(crate) fn opened(&mut self, sent: Instant) {
-        self.next_due = sent + self.timing.keepalive_every();
+        self.next_due = self.due_after(sent);
     }
 
     /// Applies an answer to a frame sent at `sent`. If the span is over, a new one begins; holds of
@@ -285,6 +315,38 @@ mod tests {
         lease.renew(at(500), &clock);
 
         assert_eq!(lease.span().deadline(), Some(at(11_980)));
+    }
+
+    /// Sessions that were opened at any time send their keepalives at the same instants, and as often as
+    /// others.
+    #[test]
+    fn aligned_keepalives_of_all_sessions_are_due_together_and_no_later_than_else() {
+        for opened in [0, 17, 1_249, 1_250, 1_251, 2_499, 7_777] {
+            let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
+            lease.align();
+            lease.opened(at(opened));
+            assert!(lease.next_due() <= at(opened + 2_500), "{opened}");
+            assert!(lease.next_due() > at(opened + 1_249), "{opened}");
+            for _ in 0..5 {
+                let due = lease.next_due();
+                assert_eq!(due.as_millis() % 1_250, 0);
+                // The timer is a little late.
+                lease.send_keepalive(due + Duration::from_millis(3));
+                assert_eq!(lease.next_due(), due + Duration::from_millis(2_500));
+            }
+        }
+    }
+
+    #[test]
+    fn a_keepalive_without_an_answer_is_followed_by_another_at_once() {
+        let mut lease = Lease::new(LeaseTiming::new(TTL, 0.1));
+        let first = lease.send_keepalive(at(1_000));
+        lease.send_again(first, at(1_100));
+        assert_eq!((lease.next_due(), lease.answered(first)), (at(1_100), None));
+        let second = lease.send_keepalive(at(1_100));
+        lease.send_again(first, at(1_200));
+        assert_eq!(lease.next_due(), at(3_600), "it was followed already");
+        assert_eq!(lease.answered(second), Some(at(1_100)));
     }
 
     #[test]

@@ -40,7 +40,8 @@ impl fmt::Debug for Resume {
 
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session_id, secret, cluster_id, ttl_ms, scopes, lease_unmoved, closed } = self;
+        let Self { session_id, secret, cluster_id, ttl_ms, scopes, lease_unmoved, .. } = self;
+        let Self { closed, spread_ms, keeps_many, .. } = self;
         f.debug_struct("Opened")
             .field("session_id", session_id)
             .field("secret", &Hidden(secret))
@@ -49,6 +50,8 @@ impl fmt::Debug for Opened {
             .field("scopes", scopes)
             .field("lease_unmoved", lease_unmoved)
             .field("closed", closed)
+            .field("spread_ms", spread_ms)
+            .field("keeps_many", keeps_many)
             .finish()
     }
 }

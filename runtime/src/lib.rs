@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use clock::{Clock, Elapsed, Instant, Watchdog, WatchdogHandle};
-pub use transport::{Pipe, Reply, Transport, TransportError, Watched};
+pub use transport::{Pipe, Renewed, Reply, Transport, TransportError, Watched};
 
 /// A boxed future, as trait objects need it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

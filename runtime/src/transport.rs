@@ -5,8 +5,8 @@ use std::fmt;
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, RefusalReason, ServerFrames, StatusRequest, StatusResponse,
-    WatchRequest, WatchResponse,
+    KeptSession, ListRequest, ListResponse, RefusalReason, ScopeAuthority, ServerFrames,
+    SessionKey, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 
@@ -35,6 +35,19 @@ impl<Out, In> fmt::Debug for Pipe<Out, In> {
 /// come.
 pub type Watched = BoxStream<'static, Result<WatchResponse, TransportError>>;
 
+/// The answer to the keepalive of one session that was sent together with those of others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Renewed {
+    /// The log index as of which it is true.
+    pub index: u64,
+    /// What concerns the session.
+    pub session: KeptSession,
+    /// Every scope with fallback that the store has.
+    pub scopes: Vec<ScopeAuthority>,
+    /// As in `KeptAlive`.
+    pub spread_ms: u64,
+}
+
 /// The answer to one call.
 pub type Reply<T> = BoxFuture<'static, Result<T, TransportError>>;
 
@@ -46,6 +59,22 @@ pub trait Transport: Send + Sync + 'static {
     ///
     /// [`TransportError`]; the server may have seen the stream, but no frame of it.
     fn open(&self, endpoint: &str) -> Reply<Pipe<ClientFrames, ServerFrames>>;
+
+    /// Whether the keepalives of sessions at one server can go together, beside their streams.
+    fn keeps_together(&self) -> bool {
+        false
+    }
+
+    /// Renews the lease of a session, together with those of others that are due.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; whether the lease was renewed is not known.
+    fn keep_alive(&self, endpoint: &str, _session: SessionKey) -> Reply<Renewed> {
+        let message = format!("{endpoint}: each session has to send its keepalives on its stream");
+        let refused = TransportError::Refused { reason: RefusalReason::Unsupported, message };
+        Box::pin(async { Err(refused) })
+    }
 
     /// Reads one lock.
     ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use holdfast_guard::part_of;
 use holdfast_proto::v1::{ClientFrames, ServerFrames};
-use holdfast_runtime::{Pipe, Transport, TransportError, select};
+use holdfast_runtime::{BoxFuture, Pipe, Renewed, Transport, TransportError, select};
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::machine::{Machine, Opening, StreamEnd};
@@ -48,8 +48,9 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
     while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
         let endpoint = route.next();
         let began = session.runtime.clock.now();
-        let mut stream = Attempt { session, endpoint: &endpoint, unanswered, was_ready: false };
-        let end = stream.run(transport).await;
+        let at = &endpoint;
+        let mut stream = Attempt { session, transport, endpoint: at, unanswered, was_ready: false };
+        let end = stream.run().await;
         let lived = session.runtime.clock.now().saturating_since(began);
         if stream.was_ready && lived >= STREAM_LIFE_MIN {
             route.succeeded();
@@ -58,20 +59,26 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
         let was_ready = stream.was_ready;
         tracing::debug!(endpoint, ?end, "a session stream is over");
         session.with(|machine| machine.detached(&end));
+        let mut waits_for_turn = false;
         let over = match end {
-            StreamEnd::Unavailable { after: Some(after), .. } => Over::Later { endpoint, after },
+            StreamEnd::Unavailable { after: Some(after), .. } => {
+                waits_for_turn = true;
+                Over::Later { endpoint: endpoint.clone(), after }
+            }
             StreamEnd::Redirected(leader) | StreamEnd::Unavailable { leader, .. } => {
                 Over::unavailable(leader)
             }
             // It answered, so it is the next to try.
-            StreamEnd::SessionOver => Over::Named(endpoint),
+            StreamEnd::SessionOver => Over::Named(endpoint.clone()),
             StreamEnd::Refused(_) => Over::Unavailable,
             StreamEnd::Failed { .. } if was_ready => Over::Broken,
             StreamEnd::Failed { .. } => Over::Unreached,
         };
         let delay = route.failed(over, &*session.runtime.rng).unwrap_or_default();
         let delay = delay + if was_ready { return_after(session) } else { Duration::ZERO };
-        if !delay.is_zero() {
+        if waits_for_turn && transport.keeps_together() {
+            renew_while_away(session, transport, &endpoint, delay).await;
+        } else if !delay.is_zero() {
             session.runtime.sleep(delay).await;
         }
     }
@@ -85,8 +92,47 @@ fn return_after(session: &Session) -> Duration {
     if spread.is_zero() { Duration::ZERO } else { part_of(spread, &*session.runtime.rng) }
 }
 
+/// Waits until the turn of this session comes at `endpoint`, and renews its lease there meanwhile: the
+/// server has no time for a State, but a keepalive costs it next to nothing. So no hold is lost because
+/// many clients come back at once.
+async fn renew_while_away(
+    session: &Session,
+    transport: &dyn Transport,
+    endpoint: &str,
+    delay: Duration,
+) {
+    let runtime = &session.runtime;
+    let until = runtime.clock.now() + delay;
+    session.with(Machine::goes_away);
+    while runtime.clock.now() < until {
+        let Some((key, seq)) = session.with(Machine::keepalive_away) else {
+            let due = session.look(Machine::keepalive_due);
+            let closing = session.look(Machine::is_closing);
+            let wait_until =
+                if closing || due <= runtime.clock.now() { until } else { due.min(until) };
+            runtime.clock.sleep_until(wait_until).await;
+            continue;
+        };
+        let left = until.saturating_since(runtime.clock.now());
+        let renewed = runtime.timeout(left, transport.keep_alive(endpoint, key)).await;
+        session.with(|machine| machine.kept_apart(seq, renewed.ok().and_then(Result::ok)));
+    }
+}
+
+/// The keepalive that is under way beside a stream, and its number.
+type Apart = Option<(u64, BoxFuture<'static, Option<Renewed>>)>;
+
+/// Waits for the answer to a keepalive, without end if there is none. Cancel safe.
+async fn answer_of(apart: &mut Apart) -> (u64, Option<Renewed>) {
+    match apart {
+        Some((seq, reply)) => (*seq, reply.await),
+        None => std::future::pending().await,
+    }
+}
+
 struct Attempt<'a> {
     session: &'a Session,
+    transport: &'a dyn Transport,
     endpoint: &'a str,
     /// Streams that timed out before the session was attached, since it last was.
     unanswered: u32,
@@ -110,8 +156,8 @@ impl Attempt<'_> {
         limit.min(self.session.ttl().max(self.limit()))
     }
 
-    async fn run(&mut self, transport: &dyn Transport) -> StreamEnd {
-        let opening = transport.open(self.endpoint);
+    async fn run(&mut self) -> StreamEnd {
+        let opening = self.transport.open(self.endpoint);
         let mut pipe = match self.session.runtime.timeout(self.limit(), opening).await {
             Ok(Ok(pipe)) => pipe,
             Ok(Err(error)) => return self.broken(error),
@@ -129,7 +175,11 @@ impl Attempt<'_> {
     async fn converse(&mut self, pipe: &mut Pipe<ClientFrames, ServerFrames>) -> StreamEnd {
         let limit = self.attach_limit();
         let mut writable = true;
+        let mut apart: Apart = None;
         loop {
+            if apart.is_none() {
+                apart = self.keep_apart();
+            }
             writable = writable && self.send_what_fits(pipe);
             let (blocked, timer) = self
                 .session
@@ -141,6 +191,10 @@ impl Attempt<'_> {
                         return end;
                     }
                 }
+                (seq, renewed) = answer_of(&mut apart) => {
+                    apart = None;
+                    self.session.with(|machine| machine.kept_apart(seq, renewed));
+                }
                 room = pipe.outgoing.reserve(), if blocked => writable = room.is_ok(),
                 () = self.session.wake.notified() => {}
                 () = self.session.runtime.clock.sleep_until(timer) => {
@@ -151,6 +205,16 @@ impl Attempt<'_> {
                 }
             }
         }
+    }
+
+    /// Sends a keepalive that is due beside the stream. It has half of the time after which a stream
+    /// counts as silent: the one that follows on the stream has the rest.
+    fn keep_apart(&self) -> Apart {
+        let (key, seq) = self.session.with(Machine::keepalive_apart)?;
+        let (runtime, limit) = (self.session.runtime.clone(), self.session.ttl() / 8);
+        let reply = self.transport.keep_alive(self.endpoint, key);
+        let reply = async move { runtime.timeout(limit, reply).await.ok().and_then(Result::ok) };
+        Some((seq, Box::pin(reply)))
     }
 
     /// False when the server accepts no more frames; the incoming frames then give the reason.

@@ -9,15 +9,17 @@ use holdfast_guard::{innermost, is_unix_socket};
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    ListRequest, ListResponse, ServerFrames, StatusRequest, StatusResponse, WatchRequest,
+    KeepAliveManyRequest, KeepAliveManyResponse, ListRequest, ListResponse, ServerFrames,
+    SessionKey, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_runtime::{BoxFuture, Pipe, Transport, TransportError, Watched};
+use holdfast_runtime::{BoxFuture, Pipe, Renewed, Reply, Transport, TransportError, Watched};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
+use super::shared::{Connection, Shared, Way};
 use super::verdict::Verdict;
 
 /// Most messages between the session task and the connection.
@@ -34,29 +36,44 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
 pub(crate) type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
 
-/// Connects to servers by gRPC; each stream or read has a connection of its own. Public for
-/// simulations, which replace the network beneath it.
+/// Connects to servers by gRPC; each stream or read has a connection of its own, unless clients share
+/// connections for their streams. Public for simulations, which replace the network beneath it.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct GrpcTransport {
     connect: Arc<Connect>,
     bearer: Bearer,
+    shared: Option<Arc<Shared>>,
 }
 
 impl GrpcTransport {
-    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer) -> Self {
-        Self { connect, bearer }
+    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer, shared: Option<Arc<Shared>>) -> Self {
+        Self { connect, bearer, shared }
     }
 
     /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
     pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
-        Self { connect: Arc::new(connect), bearer: Bearer::default() }
+        Self { connect: Arc::new(connect), bearer: Bearer::default(), shared: None }
     }
 
+    /// A client with a connection of its own.
     async fn client(self, endpoint: String) -> Result<LockServiceClient<Line>, TransportError> {
         let channel = channel(&*self.connect, &endpoint).await?;
-        let line = self.bearer.over(channel);
-        Ok(LockServiceClient::new(line).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        Ok(client_over(self.bearer, channel))
+    }
+
+    /// A client for a stream: with a connection of its own, or with one that it shares for as long as it
+    /// keeps it.
+    async fn stream_client(
+        self,
+        endpoint: &str,
+    ) -> Result<(LockServiceClient<Line>, Option<Arc<Connection>>), TransportError> {
+        let dial = channel(&*self.connect, endpoint);
+        let Some(shared) = &self.shared else {
+            return Ok((client_over(self.bearer, dial.await?), None));
+        };
+        let connection = shared.connection(endpoint, dial).await?;
+        Ok((client_over(self.bearer, connection.channel()), Some(connection)))
     }
 
     /// Makes one call on a connection of its own.
@@ -73,6 +90,39 @@ impl GrpcTransport {
             let answer = call(transport.client(endpoint.clone()).await?).await;
             answer.map(Response::into_inner).map_err(|status| told(&endpoint, &status))
         })
+    }
+}
+
+fn client_over(bearer: Bearer, channel: Channel) -> LockServiceClient<Line> {
+    LockServiceClient::new(bearer.over(channel)).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// How the keepalives of many sessions reach one server.
+struct KeepAliveWay {
+    transport: GrpcTransport,
+    endpoint: String,
+}
+
+impl Way for KeepAliveWay {
+    fn dial(&self) -> Reply<Channel> {
+        let (connect, endpoint) = (self.transport.connect.clone(), self.endpoint.clone());
+        Box::pin(async move { channel(&*connect, &endpoint).await })
+    }
+
+    fn call(&self, channel: Channel, asked: KeepAliveManyRequest) -> Reply<KeepAliveManyResponse> {
+        let mut client = client_over(self.transport.bearer.clone(), channel);
+        let endpoint = self.endpoint.clone();
+        Box::pin(async move {
+            let answer = client.keep_alive_many(asked).await;
+            answer.map(Response::into_inner).map_err(|status| told(&endpoint, &status))
+        })
+    }
+}
+
+/// Notes that a connection broke, if a stream over it did.
+fn note_break<T>(connection: Option<&Arc<Connection>>, item: &Result<T, TransportError>) {
+    if let (Some(connection), Err(TransportError::Unreachable { .. })) = (connection, item) {
+        connection.broke();
     }
 }
 
@@ -138,7 +188,7 @@ impl Transport for GrpcTransport {
     ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>> {
         let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let mut client = transport.client(endpoint.clone()).await?;
+            let (mut client, kept) = transport.stream_client(&endpoint).await?;
             let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
             // The call starts with the first poll: a server may answer only after the first frame,
             // which the caller sends once it has the pipe.
@@ -147,9 +197,25 @@ impl Transport for GrpcTransport {
                 Ok::<_, Status>(response.into_inner())
             };
             let incoming = stream::once(call).try_flatten();
-            let incoming = incoming.map_err(move |status| told(&endpoint, &status)).boxed();
+            let incoming = incoming.map_err(move |status| told(&endpoint, &status));
+            // The stream keeps its connection until it ends.
+            let incoming = incoming.inspect(move |item| note_break(kept.as_ref(), item)).boxed();
             Ok(Pipe { outgoing, incoming })
         })
+    }
+
+    fn keeps_together(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    fn keep_alive(&self, endpoint: &str, session: SessionKey) -> Reply<Renewed> {
+        let at = endpoint.to_owned();
+        let Some(shared) = &self.shared else {
+            let detail = "its connection is not shared".to_owned();
+            let error = TransportError::Unreachable { endpoint: at, detail };
+            return Box::pin(async { Err(error) });
+        };
+        shared.renew(endpoint, session, KeepAliveWay { transport: self.clone(), endpoint: at })
     }
 
     fn inspect(

@@ -3,6 +3,7 @@
 mod bearer;
 mod grpc;
 pub(crate) mod operator;
+mod shared;
 #[cfg(feature = "tls")]
 mod tls;
 mod verdict;
@@ -10,5 +11,6 @@ mod verdict;
 pub use bearer::{Bearer, Line};
 pub(crate) use grpc::{Connect, plain};
 pub use grpc::{GrpcTransport, told};
+pub(crate) use shared::Shared;
 #[cfg(feature = "tls")]
 pub use tls::{Dialling, Tls};

@@ -1,7 +1,7 @@
 //! A server whose every frame the test writes, on virtual time and without a socket.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use holdfast::{Builder, Client};
 use holdfast_proto::v1::{self, client_frame, server_frame};
-use holdfast_runtime::{BoxFuture, Pipe, Runtime, Transport, TransportError, Watched, simulated};
-use tokio::sync::mpsc;
+use holdfast_runtime::{
+    BoxFuture, Pipe, Renewed, Reply, Runtime, Transport, TransportError, Watched, simulated,
+};
+use tokio::sync::{mpsc, oneshot};
 
 /// TTL of every scripted session: keepalives each 2.5 s, safe for 8.98 s.
 pub const TTL: Duration = Duration::from_secs(10);
@@ -27,23 +29,36 @@ pub fn ms(millis: u64) -> Duration {
 pub struct Net {
     pub runtime: Runtime,
     streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
+    apart: mpsc::Receiver<Apart>,
     transport: Arc<ScriptedTransport>,
     /// The index of the next frame, over all streams.
     index: Arc<AtomicU64>,
 }
 
+/// A keepalive that a client sent beside its stream.
+pub struct Apart {
+    pub endpoint: String,
+    pub key: v1::SessionKey,
+    pub answer: oneshot::Sender<Result<Renewed, TransportError>>,
+}
+
 struct ScriptedTransport {
     streams: mpsc::Sender<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
+    apart: mpsc::Sender<Apart>,
+    keeps_together: AtomicBool,
     down: Mutex<BTreeSet<String>>,
 }
 
 impl Net {
     pub fn new() -> Self {
         let (opened, streams) = mpsc::channel(64);
-        let transport = ScriptedTransport { streams: opened, down: Mutex::default() };
+        let (sent, apart) = mpsc::channel(64);
+        let (down, keeps_together) = (Mutex::default(), AtomicBool::new(false));
+        let transport = ScriptedTransport { streams: opened, apart: sent, keeps_together, down };
         Self {
             runtime: simulated::runtime(1, 0),
             streams,
+            apart,
             transport: Arc::new(transport),
             index: Arc::new(AtomicU64::new(10)),
         }
@@ -52,6 +67,22 @@ impl Net {
     /// Makes `endpoint` unreachable.
     pub fn take_down(&self, endpoint: &str) {
         self.transport.down.lock().unwrap().insert(endpoint.to_owned());
+    }
+
+    /// From here on clients may send their keepalives together.
+    pub fn keep_together(&self) {
+        self.transport.keeps_together.store(true, Ordering::Relaxed);
+    }
+
+    /// The next keepalive that a client sends beside its stream.
+    pub async fn apart(&mut self) -> Apart {
+        let sent = self.runtime.timeout(PATIENCE, self.apart.recv()).await;
+        sent.expect("a client sends one").expect("the net is up")
+    }
+
+    /// Whether no client sends a keepalive beside its stream for `length`.
+    pub async fn is_apart_quiet_for(&mut self, length: Duration) -> bool {
+        self.runtime.timeout(length, self.apart.recv()).await.is_err()
     }
 
     pub fn builder(&self) -> Builder {
@@ -129,6 +160,21 @@ impl Transport for ScriptedTransport {
             let (client, server) = simulated::pipe(4);
             streams.send((endpoint, server)).await.expect("the test runs on");
             Ok(client)
+        })
+    }
+
+    fn keeps_together(&self) -> bool {
+        self.keeps_together.load(Ordering::Relaxed)
+    }
+
+    fn keep_alive(&self, endpoint: &str, key: v1::SessionKey) -> Reply<Renewed> {
+        let (answer, answered) = oneshot::channel();
+        let (sender, endpoint) = (self.apart.clone(), endpoint.to_owned());
+        Box::pin(async move {
+            let detail = "cut".to_owned();
+            let cut = TransportError::Unreachable { endpoint: endpoint.clone(), detail };
+            sender.send(Apart { endpoint, key, answer }).await.expect("the test runs on");
+            answered.await.unwrap_or(Err(cut))
         })
     }
 

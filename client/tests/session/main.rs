@@ -10,6 +10,7 @@
 #[path = "../scripted/mod.rs"]
 mod scripted;
 
+mod apart;
 mod closed;
 mod overload;
 mod places;

@@ -188,6 +188,10 @@ mutants! {
         "a grant that arrives after the safe deadline is handed out, as safe from its receipt";
     ClosedIsBelieved, "closed-is-believed", "I35",
         "a client goes on with a hold that the store names as closed";
+    UnlistedHoldKept, "unlisted-hold-kept", "§5.1, I6",
+        "a client extends a hold that the answer beside its stream does not list";
+    OverGrantDelivered, "over-grant-delivered", "§5.1, I6",
+        "a client hands out a grant that an answer beside its stream has shown to be over";
     ReleaseStaysSafe, "release-stays-safe", "§5.6, I24",
         "what is being given back stays safe in its guard";
     ReleasedNameStaysHeld, "released-name-stays-held", "§5.6, I24",

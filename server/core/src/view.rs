@@ -257,6 +257,12 @@ impl LockTable {
         closed.map(|(token, closed)| (token, &closed.reason))
     }
 
+    /// The tokens under which a session holds something, in rising order; none for an unknown session.
+    /// O(log n).
+    pub fn tokens_held(&self, session: SessionId) -> impl Iterator<Item = FencingToken> {
+        self.sessions.get(&session).into_iter().flat_map(|found| found.holds.keys().copied())
+    }
+
     /// The kept requests of a session, by id; none for an unknown session.
     pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
         self.sessions.get(&session).into_iter().flat_map(move |found| {

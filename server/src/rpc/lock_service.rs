@@ -140,6 +140,15 @@ impl LockService for LockApi {
         answer(self.hub.keep_alive(&request.into_inner()).await)
     }
 
+    async fn keep_alive_many(
+        &self,
+        request: Request<v1::KeepAliveManyRequest>,
+    ) -> Result<Response<v1::KeepAliveManyResponse>, Status> {
+        // Whose session each is, is asked where it is renewed.
+        let caller = self.door.caller(&request).await?;
+        answer(self.hub.keep_alive_many(&request.into_inner(), &caller).await)
+    }
+
     async fn acquire(
         &self,
         request: Request<v1::AcquireRequest>,

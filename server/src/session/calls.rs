@@ -348,12 +348,12 @@ impl Hub {
     }
 
     /// Confirms by a quorum round begun now that this node still leads in `tenure`.
-    async fn confirm(&self, tenure: Tenure) -> Result<(), CallError> {
+    pub(super) async fn confirm(&self, tenure: Tenure) -> Result<(), CallError> {
         let confirmed = self.consensus.confirm().await.map_err(|error| self.not_applied(&error))?;
         if confirmed.tenure == tenure { Ok(()) } else { Err(self.leads_no_more()) }
     }
 
-    fn leads_no_more(&self) -> CallError {
+    pub(super) fn leads_no_more(&self) -> CallError {
         unavailable("this node does not lead", self.leader())
     }
 

@@ -45,6 +45,7 @@ mod pages;
 mod places;
 pub(crate) mod refusals;
 mod registry;
+mod renewals;
 mod settings;
 mod stream;
 #[cfg(test)]

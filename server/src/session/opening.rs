@@ -249,12 +249,7 @@ impl Hub {
     /// stays theirs, so this may be asked of any state.
     pub(crate) fn is_anothers(&self, session: SessionId, caller: &Caller) -> bool {
         let mut anothers = false;
-        self.consensus.read(&mut |table, _| {
-            let owner = table.session(session).map(|view| &view.caller.identity);
-            let owner = owner.filter(|owner| !owner.is_anonymous() || mutant!(NobodysIsAnothers));
-            anothers =
-                table.rules().are_on() && owner.is_some_and(|owner| *owner != caller.identity);
-        });
+        self.consensus.read(&mut |table, _| anothers = is_anothers(table, session, caller));
         anothers
     }
 
@@ -439,8 +434,15 @@ impl Hub {
     fn opened(&self, tenure: Tenure, session: SessionId, ttl_ms: u64) -> Opened {
         let cluster_id = self.cluster_id.cluster_id().unwrap_or_default();
         let (session_id, scopes) = (session.get(), self.scopes(tenure));
-        let spread_ms = self.registry.spread_ms();
-        Opened { session_id, cluster_id, ttl_ms, scopes, spread_ms, ..Opened::default() }
+        Opened {
+            session_id,
+            cluster_id,
+            ttl_ms,
+            scopes,
+            spread_ms: self.registry.spread_ms(),
+            keeps_many: true,
+            ..Opened::default()
+        }
     }
 
     /// The scopes for an answer that is sent now; read so late that no authority is overstated.
@@ -485,6 +487,13 @@ impl Hub {
             | ProposeError::ShuttingDown => Err(StreamError::unavailable(error.to_string(), None)),
         }
     }
+}
+
+/// Whether a session is somebody else's in this state, while that counts (DESIGN §14).
+pub(super) fn is_anothers(table: &LockTable, session: SessionId, caller: &Caller) -> bool {
+    let owner = table.session(session).map(|view| &view.caller.identity);
+    let owner = owner.filter(|owner| !owner.is_anonymous() || mutant!(NobodysIsAnothers));
+    table.rules().are_on() && owner.is_some_and(|owner| *owner != caller.identity)
 }
 
 impl HeldOn<'_> {

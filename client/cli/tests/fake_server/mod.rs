@@ -282,6 +282,13 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    async fn keep_alive_many(
+        &self,
+        _request: Request<v1::KeepAliveManyRequest>,
+    ) -> Result<Response<v1::KeepAliveManyResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     async fn acquire(
         &self,
         _request: Request<v1::AcquireRequest>,

@@ -43,6 +43,9 @@ impl Machine {
             | Said::Moved(v1::Moved { request_id, place, holders }) => {
                 self.queued(request_id, index, Place::new(place, holders));
             }
+            Said::Granted(granted) if self.is_over(&granted, index) => {
+                return Some(StreamEnd::failed("a hold is over whose grant has just come"));
+            }
             Said::Granted(granted) => self.granted(granted, index),
             Said::Denied(denied) => {
                 self.denied(denied.request_id, index, denied.refusal.unwrap_or_default());
@@ -89,6 +92,7 @@ impl Machine {
                 self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
             }
         }
+        self.keep_apart(opened.keeps_many);
         self.give_up_closed(&opened.closed);
         self.spread = Duration::from_millis(opened.spread_ms);
         if opened.lease_unmoved && !mutant!(UnmovedOpenedBelieved) {

@@ -72,6 +72,7 @@ impl Machine {
         }
         // The answer renews the lease; the client sends this keepalive before anything else.
         self.lease.hurry(self.clock.now());
+        self.keepalives.next_on_stream();
         if self.closing || self.lease.span().is_alive(&*self.clock) {
             return self.synchronise(state, index);
         }

@@ -178,8 +178,12 @@ mod tests {
     impl World {
         fn new() -> Self {
             let runtime = simulated::runtime(1, 0);
-            let config =
-                SessionConfig { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
+            let config = SessionConfig {
+                ttl: Some(TTL),
+                label: "tester".to_owned(),
+                allowance: 0.1,
+                keeps_together: false,
+            };
             let mut machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
             let _ = machine.open();
             let (secret, cluster_id) = (vec![9; 16].into(), vec![1; 16].into());
@@ -192,7 +196,7 @@ mod tests {
                 ttl_ms,
                 scopes,
                 lease_unmoved,
-                closed: Vec::new(),
+                ..v1::Opened::default()
             };
             said(&mut machine, Said::Opened(opened));
             let request = AcquireRequest::new(vec![LockItem::from("jobs")], Need::All, true);

@@ -44,7 +44,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let runtime = simulated::runtime(1, 0);
-        let config = SessionConfig { ttl: Some(TTL), label: "tester".to_owned(), allowance: 0.1 };
+        let label = "tester".to_owned();
+        let config = SessionConfig { ttl: Some(TTL), label, allowance: 0.1, keeps_together: false };
         let machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
         let sent = runtime.clock.now();
         Self { runtime, machine, asked: Vec::new(), holds: Vec::new(), sent, ends: 0 }

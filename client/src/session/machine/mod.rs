@@ -18,6 +18,7 @@
 //!   what has to be sent again, and an incomplete State changes nothing (I23).
 
 mod answers;
+mod apart;
 mod arriving;
 mod closing;
 mod covering;
@@ -39,6 +40,7 @@ use holdfast_proto::v1::RefusalReason as Reason;
 use holdfast_runtime::{Clock, Instant, Rng};
 use tokio::sync::{oneshot, watch};
 
+use self::apart::{Keepalives, Listed};
 use self::arriving::Arriving;
 use self::retries::Retries;
 use super::cover::Covers;
@@ -63,6 +65,8 @@ pub(crate) struct SessionConfig {
     pub(crate) ttl: Option<Duration>,
     pub(crate) label: String,
     pub(crate) allowance: f64,
+    /// Whether keepalives may go together with those of other sessions.
+    pub(crate) keeps_together: bool,
 }
 
 /// A caller's ends of an acquire: its answer and its place.
@@ -159,6 +163,9 @@ pub(crate) struct Machine {
     to_send: VecDeque<Intent>,
     /// Over how long the clients of the last server spread their return.
     spread: Duration,
+    keepalives: Keepalives,
+    /// What the last answer that came beside this stream listed.
+    listed: Option<Listed>,
     /// What an overloaded server refused on the present stream.
     retries: Retries,
     /// The holds of the session that an operator closed: the client never hands one out.
@@ -185,6 +192,8 @@ impl Machine {
             arriving: Arriving::default(),
             to_send: VecDeque::new(),
             spread: Duration::ZERO,
+            keepalives: Keepalives::OnStream,
+            listed: None,
             retries: Retries::default(),
             closed: BTreeSet::new(),
             closing: false,

@@ -2,6 +2,7 @@
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
+use super::apart::Keepalives;
 use super::arriving::Arriving;
 use super::{FRAMES_MAX, Intent, Machine, Opening, Retries, Stream, StreamEnd};
 use crate::session::request::{Phase, fail_all};
@@ -16,6 +17,7 @@ impl Machine {
         self.lease.forget_unanswered();
         self.retries = Retries::default();
         self.close_sent = false;
+        (self.keepalives, self.listed) = (Keepalives::OnStream, None);
         let resume = self.identity.as_ref().map(|identity| v1::Resume {
             session_id: identity.session,
             secret: identity.secret.clone(),
@@ -51,11 +53,16 @@ impl Machine {
 
     pub(in crate::session) fn has_output(&self) -> bool {
         let now = self.clock.now();
-        let keepalive_due = now >= self.lease.next_due();
+        let keepalive_due = now >= self.lease.next_due() && self.sends_on_stream();
         let close_due = self.closing && !self.close_sent;
         let retry_due = self.retries.at().is_some_and(|at| now >= at);
         let anything_else = close_due || retry_due || !self.to_send.is_empty();
         self.may_keep_alive() && keepalive_due || self.is_ready() && anything_else
+    }
+
+    /// Whether the next keepalive goes out on the stream.
+    fn sends_on_stream(&self) -> bool {
+        self.keepalives != Keepalives::Apart || !self.is_ready()
     }
 
     /// The next message to send now; the driver queues it at once and in order.
@@ -65,7 +72,8 @@ impl Machine {
         }
         let mut bodies = Vec::new();
         let now = self.clock.now();
-        if now >= self.lease.next_due() {
+        if now >= self.lease.next_due() && self.sends_on_stream() {
+            self.keepalives.went_on_stream();
             bodies.push(Body::KeepAlive(v1::KeepAlive { seq: self.lease.send_keepalive(now) }));
         }
         if self.is_ready() {

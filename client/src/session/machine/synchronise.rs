@@ -36,6 +36,7 @@ impl Machine {
         self.to_send.clear();
         self.retries = Retries::default();
         self.closed.clear();
+        self.listed = None;
     }
 
     /// Ends all requests that were sent in this session.

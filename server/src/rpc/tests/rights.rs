@@ -69,9 +69,10 @@ macro_rules! call {
 }
 
 /// The calls that a session's key opens, which [`a_key_opens_for_its_owner_alone`] makes, and the stream.
-const WITH_A_KEY: [&str; 7] = [
+const WITH_A_KEY: [&str; 8] = [
     "LockService/Session",
     "LockService/KeepAlive",
+    "LockService/KeepAliveMany",
     "LockService/Acquire",
     "LockService/Cancel",
     "LockService/Release",
@@ -359,6 +360,17 @@ impl Owned {
         self.client.set_value(with(request, who)).await.map(drop)
     }
 
+    /// Renews the session by the call for many; a refusal of the session is the call's here.
+    async fn keep_alive_many(&mut self, who: Option<&'static str>) -> Result<(), Status> {
+        let sessions = self.session.clone().into_iter().collect();
+        let many = v1::KeepAliveManyRequest { sessions };
+        let answer = self.client.keep_alive_many(with(many, who)).await?.into_inner();
+        match answer.sessions.into_iter().find_map(|session| session.refused) {
+            Some(refusal) => Err(super::super::status::of_refusal(&refusal)),
+            None => Ok(()),
+        }
+    }
+
     /// What gains nothing, in an order in which each can succeed.
     pub(super) async fn endings(
         &mut self,
@@ -376,6 +388,7 @@ impl Owned {
         let close = v1::CloseSessionRequest { session: session() };
         vec![
             self.client.keep_alive(with(alive, who)).await.map(drop),
+            self.keep_alive_many(who).await,
             self.client.release(with(release, who)).await.map(drop),
             self.client.cancel(with(cancel, who)).await.map(drop),
             self.client.close_session(with(close, who)).await.map(drop),

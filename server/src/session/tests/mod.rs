@@ -11,6 +11,7 @@ mod many;
 mod outside;
 mod owners;
 mod places;
+mod renewals;
 mod requests;
 mod scopes;
 mod slow_readers;

@@ -310,8 +310,7 @@ impl State {
             cluster_id: vec![3; 16].into(),
             ttl_ms: u64::try_from(TTL.as_millis()).unwrap(),
             scopes,
-            lease_unmoved: false,
-            closed: Vec::new(),
+            ..v1::Opened::default()
         };
         let mut said = vec![Body::Opened(opened)];
         if resumed.is_some() {
