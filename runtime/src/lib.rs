@@ -54,6 +54,12 @@ impl Runtime {
         }
     }
 
+    /// The same, with its tasks on that tokio runtime, whichever thread starts them: for a component with
+    /// an event queue of its own.
+    pub fn on(queue: tokio::runtime::Handle) -> Self {
+        Self { spawn: Arc::new(system::SpawnOn(queue)), ..Self::system() }
+    }
+
     /// Waits for `length`. Cancel safe.
     pub fn sleep(&self, length: Duration) -> BoxFuture<'static, ()> {
         self.clock.sleep_until(self.clock.now() + length)

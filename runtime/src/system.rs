@@ -192,6 +192,15 @@ impl Spawn for TokioSpawn {
     }
 }
 
+/// Tasks of one tokio runtime, in whichever context they are started.
+pub(crate) struct SpawnOn(pub(crate) tokio::runtime::Handle);
+
+impl Spawn for SpawnOn {
+    fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Task {
+        Task::new(Box::new(TokioTask(self.0.spawn(future))))
+    }
+}
+
 struct TokioTask(tokio::task::JoinHandle<()>);
 
 impl TaskHandle for TokioTask {

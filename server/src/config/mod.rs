@@ -266,6 +266,13 @@ settings! {
     /// fifth of that thread is left for everything else.
     resumes_per_second: u64 = 8_000, "HOLDFAST_RESUMES_PER_SECOND";
 
+    /// The thread on which sessions run: `own`, one beside Raft's, so that heartbeats never wait behind
+    /// sessions; `shared`, Raft's own, which saves two changes of thread for each command; or `auto`, their
+    /// own where the process may use four cores or more.
+    ///
+    /// Default: auto.
+    session_thread: SessionThread = SessionThread::Auto, "HOLDFAST_SESSION_THREAD";
+
     /// How many watches may be open at this node; one more is refused.
     ///
     /// Default: 10000. Bounds: 1 to 1000000. All of them are at the leader.
@@ -542,6 +549,18 @@ pub enum ClientCerts {
     Optional,
     /// They have to.
     Required,
+}
+
+/// On which thread sessions run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SessionThread {
+    /// One of their own where there are four cores or more, else Raft's.
+    Auto,
+    /// One of their own.
+    Own,
+    /// Raft's.
+    Shared,
 }
 
 /// How log lines look.

@@ -14,10 +14,12 @@
 //!
 //! # Threads
 //!
-//! Raft and gRPC share one current-thread runtime: measured, half the latency of a multi-thread
-//! one (DESIGN §7). The log's writer, the admin port and the opening of the folder have threads of
-//! their own.
+//! Raft and the members' port share one current-thread runtime: measured, half the latency of a
+//! multi-thread one (DESIGN §7). The clients' port and all sessions run there too, or, where there are
+//! cores, on a thread of their own (`session_thread.rs`). The log's writer, the admin port and the opening
+//! of the folder have threads of their own.
 
+mod session_thread;
 mod settings;
 mod view;
 
@@ -40,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 use tonic::transport::server::Router;
 
+use self::session_thread::SessionQueue;
 pub use self::view::Condition;
 use self::view::{Phase, Running, View, announce};
 use crate::config::Config;
@@ -148,10 +151,13 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let hangups = hangups(&events)?;
     let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
     let store = open_store(config, &runtime)?;
+    let sessions = SessionQueue::start(config.node.session_thread)
+        .map_err(|source| NodeError::System { what: "thread for sessions", source })?;
     let result = events.block_on(async {
         let mut signals = Signals::new()?;
         let listeners = Listeners { peers, clients, local };
-        let mut node = Node::start(config, store, listeners, &view, &admission, hangups).await?;
+        let start = Start { config, view: &view, admission: &admission, sessions: &sessions };
+        let mut node = start.node(store, listeners, hangups).await?;
         let result = node.serve(&mut signals).await;
         view.set(Phase::Stopping);
         node.stop(signals).await;
@@ -233,6 +239,15 @@ struct Listeners {
     local: Option<LocalClaim>,
 }
 
+/// What a node is started with.
+struct Start<'a> {
+    config: &'a Config,
+    view: &'a View,
+    admission: &'a Admission,
+    /// Where sessions run.
+    sessions: &'a SessionQueue,
+}
+
 /// The parts of a running node.
 struct Node {
     replica: Arc<Replica>,
@@ -244,16 +259,15 @@ struct Node {
     _tellers: Vec<Task>,
 }
 
-impl Node {
+impl Start<'_> {
     /// Starts everything above the data folder; the port for clients last.
-    async fn start(
-        config: &Config,
+    async fn node(
+        &self,
         store: Store,
         listeners: Listeners,
-        view: &View,
-        admission: &Admission,
         hangups: Signal,
-    ) -> Result<Self, NodeError> {
+    ) -> Result<Node, NodeError> {
+        let Self { config, admission, .. } = self;
         let runtime = admission.runtime.clone();
         let counters = store.counters();
         let network = Arc::new(network(admission.tls.as_deref()));
@@ -261,19 +275,13 @@ impl Node {
         let patience_ms = of_replica.patience_ms();
         let replica = Replica::start(of_replica, Arc::new(store), network, runtime.clone()).await?;
         let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
-        let hub = Arc::new(Hub::start(
-            replica.clone(),
-            condition.clone(),
-            settings::sessions(config),
-            runtime.clone(),
-        ));
-        hub.keep_scopes(settings::fallback(config, &runtime));
+        let hub = self.hub(&replica, &condition);
         let rpc = settings::rpc(config);
         let door = Door::new(hub.clone(), &rpc.admins);
         let connections = &admission.metrics;
         let running =
             Running::new(config, condition.clone(), door, hub.clone(), counters, connections);
-        view.set(Phase::Running(Arc::new(running)));
+        self.view.set(Phase::Running(Arc::new(running)));
         let announcer = runtime.spawn("announcer", announce(replica.clone()));
         let mut ports = Vec::new();
         let Listeners { peers, clients, local } = listeners;
@@ -284,19 +292,44 @@ impl Node {
         }
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &rpc)?;
-        let mut arrivals = arrivals(incoming::Port::Clients, clients, admission)?;
-        if let Some(claim) = local {
-            arrivals = stream::select(arrivals, admission.local(claim.listen()?)).boxed();
-        }
-        ports.push(Port::open(incoming::Port::Clients, arrivals, router, &runtime));
+        ports.push(self.clients_port(clients, local, router)?);
         let mut tellers = vec![announcer, health];
         if let Some(tls) = admission.tls.clone() {
             let ends = admission.metrics.certificate_ends.clone();
             tellers.push(runtime.spawn("certificates", tls.keep(hangups, ends, runtime.clone())));
         }
-        Ok(Self { replica, hub, ports, runtime, _tellers: tellers })
+        Ok(Node { replica, hub, ports, runtime, _tellers: tellers })
     }
 
+    /// The session layer, on its event queue.
+    fn hub(&self, replica: &Arc<Replica>, condition: &Arc<Condition>) -> Arc<Hub> {
+        let _context = self.sessions.enter();
+        let runtime = self.sessions.runtime(&self.admission.runtime);
+        let (replica, condition) = (replica.clone(), condition.clone());
+        let settings = settings::sessions(self.config);
+        let hub = Hub::start(replica, condition, settings, runtime.clone());
+        hub.keep_scopes(settings::fallback(self.config, &runtime));
+        Arc::new(hub)
+    }
+
+    /// The port for clients, on the event queue of sessions.
+    fn clients_port(
+        &self,
+        clients: Claim,
+        local: Option<LocalClaim>,
+        router: Router,
+    ) -> Result<Port, NodeError> {
+        let _context = self.sessions.enter();
+        let mut arrivals = arrivals(incoming::Port::Clients, clients, self.admission)?;
+        if let Some(claim) = local {
+            arrivals = stream::select(arrivals, self.admission.local(claim.listen()?)).boxed();
+        }
+        let runtime = self.sessions.runtime(&self.admission.runtime);
+        Ok(Port::open(incoming::Port::Clients, arrivals, router, &runtime))
+    }
+}
+
+impl Node {
     /// Serves until a signal comes, or a part fails that the node needs.
     async fn serve(&mut self, signals: &mut Signals) -> Result<(), NodeError> {
         let lost = select_all(self.ports.iter_mut().map(|port| Box::pin(port.lost())));

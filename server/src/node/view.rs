@@ -181,7 +181,7 @@ fn member(member: &raft::Member) -> proto::Member {
 
 impl ClusterId for Condition {
     fn cluster_id(&self) -> Option<Bytes> {
-        self.replica.status().cluster.map(|id| Bytes::copy_from_slice(&id.0))
+        self.replica.cluster().map(|id| Bytes::copy_from_slice(&id.0))
     }
 }
 

@@ -76,7 +76,8 @@ use watch::Watches;
 
 /// The cluster that this node belongs to.
 pub trait ClusterId: Debug + Send + Sync + 'static {
-    /// The cluster's id; `None` until the node belongs to one.
+    /// The cluster's id; `None` until the node belongs to one. It takes no lock: it is asked for under the
+    /// table's.
     fn cluster_id(&self) -> Option<Bytes>;
 }
 

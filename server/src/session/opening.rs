@@ -206,15 +206,15 @@ impl Hub {
             Err(NotMade::NotProposed(error)) => return self.not_proposed(error),
             Err(NotMade::Refused(refusal)) => return Ok(Start::refused(refusal)),
         };
+        let Fresh { session, secret, ttl_ms, index } = fresh;
+        let secret = secret.to_vec().into();
+        let opened = Opened { secret, ..self.opened(tenure, session, ttl_ms) };
         let mut state = self.registry.lock();
         if state.leases.as_ref().is_none_or(|leases| leases.tenure() != tenure) {
             drop(state);
             return Ok(self.redirect());
         }
-        let Fresh { session, secret, ttl_ms, index } = fresh;
         registration.attach(&mut state, session)?;
-        let secret = secret.to_vec().into();
-        let opened = Opened { secret, ..self.opened(tenure, session, ttl_ms) };
         registration.handle.push(index, Body::Opened(opened));
         Ok(Start::Attached { session, pages: None, taking: Taking::Done })
     }

@@ -10,6 +10,7 @@
 mod certificates;
 mod left_by_0_1;
 mod open_files;
+mod session_thread;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -325,7 +325,14 @@ impl Replica {
         Arc::new(self.handler.clone())
     }
 
-    /// What this replica is and how far it has come. Cheap.
+    /// The cluster that this replica belongs to, once it does. It takes no lock, so it may be asked for
+    /// under the table's.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.peers.me.cluster().map(|(cluster, _)| cluster)
+    }
+
+    /// What this replica is and how far it has come. Cheap; but not to be called under the table's lock:
+    /// it asks the proposer, which asks the table.
     pub fn status(&self) -> ReplicaStatus {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -339,7 +346,7 @@ impl Replica {
         let quorum = metrics.last_quorum_acked.map(|acked| millis(acked.elapsed()));
         ReplicaStatus {
             node_id: self.node_id,
-            cluster: self.peers.me.cluster().map(|(cluster, _)| cluster),
+            cluster: self.cluster(),
             forming: self.forming.borrow().clone(),
             term: metrics.current_term,
             leader,
