@@ -62,10 +62,11 @@ pub trait Clock: Send + Sync + 'static {
     fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()>;
 
     /// A watchdog that calls `on_due` whenever a set instant has come, on a thread of its own: even
-    /// while the executor stalls, and at once after a suspension (DESIGN §5.4). Where the system has no
-    /// thread left, a task of the runtime does it, and is late then.
+    /// while the executor stalls, and at once after a suspension (DESIGN §5.4). All watchdogs of a process
+    /// share that thread. Where the system has none left, a task of the runtime does it, and is late
+    /// then.
     ///
-    /// `on_due` must be quick and must not block.
+    /// `on_due` must be quick and must not block: it delays the other watchdogs.
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog;
 }
 

@@ -12,6 +12,7 @@
 //! - Nothing here compares the clocks of two processes; an [`Instant`] has no meaning outside the process
 //!   that took it.
 
+mod alarms;
 mod clock;
 pub mod core_dumps;
 pub mod loopback;

@@ -4,16 +4,12 @@
     reason = "this is where the runtime end: the one place that names the system's clock and tokio's tasks"
 )]
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
-};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
+use crate::alarms::{OnDue, Watch};
 use crate::{BoxFuture, Clock, Instant, Rng, Spawn, Task, TaskHandle, Watchdog, WatchdogHandle};
 
 /// `CLOCK_BOOTTIME`: monotonic, and counts suspended time.
@@ -21,7 +17,7 @@ pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
-        Instant::from_origin(duration_of(clock_gettime(ClockId::Boottime)))
+        Instant::from_origin(boot_time())
     }
 
     fn wall_ms(&self) -> u64 {
@@ -37,100 +33,22 @@ impl Clock for SystemClock {
     }
 
     fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
-        match TimerThread::start(on_due) {
-            Ok(thread) => Box::new(thread),
+        match Watch::start(on_due) {
+            Ok(watch) => Box::new(watch),
             Err(on_due) => without_a_thread(on_due),
         }
     }
+}
+
+/// The time since the machine was started, with the time for which it was suspended.
+pub(crate) fn boot_time() -> Duration {
+    duration_of(clock_gettime(ClockId::Boottime))
 }
 
 fn duration_of(time: Timespec) -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(seconds, nanos)
-}
-
-/// A thread that blocks on a timer of `CLOCK_BOOTTIME`.
-struct TimerThread {
-    timer: Arc<OwnedFd>,
-    stopped: Arc<AtomicBool>,
-}
-
-type OnDue = Arc<dyn Fn() + Send + Sync>;
-
-impl TimerThread {
-    fn start(on_due: OnDue) -> Result<Self, OnDue> {
-        let Ok(timer) = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC) else {
-            return Err(on_due);
-        };
-        let timer = Arc::new(timer);
-        let stopped = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let (timer, stopped, on_due) = (timer.clone(), stopped.clone(), on_due.clone());
-            std::thread::Builder::new()
-                .name("holdfast-watch".into())
-                .spawn(move || watch(&timer, &stopped, &on_due))
-        };
-        match thread {
-            Ok(_) => Ok(Self { timer, stopped }),
-            Err(_) => Err(on_due),
-        }
-    }
-
-    fn arm(&self, at: Duration) {
-        // All zeros disarm a timer, so an instant at the origin becomes one nanosecond.
-        let at = at.max(Duration::from_nanos(1));
-        let spec = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec {
-                tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(at.subsec_nanos()),
-            },
-        };
-        // Fails only for a bad descriptor or value, which cannot occur here.
-        let _ = timerfd_settime(&*self.timer, TimerfdTimerFlags::ABSTIME, &spec);
-    }
-
-    fn disarm(&self) {
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let spec = Itimerspec { it_interval: zero, it_value: zero };
-        let _ = timerfd_settime(&*self.timer, TimerfdTimerFlags::ABSTIME, &spec);
-    }
-}
-
-/// Blocks until the timer rings, again and again, until it is stopped.
-fn watch(timer: &OwnedFd, stopped: &AtomicBool, on_due: &OnDue) {
-    let mut expirations = [0; 8];
-    loop {
-        match rustix::io::read(timer, &mut expirations) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => {
-                // The timer no longer works: the awaited instant counts as come.
-                on_due();
-                return;
-            }
-        }
-        if stopped.load(Ordering::Acquire) {
-            return;
-        }
-        on_due();
-    }
-}
-
-impl WatchdogHandle for TimerThread {
-    fn set(&self, at: Option<Instant>) {
-        match at {
-            Some(at) => self.arm(at.since_origin()),
-            None => self.disarm(),
-        }
-    }
-}
-
-impl Drop for TimerThread {
-    fn drop(&mut self) {
-        self.stopped.store(true, Ordering::Release);
-        self.arm(Duration::ZERO);
-    }
 }
 
 /// Used where there are no threads or descriptors left: a task, which is late while the executor stalls
@@ -227,7 +145,7 @@ impl Rng for SystemRng {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
