@@ -442,8 +442,11 @@ pub(crate) struct BenchArgs {
     pub(crate) clients: Option<u32>,
     /// Sessions, each with a connection of its own, that the clients share; never more than
     /// clients.
-    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=100_000))]
     pub(crate) sessions: u32,
+    /// The sessions share connections, and send their keepalives together.
+    #[arg(long)]
+    pub(crate) share_connections: bool,
     /// How many seconds are measured, after 2 s of warm-up.
     #[arg(long, default_value_t = 10, value_parser = value_parser!(u32).range(1..=3_600))]
     pub(crate) secs: u32,

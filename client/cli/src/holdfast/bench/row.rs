@@ -26,7 +26,7 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
     }
     let header = [
         ("peer", json!("holdfast")),
-        ("variant", json!(format!("sessions={}", plan.sessions))),
+        ("variant", json!(variant(plan))),
         ("version", json!(status.version)),
         ("topology", json!(format!("{}n", status.members.len()))),
         // The server has no other mode: it answers only after a majority has synced.
@@ -43,6 +43,11 @@ pub(super) async fn header(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
         ("load1", json!(load)),
     ];
     Ok(header.map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
+}
+
+fn variant(plan: &Plan) -> String {
+    let shared = if plan.share_connections { " shared" } else { "" };
+    format!("sessions={}{shared}", plan.sessions)
 }
 
 /// For W5 the number of trials, as in the peers' rows.

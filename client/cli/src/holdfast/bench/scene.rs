@@ -79,11 +79,9 @@ impl Scene {
         plan: &Plan,
         number: usize,
     ) -> Result<Vec<Client>, Failure> {
-        let connect = || async {
-            let builder =
-                self.builder()?.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
-            Ok::<_, Failure>(builder.connect().await?)
-        };
+        let builder = self.builder()?.ttl(plan.ttl).label("bench").connect_timeout(CONNECT_LIMIT);
+        let builder = if plan.share_connections { builder.share_connections() } else { builder };
+        let connect = || async { Ok::<_, Failure>(builder.clone().connect().await?) };
         let sessions = (0..number).map(|_| connect());
         futures_util::future::try_join_all(sessions).await
     }
