@@ -7,7 +7,6 @@ use crate::answer::{Acquired, Answer, Grant, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{Item, LockSet, Need, Part};
-use crate::pass_on::contended;
 use crate::queue::Waiter;
 use crate::quota::Quantity;
 use crate::session::{Record, State};
@@ -129,7 +128,7 @@ impl LockTable {
             Record::Spent => return Err(Rejection::RequestEnded { request }),
         };
         let state = match *state {
-            State::Held { token, .. } if !self.open(session)?.relies_on(token) => {
+            State::Held { token, .. } if !self.is_relied_on((session, token), lock_set) => {
                 return Err(Rejection::RequestEnded { request });
             }
             State::Held { token, part, .. } => self.acquired(token, lock_set, part),
@@ -175,6 +174,8 @@ impl LockTable {
         let epoch = self.epoch_of(&lock_set);
         let token = self.counters.next_token(epoch)?;
         let grant = Grant { session, request, token };
+        self.charge_for(session);
+        self.spoil_checks(&lock_set);
         let state = self.enter(grant, &lock_set, part, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
         self.change_session(session, |found| {
@@ -194,9 +195,9 @@ impl LockTable {
     ) -> Outcome {
         let ticket = self.draw_ticket(&lock_set)?;
         for (name, mode) in lock_set.iter() {
-            self.lock_or_new(name).queue.push(ticket, Waiter { session, request, mode });
-            self.scopes.put_off(name);
+            self.put_waiter(name, ticket, Waiter { session, request, mode });
         }
+        self.spoil_checks(&lock_set);
         self.counts.waiting += 1;
         let place = self.place(&lock_set, ticket);
         events.push(Event::Queued { session, request, items: lock_set.items(), place });
@@ -219,13 +220,13 @@ impl LockTable {
         self.counters.next_ticket().ok_or_else(first)
     }
 
-    /// Reports `Contended` to every holder of each lock for which the new waiter is the first.
-    fn tell_holders(&self, lock_set: &LockSet, events: &mut Vec<Event>) {
+    /// Reports `Contended` to every holder of each lock for which the new waiter is the first, but for
+    /// those of many that were told before (`contention.rs`).
+    fn tell_holders(&mut self, lock_set: &LockSet, events: &mut Vec<Event>) {
         for (name, _) in lock_set.iter() {
-            let Some(lock) = self.locks.get(name).filter(|lock| lock.queue.len() == 1) else {
-                continue;
-            };
-            events.extend(lock.holders.iter().map(|holder| contended(holder.grant, name)));
+            if self.locks.get(name).is_some_and(|lock| lock.queue.len() == 1) {
+                self.tell_all_of(name, events);
+            }
         }
     }
 

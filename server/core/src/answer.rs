@@ -98,6 +98,11 @@ pub enum Answer {
     },
     /// The session is its caller's.
     SessionOwned,
+    /// Work that earlier commands had left was carried on.
+    CarriedOn {
+        /// Whether some is left still.
+        more: bool,
+    },
 }
 
 /// The state of a request that waits or holds.

@@ -215,6 +215,17 @@ pub enum Command {
         /// As in `ExpireSession`.
         tenure: Tenure,
     },
+    /// Sets how much work one command may do, from here on. What it leaves is carried on by
+    /// `CarryOn`. Without it each command does all of its work at once, as members of an older
+    /// release do.
+    LimitWork {
+        /// The limit, in steps ([`WORK_STEPS`](crate::WORK_STEPS)). At least 1.
+        steps: u64,
+    },
+    /// Carries on what earlier commands have left, within the same limit. The leader proposes it for as
+    /// long as the table has such work ([`LockTable::has_work_left`](crate::LockTable::has_work_left)).
+    /// Harmless if there is none.
+    CarryOn,
 }
 
 /// What a command does for its caller.
@@ -361,6 +372,7 @@ impl Command {
             | Self::RaiseEpoch { .. } => 4,
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
             Self::By { .. } | Self::EndClosed { .. } => 6,
+            Self::LimitWork { .. } | Self::CarryOn => 7,
         }
     }
 
@@ -407,7 +419,7 @@ pub struct Witness {
 }
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 6;
+pub const COMMAND_VERSION: u16 = 7;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

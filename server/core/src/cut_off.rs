@@ -24,9 +24,11 @@ use crate::access::{Caller, Identity};
 use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event, LossCause};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure};
+use crate::lock::Holders;
 use crate::lock_set::{LockSet, Part};
 use crate::release::Ending;
 use crate::session::{Record, Session};
+use crate::work::{CLOSED_AT_ONCE, PendingCut};
 use crate::{LockTable, Rejection};
 
 /// What is ending of a session, from outside.
@@ -90,8 +92,9 @@ pub(crate) struct Closed {
 }
 
 impl Session {
-    /// Whether its client may still rely on the hold under `token` once it knows all that was decided.
-    pub(crate) fn relies_on(&self, token: FencingToken) -> bool {
+    /// Whether nothing that is noted at the session ends the hold under `token` from outside
+    /// ([`LockTable::is_relied_on`]).
+    fn relies_on(&self, token: FencingToken) -> bool {
         self.cut.revoked.is_none() && !self.cut.closed.contains(token)
     }
 }
@@ -104,10 +107,46 @@ impl LockTable {
     /// [`Rejection::UnknownSession`], [`Rejection::SessionRevoked`].
     pub(crate) fn check_acts(&self, session: SessionId) -> Result<(), Rejection> {
         let found = self.open(session)?;
-        match found.cut.revoked.clone().filter(|_| !mutant!(RevokedSessionActs)) {
+        let revoked = found.cut.revoked.as_ref().or_else(|| self.pending_end_of(session, found));
+        match revoked.cloned().filter(|_| !mutant!(RevokedSessionActs)) {
             Some(reason) => Err(Rejection::SessionRevoked { session, reason }),
             None => Ok(()),
         }
+    }
+
+    /// Whether the client of a session may still rely on its hold under `token` once it knows all that was
+    /// decided: neither the hold nor the session was ended from outside, nor the epoch of the hold.
+    pub(crate) fn is_relied_on(
+        &self,
+        (session, token): (SessionId, FencingToken),
+        lock_set: &LockSet,
+    ) -> bool {
+        let Some(found) = self.sessions.get(&session).filter(|_| !self.is_over(session)) else {
+            return false;
+        };
+        let ended = || lock_set.get(0).is_some_and(|(name, _)| self.is_outdated(name, token));
+        found.relies_on(token) && self.pending_end_of(session, found).is_none() && !ended()
+    }
+
+    /// Why a session is to be revoked that has not had its turn ([`PendingCut`]); `None` if it is not.
+    fn pending_end_of(&self, id: SessionId, session: &Session) -> Option<&Label> {
+        let cuts = &self.work.pending().cuts;
+        // Without a limit all of them end in the one command, and a member of an older release may grant
+        // to one of them in between.
+        if cuts.is_empty() || session.imported || !self.work.is_limited() {
+            return None;
+        }
+        let cut = cuts.get(&session.caller.identity).filter(|cut| id <= cut.last)?;
+        Some(&cut.reason)
+    }
+
+    /// Whether a session is over, or is to be revoked, and has not had its turn: nothing is granted to it
+    /// any more.
+    pub(crate) fn is_ending(&self, session: SessionId) -> bool {
+        self.work.pending().ends.contains_key(&session)
+            || self.sessions.get(&session).is_some_and(|found| {
+                found.cut.revoked.is_none() && self.pending_end_of(session, found).is_some()
+            })
     }
 
     /// The holds of a lock, or the one under `token`: each with all its locks, and the part of them
@@ -117,14 +156,15 @@ impl LockTable {
         lock: &LockName,
         token: Option<FencingToken>,
     ) -> impl Iterator<Item = (Grant, &LockSet, Part)> {
-        let holders = self.locks.get(lock).into_iter().flat_map(|lock| lock.holders.iter());
-        holders
-            .filter(move |holder| token.is_none_or(|token| holder.grant.token == token))
-            .filter_map(|holder| {
-                let found = self.sessions.get(&holder.grant.session)?;
-                let (lock_set, part) = found.records.get(&holder.grant.request)?.held()?;
-                Some((holder.grant, lock_set, part))
-            })
+        let holders = self.locks.get(lock).map(|lock| &lock.holders);
+        // One of many readers is found without a look at the others.
+        let one = holders.and_then(|holders| holders.get(token?));
+        let all = holders.filter(|_| token.is_none()).into_iter().flat_map(Holders::iter);
+        one.into_iter().chain(all).filter_map(|holder| {
+            let found = self.sessions.get(&holder.grant.session)?;
+            let (lock_set, part) = found.records.get(&holder.grant.request)?.held()?;
+            Some((holder.grant, lock_set, part))
+        })
     }
 
     /// Revokes a session, or ends it at once. A second copy changes nothing.
@@ -154,8 +194,15 @@ impl LockTable {
         reason: &Label,
         events: &mut Vec<Event>,
     ) -> Result<(), Rejection> {
-        let found = self.sessions.get(&session).ok_or(Rejection::UnknownSession { session })?;
+        let found = self.sessions.get(&session).filter(|_| !self.is_over(session));
+        let found = found.ok_or(Rejection::UnknownSession { session })?;
         if found.cut.revoked.is_some() {
+            return Ok(());
+        }
+        if self.ends_in_parts(found) {
+            self.change_session(session, |found| found.cut.revoked = Some(reason.clone()));
+            events.push(Event::SessionRevoked { session, reason: reason.clone() });
+            self.leave_in_parts(session, events);
             return Ok(());
         }
         let waits: Vec<_> = found
@@ -169,8 +216,10 @@ impl LockTable {
                 found.finish(request);
             }
         });
+        self.charge_for(session);
         events.push(Event::SessionRevoked { session, reason: reason.clone() });
         for (ticket, request, lock_set) in &waits {
+            self.work.charge(lock_set.len() as u64);
             self.leave_queues(lock_set, *ticket);
             events.push(Event::Left { session, request: *request, items: lock_set.items() });
         }
@@ -180,6 +229,9 @@ impl LockTable {
     }
 
     /// Takes everything from an identity, and ends its sessions. A second copy changes nothing.
+    ///
+    /// Looks at every session, so within a limit most of them have their turn later. Until then each is as
+    /// good as revoked ([`LockTable::is_relied_on`], [`LockTable::check_acts`]).
     ///
     /// # Errors
     ///
@@ -191,20 +243,53 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         self.take_rights(caller, identity, events)?;
-        let own = |session: &Session| session.caller.identity == *identity && !session.imported;
-        let sessions = self.sessions.iter().filter(|(_, session)| own(session));
-        let sessions: Vec<SessionId> = sessions.map(|(&session, _)| session).collect();
-        for &session in &sessions {
-            self.end_from_outside(session, reason, now, events)?;
+        let sessions = self.usages.of(identity).sessions;
+        if sessions > 0 {
+            let last = SessionId::new(self.counters.session);
+            let cut = PendingCut { reason: reason.clone(), now, last, after: None };
+            self.work.pending_mut().cuts.insert(identity.clone(), cut);
+            self.cut_further(events);
         }
-        Ok(Answer::Revoked { sessions: sessions.len() as u64 })
+        Ok(Answer::Revoked { sessions })
+    }
+
+    /// Ends sessions of identities that were cut off, as far as the command goes.
+    pub(crate) fn cut_further(&mut self, events: &mut Vec<Event>) {
+        while !self.work.is_spent() {
+            let first = self.work.pending().cuts.first_key_value();
+            let Some((identity, cut)) = first.map(|(id, cut)| (id.clone(), cut.clone())) else {
+                return;
+            };
+            let looks = self.work.looks_left();
+            let own = |session: &Session| session.caller.identity == identity && !session.imported;
+            let (mut looked, mut after, mut found) = (0, cut.after, None);
+            for (&id, session) in self.sessions.after(cut.after.as_ref()).take(looks) {
+                (looked, after) = (looked + 1, Some(id));
+                if id <= cut.last && own(session) {
+                    found = Some(id);
+                    break;
+                }
+            }
+            self.work.charge(looked as u64);
+            let cuts = &mut self.work.pending_mut().cuts;
+            match found {
+                // It was found in the store, so it can be ended.
+                Some(session) => {
+                    cuts.insert(identity, PendingCut { after, ..cut.clone() });
+                    drop(self.end_from_outside(session, &cut.reason, cut.now, events));
+                }
+                None if looked < looks => drop(cuts.remove(&identity)),
+                None => drop(cuts.insert(identity, PendingCut { after, ..cut })),
+            }
+        }
     }
 
     /// Closes holds of a lock, or ends them at once. A second copy changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Rejection::NotHeld`]: the state is unchanged.
+    /// [`Rejection::NotHeld`]; [`Rejection::TooManyHolders`] if all holders are meant, and they are more
+    /// than one command may close: the state is unchanged.
     pub(crate) fn close_holds(
         &mut self,
         (lock, token): (&LockName, Option<FencingToken>),
@@ -212,6 +297,10 @@ impl LockTable {
         now: bool,
         events: &mut Vec<Event>,
     ) -> Outcome {
+        if let Some(holders) = self.are_too_many_to_close(lock).filter(|_| token.is_none()) {
+            let (lock, max) = (lock.clone(), CLOSED_AT_ONCE as u64);
+            return Err(Rejection::TooManyHolders { lock, holders, max });
+        }
         let grants: Vec<Grant> = self.holds_of(lock, token).map(|(grant, ..)| grant).collect();
         if grants.is_empty() {
             return Err(Rejection::NotHeld { lock: lock.clone() });
@@ -225,6 +314,12 @@ impl LockTable {
         Ok(Answer::HoldsClosed { holds: grants })
     }
 
+    /// How many hold a lock, if that is more than one command may close.
+    pub(crate) fn are_too_many_to_close(&self, lock: &LockName) -> Option<u64> {
+        let holders = self.locks.get(lock).map_or(0, |lock| lock.holders.len());
+        (self.work.is_limited() && holders > CLOSED_AT_ONCE).then_some(holders as u64)
+    }
+
     /// An import's hold has no client that could release it, and is only kept from being claimed.
     fn close_hold(
         &mut self,
@@ -233,8 +328,9 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Result<(), Rejection> {
         let Grant { session, request, token } = grant;
+        self.charge_for(session);
         let Some(found) = self.sessions.get(&session) else { return Ok(()) };
-        if !found.relies_on(token) {
+        if !found.relies_on(token) || self.is_over(session) {
             return Ok(());
         }
         if !found.imported && !found.cut.knows_closed {
@@ -258,7 +354,8 @@ impl LockTable {
         (heard_in, proposed_in): (Tenure, Tenure),
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let found = self.sessions.get(&session).ok_or(Rejection::UnknownSession { session })?;
+        let found = self.sessions.get(&session).filter(|_| !self.is_over(session));
+        let found = found.ok_or(Rejection::UnknownSession { session })?;
         if heard_in != proposed_in {
             return Err(Rejection::OtherTenure { session, heard_in, proposed_in });
         }

@@ -1,6 +1,6 @@
 //! What happened in the core: everything that a session or a watcher may receive.
 
-use borsh::BorshSerialize;
+use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Rejection;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
@@ -18,7 +18,8 @@ pub enum Event {
         /// The session.
         session: SessionId,
     },
-    /// A session is over. Its waits and holds ended before this, in the same command.
+    /// A session is over. Its waits and holds ended before this, in the same command; of one that has
+    /// very many locks the rest end later (`ending.rs`).
     SessionEnded {
         /// The session.
         session: SessionId,
@@ -154,7 +155,7 @@ pub enum Event {
 }
 
 /// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum EndCause {
     /// Its client closed it.
     Closed,

@@ -267,7 +267,9 @@ impl LockTable {
         let &(session, request) = self.imports.get(&(lock.clone(), owner.clone()))?;
         let import = self.sessions.get(&session)?;
         match *import.records.get(&request)? {
-            Record::Asked { state: State::Held { token, .. }, .. } if !import.relies_on(token) => {
+            Record::Asked { state: State::Held { token, .. }, ref lock_set }
+                if !self.is_relied_on((session, token), lock_set) =>
+            {
                 None
             }
             Record::Asked { state, .. } => Some((session, request, state)),

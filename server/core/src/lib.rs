@@ -51,7 +51,9 @@
 //!   (I3).
 //! - A grant goes to the smallest ticket of the queue, in the command that made room (I9, I15), and
 //!   only to a session that is open at that command (I5). A set is granted whole (I14). A suspended
-//!   scope grants nothing; its waiters that can be granted are granted when it is resumed.
+//!   scope grants nothing; its waiters that can be granted are granted when it is resumed. Where a
+//!   command could make more grants than its limit allows, later commands make the rest, in the same
+//!   order (`work.rs`).
 //! - A waiter leaves its queues by its grant, its own cancel, or its session's end (I10).
 //! - After a session's end the table keeps nothing of it (I11).
 //! - One request id has at most one place or hold; a retry receives the same token (I12).
@@ -68,6 +70,8 @@
 //!
 //! # Known limits
 //!
+//! - The end of one session looks at all of its requests, up to
+//!   [`Limits::max_requests_per_session`], with each of its parts.
 //! - Modes are exclusive and shared; an `any` needs none or one of its locks. Each later addition
 //!   gets a version of its own ([`Command::version`]).
 //! - All epochs share one counter: once its 2⁴⁸ tokens are used up, the table grants nothing any
@@ -80,8 +84,10 @@ mod blocks;
 mod chain;
 mod check;
 mod command;
+mod contention;
 mod counters;
 mod cut_off;
+mod ending;
 mod event;
 mod gate;
 mod ids;
@@ -96,6 +102,7 @@ mod quota;
 mod rejection;
 mod release;
 mod scope;
+mod scope_check;
 mod session;
 mod shards;
 mod size;
@@ -103,6 +110,7 @@ mod snapshot;
 mod table;
 mod value;
 mod view;
+mod work;
 
 pub use access::{
     ACCESS_NAME_BYTES_MAX, AccessName, AccessNameError, Caller, IDENTITIES_MAX, IDENTITY_BYTES_MAX,
@@ -138,3 +146,4 @@ pub use view::{
     HolderView, LEASE_PARTS, LeaseView, LockView, RequestState, RequestView, ScopeView,
     SessionView, WaiterView,
 };
+pub use work::WORK_STEPS;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 
 use holdfast_mutants::mutant;
 
@@ -9,8 +10,9 @@ use crate::LockTable;
 use crate::answer::Grant;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{LockSet, Mode, Part};
-use crate::queue::Queue;
+use crate::queue::{Queue, Waiter};
 use crate::value::Value;
+use crate::work::{MANY_HOLDERS, Pending};
 
 /// A hold of one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,14 +104,30 @@ impl Holders {
         self.iter().next()
     }
 
+    /// The holder with that token. O(log n).
+    pub(crate) fn get(&self, token: FencingToken) -> Option<Holder> {
+        match self {
+            Self::Nobody => None,
+            Self::One(holder) => Some(*holder).filter(|holder| holder.grant.token == token),
+            Self::Readers(readers) => readers.get(&token).map(|&reader| read_by(token, reader)),
+        }
+    }
+
     /// In the order of their grants.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Holder> {
+        self.after(None)
+    }
+
+    /// Those granted after that token, or all of them, in the order of their grants. O(log n) to begin.
+    pub(crate) fn after(&self, token: Option<FencingToken>) -> impl Iterator<Item = Holder> {
         let (one, readers) = match self {
             Self::Nobody => (None, None),
             Self::One(holder) => (Some(*holder), None),
             Self::Readers(readers) => (None, Some(readers)),
         };
-        let readers = readers.into_iter().flatten();
+        let from = token.map_or(Bound::Unbounded, Bound::Excluded);
+        let readers = readers.into_iter().flat_map(move |all| all.range((from, Bound::Unbounded)));
+        let one = one.filter(|holder| token.is_none_or(|token| holder.grant.token > token));
         one.into_iter().chain(readers.map(|(&token, &reader)| read_by(token, reader)))
     }
 }
@@ -215,14 +233,32 @@ impl LockTable {
         if lock.holders.remove(token) && lock.holders.is_empty() {
             self.counts.held -= 1;
         }
+        let few = lock.holders.len() <= MANY_HOLDERS;
+        let Pending { told, untold, .. } = self.work.pending();
+        if few && told.contains_key(name) && !untold.contains(name) {
+            self.work.pending_mut().told.remove(name);
+        }
+    }
+
+    /// Gives a waiter its place in the queue of a lock. The caller has drawn a new ticket.
+    pub(crate) fn put_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: Waiter) -> bool {
+        let queue = &mut self.lock_or_new(name).queue;
+        let (is_first, is_put) = (queue.is_empty(), queue.push(ticket, waiter));
+        if is_first && is_put {
+            self.awaited.insert(name.clone());
+        }
+        is_put
     }
 
     /// Removes a waiter from all its queues. The waiters behind it may have to be granted now: the
     /// caller looks at those queues ([`LockTable::pass_on`]).
     pub(crate) fn leave_queues(&mut self, lock_set: &LockSet, ticket: Ticket) {
         for (name, _) in lock_set.iter() {
-            if let Some(lock) = self.locks.get_mut(name) {
-                lock.queue.remove(ticket);
+            if let Some(lock) = self.locks.get_mut(name)
+                && lock.queue.remove(ticket).is_some()
+                && lock.queue.is_empty()
+            {
+                self.awaited.remove(name);
             }
         }
         self.counts.waiting -= 1;
@@ -235,16 +271,15 @@ impl LockTable {
             && !mutant!(LocksLeftBehind)
         {
             lock.remove();
-            self.scopes.forget(name);
+            self.forget_telling(name);
         }
     }
 
     /// Whether exactly that grant holds that lock now, and nothing is ending it from outside: for a
     /// resource that cannot compare tokens itself. O(log n).
     pub fn grant_is_current(&self, name: &LockName, token: FencingToken) -> bool {
-        self.holds_of(name, Some(token)).any(|(grant, ..)| {
-            self.sessions.get(&grant.session).is_some_and(|found| found.relies_on(token))
-        })
+        let mut holds = self.holds_of(name, Some(token));
+        holds.any(|(grant, lock_set, _)| self.is_relied_on((grant.session, token), lock_set))
     }
 }
 

@@ -10,6 +10,10 @@ use crate::event::Event;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{LockSet, Part};
 use crate::session::Record;
+use crate::work::HOLD_STEPS;
+
+/// Heads that earlier commands have left, taken up at once. The smallest tickets come first.
+const HEADS_AT_ONCE: usize = 16;
 
 /// Heads of queues to look at, each with its lock: the smallest ticket first.
 ///
@@ -56,6 +60,9 @@ impl LockTable {
     /// locks that are free to it at its turn, so of two locks that one grant gives back it gets
     /// both.
     ///
+    /// Within a limit of work the heads that are not reached are left for a later command. Nobody gets
+    /// in before them: a lock with a queue is free to its head alone.
+    ///
     /// A lock that nothing keeps leaves the table (I33). Without tokens the waiters keep their
     /// places (I10). So do those of a suspended scope: its locks are looked at again when it is
     /// resumed.
@@ -68,15 +75,47 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) {
         let mut heads = Heads::default();
+        for name in names {
+            self.work.charge(1);
+            self.look_at(name, &mut heads);
+        }
+        self.grant_heads(heads, events);
+    }
+
+    /// Grants to the heads that earlier commands have left, as far as the command goes. A few at a time:
+    /// what is not reached goes back.
+    pub(crate) fn grant_left(&mut self, events: &mut Vec<Event>) {
+        while !self.work.is_spent() && !self.work.pending().heads.is_empty() {
+            let left = &mut self.work.pending_mut().heads;
+            let some: Vec<LockName> = std::iter::from_fn(|| left.pop_first())
+                .take(HEADS_AT_ONCE)
+                .map(|(_, name)| name)
+                .collect();
+            let mut heads = Heads::default();
+            some.iter().for_each(|name| self.look_at(name, &mut heads));
+            self.grant_heads(heads, events);
+        }
+    }
+
+    fn grant_heads(&mut self, mut heads: Heads, events: &mut Vec<Event>) {
         let before = events.len();
-        names.into_iter().for_each(|name| self.look_at(name, &mut heads));
-        while let Some((ticket, name)) = heads.next() {
+        while !self.work.is_spent()
+            && let Some((ticket, name)) = heads.next()
+        {
             let Some(ready) = self.ready_head(&name, ticket) else { continue };
             let epoch = self.epoch_of(&ready.lock_set);
-            let Ok(token) = self.counters.next_token(epoch) else { break };
+            let Ok(token) = self.counters.next_token(epoch) else {
+                // Nobody is granted anything any more.
+                heads = Heads::default();
+                break;
+            };
             self.grant_waiting(&ready, token, events);
             let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.lock_set.whole() };
             ready.lock_set.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
+        }
+        let mut left = std::iter::from_fn(|| heads.next()).peekable();
+        if left.peek().is_some() {
+            self.work.pending_mut().heads.extend(left);
         }
         self.tell_contended(before, events);
     }
@@ -85,7 +124,7 @@ impl LockTable {
     /// nothing keeps it.
     fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
         match self.locks.get(name).map(|lock| lock.queue.first()) {
-            Some(Some(_)) if self.scopes.put_off(name) => {}
+            Some(Some(_)) if self.scopes.is_suspended(name) => {}
             Some(Some((ticket, _))) => heads.add(ticket, name),
             Some(None) => self.tidy(name),
             None => {}
@@ -93,26 +132,30 @@ impl LockTable {
     }
 
     /// The head of a queue, if it still has that ticket and can be granted now.
-    fn ready_head(&self, name: &LockName, ticket: Ticket) -> Option<Ready> {
+    fn ready_head(&mut self, name: &LockName, ticket: Ticket) -> Option<Ready> {
+        self.work.charge(1);
         let lock = self.locks.get(name)?;
         let (_, head) = lock.queue.first().filter(|&(first, _)| first == ticket)?;
         // A head that does not fit here needs no look at its other locks: a set needs this one too,
         // and an `any` is looked at for each of its locks.
-        if !lock.holders.fits(head.mode) {
+        if !lock.holders.fits(head.mode) || self.is_ending(head.session) {
             return None;
         }
         let found = self.sessions.get(&head.session)?;
         let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };
-        let part = lock_set.takes(self.free_to(ticket, lock_set))?;
+        let part = lock_set.takes(self.free_to(ticket, lock_set));
         let (session, request) = (head.session, head.request);
-        Some(Ready { session, request, ticket, lock_set: lock_set.clone(), part })
+        let lock_set = lock_set.clone();
+        self.work.charge(lock_set.len() as u64);
+        Some(Ready { session, request, ticket, lock_set, part: part? })
     }
 
     fn grant_waiting(&mut self, ready: &Ready, token: FencingToken, events: &mut Vec<Event>) {
         let Ready { session, request, ticket, lock_set, part } = ready;
         let (session, request, part) = (*session, *request, *part);
+        self.charge_for(session);
         self.leave_queues(lock_set, *ticket);
         let since_ms = self.stamp_ms;
         self.change_session(session, |found| found.hold(request, token, part, since_ms));
@@ -135,6 +178,8 @@ impl LockTable {
         let mut values = Vec::new();
         for (name, mode) in lock_set.iter_part(part) {
             let value = self.put_holder(name, grant, mode);
+            self.work.charge(HOLD_STEPS);
+            self.work.charge_bytes(value.as_ref().map_or(0, |value| value.bytes.len()));
             values.extend(value.map(|value| (name.clone(), value)));
         }
         let Grant { session, request, token } = grant;
@@ -143,30 +188,6 @@ impl LockTable {
         events.push(Event::Granted { session, request, token, items: told.0, values: told.1 });
         Acquired::Granted { token, items, values }
     }
-
-    /// Reports `Contended` to each new holder for each of its locks with waiters: for that holder
-    /// the queue was never empty.
-    pub(crate) fn tell_contended(&self, before: usize, events: &mut Vec<Event>) {
-        let granted = events.get(before..).unwrap_or_default().iter();
-        let contended: Vec<Event> = granted
-            .filter_map(|event| match event {
-                Event::Granted { session, request, token, items, .. } => {
-                    let grant = Grant { session: *session, request: *request, token: *token };
-                    Some(items.iter().map(move |item| (grant, &item.lock)))
-                }
-                _ => None,
-            })
-            .flatten()
-            .filter(|(_, name)| self.locks.get(*name).is_some_and(|lock| !lock.queue.is_empty()))
-            .map(|(grant, name)| contended(grant, name))
-            .collect();
-        events.extend(contended);
-    }
-}
-
-pub(crate) fn contended(holder: Grant, lock: &LockName) -> Event {
-    let Grant { session, request, token } = holder;
-    Event::Contended { session, request, lock: lock.clone(), token }
 }
 
 #[cfg(test)]

@@ -68,6 +68,11 @@ impl Queue {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
         self.0.iter().flat_map(|line| line.iter())
     }
+
+    /// Those behind a ticket, which need not be there, to the last. O(log n) to begin.
+    pub(crate) fn after(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
+        self.0.iter().flat_map(move |line| line.after(ticket))
+    }
 }
 
 /// Memory follows the number of waiters: with more gaps than waiters it is compacted, at an average
@@ -137,6 +142,12 @@ impl Line {
 
     fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
         let slots = self.slots.iter().skip(self.front);
+        slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
+    }
+
+    fn after(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
+        let passed = self.slots.partition_point(|&(slot, _)| slot <= ticket);
+        let slots = self.slots.iter().skip(passed.max(self.front));
         slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
     }
 
@@ -228,6 +239,9 @@ mod tests {
             }
             if round % 50 == 0 {
                 assert_eq!(queue.iter().collect::<Vec<_>>(), list);
+                let after = rng.random_range(0..=drawn);
+                let behind = list.iter().filter(|(ticket, _)| ticket.get() > after).copied();
+                assert!(behind.eq(queue.after(Ticket::new(after))), "behind {after}");
             }
         }
     }

@@ -154,7 +154,7 @@ impl Usages {
         }
     }
 
-    fn of(&self, identity: &Identity) -> Usage {
+    pub(crate) fn of(&self, identity: &Identity) -> Usage {
         self.0.get(identity).copied().unwrap_or_default()
     }
 

@@ -344,6 +344,24 @@ pub enum Rejection {
         /// How much it may have.
         limit: u64,
     },
+    /// The command has more to look at than one command may, and did its share
+    /// ([`Command::LimitWork`](crate::Command::LimitWork)), or waits for what an earlier one left.
+    /// The same command once more goes on from there; it is not refused for good.
+    #[error("the scope {scope} is still being changed; try again")]
+    Unfinished {
+        /// The scope.
+        scope: ScopePrefix,
+    },
+    /// More sessions hold the lock than one command may close. Nothing changed: close them one by one.
+    #[error("{lock} has {holders} holders; one command closes {max} at most, or one by its token")]
+    TooManyHolders {
+        /// The lock.
+        lock: LockName,
+        /// How many hold it.
+        holders: u64,
+        /// How many one command closes.
+        max: u64,
+    },
 }
 
 impl From<Missing> for Rejection {

@@ -8,6 +8,7 @@ use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{LockSet, Mode, Part, check_count};
 use crate::session::{Record, State};
 use crate::size::REQUEST_BYTES;
+use crate::work::HOLD_STEPS;
 use crate::{LockTable, Rejection};
 
 /// A hold, and the part of it that ends.
@@ -47,7 +48,7 @@ impl LockTable {
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } }) => {
                 let (lock_set, token, part) = (lock_set.clone(), *token, *part);
                 let grant = Grant { session, request, token };
-                let is_lost = !found.relies_on(token);
+                let is_lost = !self.is_relied_on((session, token), &lock_set);
                 let ending = Ending { grant, lock_set, part };
                 self.give_back(&ending, Part::default(), is_lost, events);
                 self.let_go_of_closed(session, token);
@@ -82,7 +83,7 @@ impl LockTable {
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } })
                 if !mutant!(StopTakesGrant) =>
             {
-                if !found.relies_on(*token) {
+                if !self.is_relied_on((session, *token), lock_set) {
                     return Err(Rejection::RequestEnded { request });
                 }
                 let state = self.acquired(*token, lock_set, *part);
@@ -134,7 +135,7 @@ impl LockTable {
         let part = if locks.is_empty() { held } else { named()? };
         let left = held.without(part);
         let grant = Grant { session, request, token };
-        let is_lost = is_lost || !found.relies_on(token);
+        let is_lost = is_lost || !self.is_relied_on((session, token), lock_set);
         let ending = Ending { grant, lock_set: lock_set.clone(), part };
         self.give_back(&ending, left, is_lost, events);
         if left.is_empty() {
@@ -205,6 +206,7 @@ impl LockTable {
 
     fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {
         let Ending { grant, lock_set, part } = ending;
+        self.work.charge(HOLD_STEPS * u64::from(part.len()));
         let kept = mutant!(SetKeepsOneName) && lock_set.iter_part(*part).count() > 1;
         for (name, _) in lock_set.iter_part(*part).skip(usize::from(kept)) {
             self.take_holder(name, grant.token);

@@ -8,24 +8,30 @@
 //!
 //! # Invariants
 //!
-//! - Every hold in a scope has a token of its epoch. So a request asks for locks of one scope, or
-//!   for locks of none: one token has one epoch.
+//! - Every hold in a scope has a token of its epoch, but for those that a later epoch has ended and that
+//!   have not had their turn (`work.rs`). So a request asks for locks of one scope, or for locks of none:
+//!   one token has one epoch.
 //! - A scope begins with the cluster's epoch and leaves the cluster with one above its own: tokens
 //!   of its names rise through both (I3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::answer::{Answer, Outcome};
 use crate::event::{Event, LossCause};
-use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId};
+use crate::ids::{FencingToken, LockName, ScopePrefix, SessionId};
 use crate::lock::Lock;
 use crate::lock_set::{LockSet, Part};
 use crate::release::Ending;
-use crate::session::{Record, State};
+use crate::work::Sweep;
 use crate::{Grant, LockTable, Rejection};
+
+/// Awaited locks of a scope that are looked at together, the smallest ticket first.
+const LOOKS_AT_ONCE: usize = 256;
+/// So many holds of a session are passed over in one step.
+const TOKENS_A_STEP: u64 = 16;
 
 /// Most scopes at once.
 ///
@@ -55,17 +61,8 @@ pub struct ScopeState {
 /// # Invariants
 ///
 /// - No two overlap: so the last prefix that is not above a name is the only one it can begin with.
-/// - Only a suspended scope has locks put off.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Scopes(BTreeMap<ScopePrefix, Scope>);
-
-#[derive(Clone, Debug)]
-struct Scope {
-    state: ScopeState,
-    /// Locks whose queues the table did not look at because the scope is suspended. After a restore
-    /// these are all locks with waiters: extra ones change nothing, so this is not stored.
-    put_off: BTreeSet<LockName>,
-}
+pub(crate) struct Scopes(BTreeMap<ScopePrefix, ScopeState>);
 
 impl Scopes {
     pub(crate) fn len(&self) -> usize {
@@ -74,89 +71,54 @@ impl Scopes {
 
     /// In the order of their prefixes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ScopePrefix, ScopeState)> {
-        self.0.iter().map(|(prefix, scope)| (prefix, scope.state))
+        self.0.iter().map(|(prefix, state)| (prefix, *state))
     }
 
     pub(crate) fn get(&self, prefix: &ScopePrefix) -> Option<ScopeState> {
-        self.0.get(prefix).map(|scope| scope.state)
+        self.0.get(prefix).copied()
     }
 
     /// The scope that a name lies in.
     pub(crate) fn of(&self, name: &LockName) -> Option<(&ScopePrefix, ScopeState)> {
         let not_above = (Bound::Unbounded, Bound::Included(name.as_str()));
-        let (prefix, scope) = self.0.range::<str, _>(not_above).next_back()?;
-        prefix.contains(name).then_some((prefix, scope.state))
+        let (prefix, state) = self.0.range::<str, _>(not_above).next_back()?;
+        prefix.contains(name).then_some((prefix, *state))
     }
 
-    /// Adds a scope, or changes its state; the locks put off stay.
+    /// Adds a scope, or changes its state.
     pub(crate) fn put(&mut self, prefix: ScopePrefix, state: ScopeState) {
-        let put_off = BTreeSet::new();
-        self.0.entry(prefix).or_insert(Scope { state, put_off }).state = state;
+        self.0.insert(prefix, state);
     }
 
-    /// Removes a scope, and returns its state and the locks put off in it.
-    pub(crate) fn remove(
-        &mut self,
-        prefix: &ScopePrefix,
-    ) -> Option<(ScopeState, BTreeSet<LockName>)> {
-        let Scope { state, put_off } = self.0.remove(prefix)?;
-        Some((state, put_off))
+    /// Removes a scope, and returns its state.
+    pub(crate) fn remove(&mut self, prefix: &ScopePrefix) -> Option<ScopeState> {
+        self.0.remove(prefix)
     }
 
-    /// Whether the name's scope is suspended; if so, `resume` will look at the lock.
-    pub(crate) fn put_off(&mut self, name: &LockName) -> bool {
-        let Some(scope) = self.suspended_of(name) else { return false };
-        scope.put_off.insert(name.clone());
-        true
-    }
-
-    /// The lock has left the table.
-    pub(crate) fn forget(&mut self, name: &LockName) {
-        if let Some(scope) = self.suspended_of(name) {
-            scope.put_off.remove(name);
-        }
-    }
-
-    /// Takes the locks put off in a scope, and leaves none.
-    pub(crate) fn take_put_off(&mut self, prefix: &ScopePrefix) -> BTreeSet<LockName> {
-        self.0.get_mut(prefix).map(|scope| std::mem::take(&mut scope.put_off)).unwrap_or_default()
-    }
-
-    /// All locks put off.
-    pub(crate) fn all_put_off(&self) -> impl Iterator<Item = (&ScopePrefix, &LockName)> {
-        let of = |(prefix, scope)| {
-            let Scope { put_off, .. }: &Scope = scope;
-            put_off.iter().map(move |name| (prefix, name))
-        };
-        self.0.iter().flat_map(of)
-    }
-
-    pub(crate) fn is_put_off(&self, name: &LockName) -> bool {
-        let found = self.of(name).and_then(|(prefix, _)| self.0.get(prefix));
-        found.is_some_and(|scope| scope.put_off.contains(name))
-    }
-
-    fn suspended_of(&mut self, name: &LockName) -> Option<&mut Scope> {
-        let (prefix, _) = self.of(name).filter(|(_, state)| state.suspended)?;
-        let prefix = prefix.clone();
-        self.0.get_mut(&prefix)
+    /// Whether the name's scope is suspended: resuming it looks at the lock if it has a queue.
+    pub(crate) fn is_suspended(&self, name: &LockName) -> bool {
+        self.of(name).is_some_and(|(_, state)| state.suspended)
     }
 }
 
 impl LockTable {
     /// Makes the names of that prefix a scope. Holds and waits of them go on. A second copy changes
-    /// nothing. Looks at every lock of the scope.
+    /// nothing. Looks at every lock of the scope, within a limit of work in as many copies of the command
+    /// as that takes (`scope_check.rs`).
     ///
     /// # Errors
     ///
     /// [`Rejection::ScopesOverlap`], [`Rejection::TooManyScopes`], [`Rejection::EpochTooHigh`],
     /// [`Rejection::ScopeCutsRequest`], [`Rejection::HeldInOtherEpoch`]: the state is unchanged.
+    /// [`Rejection::Unfinished`]: the next copy goes on with the look.
     pub(crate) fn set_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
         let now = self.scopes.get(scope);
         if now.is_some() {
             return Ok(Answer::Scope { now });
         }
-        self.may_become_scope(scope)?;
+        if !self.may_become_scope(scope)? {
+            return Err(Rejection::Unfinished { scope: scope.clone() });
+        }
         let now = ScopeState { epoch: self.counters.epoch, suspended: true, fresh: true };
         Ok(self.change_scope(scope, now, events))
     }
@@ -166,15 +128,19 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownScope`]: the state is unchanged.
+    /// [`Rejection::UnknownScope`]; [`Rejection::Unfinished`] while holds of an earlier epoch have not had
+    /// their turn: nobody would know any more that they are over. The state is unchanged.
     pub(crate) fn remove_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
-        let Some((was, put_off)) = self.scopes.remove(scope) else {
+        if self.work.pending().sweeps.contains_key(scope) {
+            return Err(Rejection::Unfinished { scope: scope.clone() });
+        }
+        let Some(was) = self.scopes.remove(scope) else {
             return Err(Rejection::UnknownScope { scope: scope.clone() });
         };
         // A token allows for this epoch: a scope's epochs end far below its maximum.
         self.counters.epoch = self.counters.epoch.max(was.epoch.saturating_add(1));
         events.push(Event::ScopeChanged { scope: scope.clone(), now: None });
-        self.pass_on(&put_off, events);
+        self.look_at_scope(scope, events);
         Ok(Answer::Scope { now: None })
     }
 
@@ -185,11 +151,12 @@ impl LockTable {
     /// [`Rejection::UnknownScope`]: the state is unchanged.
     pub(crate) fn suspend(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
         let was = self.known_scope(scope)?;
+        self.stop_looking_at(scope);
         Ok(self.change_scope(scope, ScopeState { suspended: true, ..was }, events))
     }
 
-    /// Grants again, first to the waiters put off, the smallest ticket first. A second copy changes
-    /// nothing.
+    /// Grants again, first to those who wait already, the smallest ticket first; within a limit of work,
+    /// the smallest of a few hundred locks at a time. A second copy changes nothing.
     ///
     /// # Errors
     ///
@@ -206,13 +173,16 @@ impl LockTable {
         }
         let now = ScopeState { epoch, suspended: false, fresh: false };
         let answer = self.change_scope(scope, now, events);
-        let put_off = self.scopes.take_put_off(scope);
-        self.pass_on(&put_off, events);
+        if was.suspended {
+            self.look_at_scope(scope, events);
+        }
         Ok(answer)
     }
 
     /// Ends every hold of the scope as lost, in the order of their tokens, and suspends the scope
-    /// in a later epoch. Looks at every lock of the scope.
+    /// in a later epoch. Looks at every lock of the scope: within a limit of work later commands end most
+    /// holds, those of one session together, and each is over in the meantime
+    /// ([`LockTable::is_outdated`]).
     ///
     /// # Errors
     ///
@@ -231,13 +201,126 @@ impl LockTable {
         check_epoch(epoch)?;
         let now = ScopeState { epoch, suspended: true, fresh: false };
         let answer = self.change_scope(scope, now, events);
-        for ending in self.holds_in(scope) {
-            let Grant { session, request, token } = ending.grant;
-            let none = Part::default();
-            self.change_session(session, |found| found.give_back(request, token, none));
-            self.lose(&ending, LossCause::EpochRaised, events);
+        self.stop_looking_at(scope);
+        if self.work.is_limited() {
+            let sweep = Sweep { below: epoch, after: None };
+            self.work.pending_mut().sweeps.insert(scope.clone(), sweep);
+            self.sweep_further(events);
+        } else {
+            for ending in self.holds_in(scope) {
+                self.end_outdated(&ending, events);
+            }
         }
         Ok(answer)
+    }
+
+    fn end_outdated(&mut self, ending: &Ending, events: &mut Vec<Event>) {
+        let Grant { session, request, token } = ending.grant;
+        self.charge_for(session);
+        self.change_session(session, |found| found.give_back(request, token, Part::default()));
+        self.lose(ending, LossCause::EpochRaised, events);
+    }
+
+    /// Ends holds of earlier epochs, as far as the command goes: at the next lock that has one, all those
+    /// of its holder's session, which then is copied once if a snapshot shares it.
+    pub(crate) fn sweep_further(&mut self, events: &mut Vec<Event>) {
+        while !self.work.is_spent() {
+            let first = self.work.pending().sweeps.first_key_value();
+            let Some((scope, sweep)) = first.map(|(scope, sweep)| (scope.clone(), sweep.clone()))
+            else {
+                return;
+            };
+            let most = self.work.looks_left();
+            let (mut looked, mut after, mut holder) = (0, None, None);
+            let locks = self.locks_in(&scope, sweep.after.as_ref());
+            for (name, lock) in locks.take(most) {
+                looked += 1;
+                let first = lock.holders.first().map(|holder| holder.grant);
+                holder = first.filter(|grant| grant.token.epoch() < u64::from(sweep.below));
+                if holder.is_some() {
+                    break;
+                }
+                after = Some(name);
+            }
+            let after = after.cloned().or(sweep.after);
+            self.work.charge(looked as u64);
+            let sweeps = &mut self.work.pending_mut().sweeps;
+            if holder.is_none() && looked < most {
+                sweeps.remove(&scope);
+                continue;
+            }
+            sweeps.insert(scope.clone(), Sweep { after, ..sweep });
+            if let Some(grant) = holder {
+                self.end_outdated_of(grant.session, &scope, sweep.below, events);
+            }
+        }
+    }
+
+    /// Ends the holds of a session in a scope under tokens of earlier epochs, as far as the command goes;
+    /// at least one.
+    fn end_outdated_of(
+        &mut self,
+        session: SessionId,
+        scope: &ScopePrefix,
+        below: u16,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(found) = self.sessions.get(&session) else { return };
+        self.work.charge(found.holds.len() as u64 / TOKENS_A_STEP);
+        let outdated = found.holds.iter().filter(|(token, _)| token.epoch() < u64::from(below));
+        let in_scope = outdated.filter_map(|(&token, &request)| {
+            let (lock_set, part) = found.records.get(&request)?.held()?;
+            let is_in = lock_set.get(0).is_some_and(|(name, _)| scope.contains(name));
+            let grant = Grant { session, request, token };
+            is_in.then(|| Ending { grant, lock_set: lock_set.clone(), part })
+        });
+        let endings: Vec<Ending> = in_scope.take(self.work.looks_left()).collect();
+        for (at, ending) in endings.iter().enumerate() {
+            if at > 0 && self.work.is_spent() {
+                return;
+            }
+            self.end_outdated(ending, events);
+        }
+    }
+
+    /// Looks at every awaited lock of a prefix that may grant again, as far as the command goes.
+    fn look_at_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) {
+        if self.work.is_limited() {
+            self.work.pending_mut().looks.insert(scope.clone(), None);
+            self.look_further(events);
+        } else {
+            let names: Vec<LockName> = self.awaited_in(scope, None).cloned().collect();
+            self.pass_on(&names, events);
+        }
+    }
+
+    /// Looks at awaited locks that earlier commands have left, as far as the command goes.
+    pub(crate) fn look_further(&mut self, events: &mut Vec<Event>) {
+        while !self.work.is_spent() {
+            let first = self.work.pending().looks.first_key_value();
+            let Some((scope, after)) = first.map(|(scope, after)| (scope.clone(), after.clone()))
+            else {
+                return;
+            };
+            let looks = self.work.looks_left().min(LOOKS_AT_ONCE);
+            let names: Vec<LockName> =
+                self.awaited_in(&scope, after.as_ref()).take(looks).cloned().collect();
+            let pending = &mut self.work.pending_mut().looks;
+            match names.last() {
+                Some(last) if names.len() == looks => {
+                    pending.insert(scope, Some(last.clone()));
+                }
+                Some(_) | None => drop(pending.remove(&scope)),
+            }
+            self.pass_on(&names, events);
+        }
+    }
+
+    /// A suspended scope grants nothing; resuming it begins from the first lock.
+    fn stop_looking_at(&mut self, scope: &ScopePrefix) {
+        if self.work.pending().looks.contains_key(scope) {
+            self.work.pending_mut().looks.remove(scope);
+        }
     }
 
     fn known_scope(&self, scope: &ScopePrefix) -> Result<ScopeState, Rejection> {
@@ -258,66 +341,9 @@ impl LockTable {
         Answer::Scope { now: Some(now) }
     }
 
-    fn may_become_scope(&self, scope: &ScopePrefix) -> Result<(), Rejection> {
-        if let Some((other, _)) = self.scopes.iter().find(|(other, _)| other.overlaps(scope)) {
-            let (scope, other) = (scope.clone(), other.clone());
-            return Err(Rejection::ScopesOverlap { scope, other });
-        }
-        if self.scopes.len() >= SCOPES_MAX {
-            return Err(Rejection::TooManyScopes { max: SCOPES_MAX as u64 });
-        }
-        check_epoch(self.counters.epoch)?;
-        for (name, lock) in self.locks_in(scope) {
-            self.fits_into_scope(scope, name, lock)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the present holds and waits of a lock are possible in a scope.
-    fn fits_into_scope(
-        &self,
-        scope: &ScopePrefix,
-        name: &LockName,
-        lock: &Lock,
-    ) -> Result<(), Rejection> {
-        let epoch = self.counters.epoch;
-        for holder in lock.holders.iter() {
-            let Grant { session, request, token } = holder.grant;
-            self.is_within(scope, (session, request), name)?;
-            if token.epoch() != u64::from(epoch) {
-                let (scope, lock) = (scope.clone(), name.clone());
-                return Err(Rejection::HeldInOtherEpoch { scope, lock, token, epoch });
-            }
-        }
-        let mut waiters = lock.queue.iter();
-        waiters.try_for_each(|(_, waiter)| {
-            self.is_within(scope, (waiter.session, waiter.request), name)
-        })
-    }
-
-    /// Whether all locks that a request still waits for or holds lie in the scope, as `lock` does.
-    fn is_within(
-        &self,
-        scope: &ScopePrefix,
-        (session, request): (SessionId, RequestId),
-        lock: &LockName,
-    ) -> Result<(), Rejection> {
-        let record = self.sessions.get(&session).and_then(|found| found.records.get(&request));
-        let (lock_set, part) = match record {
-            Some(Record::Asked { lock_set, state: State::Held { part, .. } }) => (lock_set, *part),
-            Some(Record::Asked { lock_set, .. }) => (lock_set, lock_set.whole()),
-            Some(Record::Wrote { .. } | Record::Spent) | None => return Ok(()),
-        };
-        if lock_set.iter_part(part).all(|(name, _)| scope.contains(name)) {
-            return Ok(());
-        }
-        let (scope, lock) = (scope.clone(), lock.clone());
-        Err(Rejection::ScopeCutsRequest { scope, session, lock })
-    }
-
     /// Every hold in a scope, in the order of their tokens.
     fn holds_in(&self, scope: &ScopePrefix) -> Vec<Ending> {
-        let held = self.locks_in(scope).flat_map(|(_, lock)| lock.holders.iter());
+        let held = self.locks_in(scope, None).flat_map(|(_, lock)| lock.holders.iter());
         let grants: BTreeMap<FencingToken, Grant> =
             held.map(|holder| (holder.grant.token, holder.grant)).collect();
         let whole = |grant: Grant| {
@@ -328,22 +354,24 @@ impl LockTable {
         grants.into_values().filter_map(whole).collect()
     }
 
-    fn locks_in(&self, scope: &ScopePrefix) -> impl Iterator<Item = (&LockName, &Lock)> {
-        let from = (Bound::Included(scope.as_str()), Bound::Unbounded);
-        let from = self.locks.range::<str, _>(from);
-        from.take_while(|(name, _)| scope.contains(name))
+    /// The locks of a scope behind that one, or all of them.
+    pub(crate) fn locks_in<'a>(
+        &'a self,
+        scope: &'a ScopePrefix,
+        after: Option<&'a LockName>,
+    ) -> impl Iterator<Item = (&'a LockName, &'a Lock)> {
+        let locks = self.locks.range::<str, _>((begin(scope, after), Bound::Unbounded));
+        locks.take_while(|(name, _)| scope.contains(name))
     }
 
-    /// After a restore: resuming a suspended scope looks at every lock in it that has waiters.
-    pub(crate) fn restore_put_off(&mut self) {
-        let scopes: Vec<ScopePrefix> = self.scopes.iter().map(|(scope, _)| scope.clone()).collect();
-        for scope in scopes {
-            let waited_for = self.locks_in(&scope).filter(|(_, lock)| !lock.queue.is_empty());
-            let names: Vec<LockName> = waited_for.map(|(name, _)| name.clone()).collect();
-            for name in names {
-                self.scopes.put_off(&name);
-            }
-        }
+    /// The locks of a scope with a queue behind that one, or all of them.
+    fn awaited_in<'a>(
+        &'a self,
+        scope: &'a ScopePrefix,
+        after: Option<&'a LockName>,
+    ) -> impl Iterator<Item = &'a LockName> {
+        let awaited = self.awaited.range::<str, _>((begin(scope, after), Bound::Unbounded));
+        awaited.take_while(|name| scope.contains(name))
     }
 
     /// The scope of a request: that of each of its locks.
@@ -385,7 +413,12 @@ impl LockTable {
     }
 }
 
-fn check_epoch(epoch: u16) -> Result<(), Rejection> {
+/// Where the names of a scope begin, or go on behind one of them.
+fn begin<'a>(scope: &'a ScopePrefix, after: Option<&'a LockName>) -> Bound<&'a str> {
+    after.map_or(Bound::Included(scope.as_str()), |name| Bound::Excluded(name.as_str()))
+}
+
+pub(crate) fn check_epoch(epoch: u16) -> Result<(), Rejection> {
     if epoch > SCOPE_EPOCH_MAX {
         return Err(Rejection::EpochTooHigh { epoch, max: SCOPE_EPOCH_MAX });
     }
@@ -425,13 +458,12 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_in_a_suspended_scope_is_put_off_and_what_has_left_is_forgotten() {
+    fn only_a_name_in_a_suspended_scope_is_suspended() {
         let mut scopes = scopes(&["s/", "t/"], true);
         scopes.put(prefix("t/"), ScopeState { epoch: 1, suspended: false, fresh: false });
-        assert!(scopes.put_off(&name("s/1")) && scopes.put_off(&name("s/2")));
-        assert!(!scopes.put_off(&name("t/1")) && !scopes.put_off(&name("u")));
-        scopes.forget(&name("s/1"));
-        assert_eq!(scopes.take_put_off(&prefix("s/")), [name("s/2")].into());
-        assert!(scopes.take_put_off(&prefix("s/")).is_empty());
+        assert!(scopes.is_suspended(&name("s/1")));
+        assert!(!scopes.is_suspended(&name("t/1")) && !scopes.is_suspended(&name("u")));
+        assert_eq!(scopes.remove(&prefix("s/")).map(|was| was.suspended), Some(true));
+        assert!(!scopes.is_suspended(&name("s/1")));
     }
 }

@@ -360,7 +360,7 @@ impl LockTable {
         proposed_in: Tenure,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        if self.sessions.get(&session).is_none() {
+        if self.sessions.get(&session).is_none() || self.is_over(session) {
             return Err(Rejection::UnknownSession { session });
         }
         if heard_in != proposed_in && !mutant!(ExpiryFromOtherTenure) {
@@ -375,7 +375,8 @@ impl LockTable {
     /// (I15).
     ///
     /// The session is removed first, and its waits leave before the first hold is passed on: so
-    /// nothing can be granted to it (I5), and nothing of it is left anywhere (I11).
+    /// nothing can be granted to it (I5), and nothing of it is left anywhere (I11). One with very many
+    /// locks ends in parts (`ending.rs`).
     ///
     /// # Errors
     ///
@@ -387,18 +388,19 @@ impl LockTable {
         cause: EndCause,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let Some(ended) = self.sessions.remove(&session) else {
+        let found = self.sessions.get(&session).filter(|_| !self.is_over(session));
+        let found = found.ok_or(Rejection::UnknownSession { session })?;
+        let cause = if found.cut.revoked.is_some() { EndCause::Revoked } else { cause };
+        if self.ends_in_parts(found) {
+            return Ok(self.end_in_parts(session, cause, events));
+        }
+        let Some(ended) = self.drop_session(session) else {
             return Err(Rejection::UnknownSession { session });
         };
-        let cause = if ended.cut.revoked.is_some() { EndCause::Revoked } else { cause };
-        self.counts.sessions -= 1;
-        self.counts.table_bytes = self.counts.table_bytes.saturating_sub(ended.bytes);
-        if !ended.imported {
-            self.usages.change(&ended.caller.identity, ended.load.usage(), Usage::default());
-        }
-        self.forget_imports(&ended);
+        self.work.charge(ended.records.len() as u64);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
         for &(ticket, request, lock_set) in &waits {
+            self.work.charge(lock_set.len() as u64);
             self.leave_queues(lock_set, ticket);
             events.push(Event::Left { session, request, items: lock_set.items() });
         }
@@ -412,6 +414,21 @@ impl LockTable {
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
+    }
+
+    /// Takes a session out of the table, and out of what the table counts.
+    pub(crate) fn drop_session(&mut self, session: SessionId) -> Option<Session> {
+        let dropped = self.sessions.remove(&session)?;
+        self.counts.sessions -= 1;
+        self.counts.table_bytes = self.counts.table_bytes.saturating_sub(dropped.bytes);
+        if !dropped.imported {
+            self.usages.change(&dropped.caller.identity, dropped.load.usage(), Usage::default());
+        }
+        self.forget_imports(&dropped);
+        if self.work.pending().ends.contains_key(&session) {
+            self.work.pending_mut().ends.remove(&session);
+        }
+        Some(dropped)
     }
 
     /// Takes the confirmation that came with a command of an open session.
@@ -446,6 +463,7 @@ impl LockTable {
     /// can only be claimed.
     pub(crate) fn open(&self, session: SessionId) -> Result<&Session, Rejection> {
         let found = self.sessions.get(&session).filter(|found| !found.imported);
+        let found = found.filter(|_| !self.is_over(session));
         found.ok_or(Rejection::UnknownSession { session })
     }
 }

@@ -1,6 +1,7 @@
 //! The stores of sessions and of values: shards that a snapshot shares with the table.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::ids::{LockName, SessionId};
@@ -31,6 +32,23 @@ impl Sharded for SessionId {
     fn shard(&self) -> usize {
         // The remainder is below SHARDS, so it fits any usize.
         usize::try_from(self.get() % SHARDS as u64).unwrap_or(0)
+    }
+}
+
+impl<K: Sharded, V> Shards<K, V> {
+    /// The entries that come after a key in the order of [`Shards::iter`]; all of them if it is
+    /// `None`. The key itself need not be there.
+    pub(crate) fn after<'a>(&'a self, key: Option<&'a K>) -> impl Iterator<Item = (&'a K, &'a V)> {
+        let first = key.map_or(0, Sharded::shard);
+        let shards = self.shards.iter().enumerate().skip(first);
+        let entries = shards.flat_map(move |(at, shard)| {
+            let from = match key {
+                Some(key) if at == first => Bound::Excluded(key),
+                Some(_) | None => Bound::Unbounded,
+            };
+            shard.range::<K, _>((from, Bound::Unbounded))
+        });
+        entries.map(|(key, value)| (key, &**value))
     }
 }
 

@@ -14,7 +14,8 @@
 //!
 //! A name counts for each request that names it, although the table keeps it once for all of them:
 //! so the count of a request never changes. Scopes and rules have bounds of their own, and do not count;
-//! nor does what ends something from outside.
+//! nor does what ends something from outside, nor what commands leave for later ones, which is a few words
+//! for some of the locks that count.
 //!
 //! # Invariants
 //!

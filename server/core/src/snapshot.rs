@@ -2,8 +2,8 @@
 //! read.
 //!
 //! A snapshot stores the sessions with their requests, the values of locks, the scopes, the
-//! counters, limits, stamp and state hash. Holders and queues follow from the requests, so they are
-//! not stored and cannot contradict them.
+//! counters, limits, stamp and state hash, and what commands have left for later ones. Holders and
+//! queues follow from the requests, so they are not stored and cannot contradict them.
 //!
 //! `"HOLDFAST" ‖ version:u16 ‖ blocks`: all numbers are little-endian; the blocks' bytes, joined,
 //! are one borsh stream. There is one way to write a table: export → import → export gives the same
@@ -33,11 +33,12 @@ use crate::scope::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
 use crate::value::Value;
+use crate::work::{Pending, Work};
 
 /// The highest version this build reads. It writes the lowest that has room for the table: a member
 /// that does not know the commands for what is in it does not know its version either, and may need
 /// the snapshot.
-pub const SNAPSHOT_VERSION: u16 = 6;
+pub const SNAPSHOT_VERSION: u16 = 7;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 /// The first version with a flag for imported sessions, and with the highest applied command
@@ -50,6 +51,8 @@ const SAYS_MAX_BYTES: u16 = 5;
 /// The first version with rules, with the caller of each session and what is ending of it, and with the
 /// owner of each value.
 const HAS_RULES: u16 = 6;
+/// The first version with the limit of work and what commands have left.
+const HAS_WORK: u16 = 7;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -116,6 +119,8 @@ pub struct Frozen {
     max_table_bytes: Option<u64>,
     scopes: Vec<(ScopePrefix, ScopeState)>,
     rules: Arc<Rules>,
+    work_limit: Option<u64>,
+    pending: Arc<Pending>,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
 }
@@ -145,8 +150,19 @@ impl LockTable {
         let (applied_version, max_table_bytes) = (self.applied_version, self.max_table_bytes);
         let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
         let rules = Arc::clone(&self.rules);
+        let (work_limit, pending) = self.work.stored();
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
-        Frozen { header, applied_version, max_table_bytes, scopes, rules, sessions, values }
+        Frozen {
+            header,
+            applied_version,
+            max_table_bytes,
+            scopes,
+            rules,
+            work_limit,
+            pending,
+            sessions,
+            values,
+        }
     }
 
     /// Reads what [`Frozen::write_to`] wrote, to the end of `input`, and checks every invariant.
@@ -187,11 +203,15 @@ impl LockTable {
         }
         match version {
             HAS_RULES.. => {
-                if table.applied_version < HAS_RULES {
-                    return Err(damaged("it has room for rules, and no need of it").into());
+                if table.applied_version < version {
+                    return Err(damaged("it has room for more than there can be").into());
                 }
                 table.max_table_bytes = Option::deserialize_reader(blocks)?;
                 table.rules = read_rules(blocks)?;
+                if version >= HAS_WORK {
+                    let (limit, pending) = BorshDeserialize::deserialize_reader(blocks)?;
+                    table.work = Work::restored(limit, pending);
+                }
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
             _ => {}
@@ -211,7 +231,6 @@ impl LockTable {
         table.read_values(blocks, (header.values, version))?;
         blocks.finish()?;
         table.restore_queues(waits)?;
-        table.restore_put_off();
         if mutant!(SnapshotForgetsTokens) {
             table.counters.token = table.counters.token.saturating_sub(1);
         }
@@ -295,7 +314,7 @@ impl LockTable {
         for Wait { ticket, session, request, lock_set } in waits {
             for (name, mode) in lock_set.iter() {
                 let waiter = Waiter { session, request, mode };
-                if !self.lock_or_new(name).queue.push(ticket, waiter) {
+                if !self.put_waiter(name, ticket, waiter) {
                     return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
                 }
             }
@@ -423,8 +442,10 @@ impl Frozen {
 
     /// The lowest version that has room for it.
     fn version(&self) -> u16 {
-        // Callers and rules come by commands of the version of the same number.
+        // Callers and rules come by commands of the version of the same number, and so does work that is
+        // left.
         match self.max_table_bytes {
+            _ if self.applied_version >= HAS_WORK => HAS_WORK,
             _ if self.applied_version >= HAS_RULES => HAS_RULES,
             Some(_) => SAYS_MAX_BYTES,
             None => HAS_SCOPES,
@@ -446,7 +467,12 @@ impl Frozen {
         self.applied_version.serialize(&mut blocks)?;
         self.scopes.serialize(&mut blocks)?;
         match (version, self.max_table_bytes) {
-            (HAS_RULES.., max_bytes) => (max_bytes, &*self.rules).serialize(&mut blocks)?,
+            (HAS_RULES.., max_bytes) => {
+                (max_bytes, &*self.rules).serialize(&mut blocks)?;
+                if version >= HAS_WORK {
+                    (self.work_limit, &*self.pending).serialize(&mut blocks)?;
+                }
+            }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,
             (_, None) => {}
         }

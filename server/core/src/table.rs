@@ -1,6 +1,6 @@
 //! The lock table: only batches from the log change its state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_mutants::mutant;
@@ -19,6 +19,7 @@ use crate::scope::Scopes;
 use crate::session::{Opens, Session};
 use crate::shards::{Shards, piece_by_piece};
 use crate::value::{Value, Write};
+use crate::work::Work;
 
 /// Debug builds check a table with at most so many sessions, held locks and values after every
 /// command; the check looks at everything, so larger tables would take too long.
@@ -38,6 +39,8 @@ pub struct LockTable {
     pub(crate) values: Shards<LockName, Value>,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
+    /// The locks with a queue. Follows from them; not stored.
+    pub(crate) awaited: BTreeSet<LockName>,
     /// The session and request of each imported lock and owner, for as long as the import's session
     /// is open. Follows from the sessions' records; not stored.
     pub(crate) imports: BTreeMap<(LockName, Label), (SessionId, RequestId)>,
@@ -47,6 +50,8 @@ pub struct LockTable {
     /// [`Command::LimitTable`].
     pub(crate) max_table_bytes: Option<u64>,
     pub(crate) scopes: Scopes,
+    /// The limit of what one command does, and what commands have left.
+    pub(crate) work: Work,
     /// Shared with frozen tables until they change.
     pub(crate) rules: Arc<Rules>,
     pub(crate) stamp_ms: u64,
@@ -96,11 +101,13 @@ impl LockTable {
             sessions: Shards::new(),
             values: Shards::new(),
             locks: BTreeMap::new(),
+            awaited: BTreeSet::new(),
             imports: BTreeMap::new(),
             counters,
             limits: Limits::default(),
             max_table_bytes: None,
             scopes: Scopes::default(),
+            work: Work::new(),
             rules: Arc::default(),
             stamp_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
@@ -145,8 +152,10 @@ impl LockTable {
         self.stamp_ms = lowest_ms.max(batch.stamp_ms);
         self.applied_version = self.applied_version.max(batch.version());
         let before = out.len();
+        self.work.begin_batch();
         for command in &batch.commands {
             let mut events = Vec::new();
+            self.work.begin();
             let outcome = self.apply(tenure, command, &mut events);
             out.push(Applied { outcome, events });
             self.check_small();
@@ -223,6 +232,8 @@ impl LockTable {
             Command::EndClosed { session, token, tenure: heard_in } => {
                 self.end_closed((session, token), (heard_in, tenure), events)
             }
+            Command::LimitWork { steps } => self.limit_work(steps),
+            Command::CarryOn => self.carry_on(events),
         }
     }
 

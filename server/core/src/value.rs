@@ -147,7 +147,7 @@ impl LockTable {
         let Write { session, token, lock, .. } = *write;
         let found = self.open(session)?;
         let (_, lock_set, part) = found.held_under(session, token)?;
-        if !found.relies_on(token) {
+        if !self.is_relied_on((session, token), lock_set) {
             return Err(Rejection::NotHolder { session, token });
         }
         let held = lock_set.position(lock).filter(|&at| part.contains(at));
@@ -260,6 +260,7 @@ impl LockTable {
         value: Option<Value>,
         events: &mut Vec<Event>,
     ) {
+        self.work.charge_value(value.as_ref().map_or(0, |value| value.bytes.len()));
         self.keep_value(lock, value.clone());
         events.push(Event::ValueChanged { lock: lock.clone(), value });
     }

@@ -174,8 +174,17 @@ impl<'a> LockView<'a> {
 
     /// The holders, in the order of their grants. Costs only what the caller takes.
     pub fn holders(&self) -> impl Iterator<Item = HolderView<'a>> + use<'a> {
+        self.holders_after(None)
+    }
+
+    /// The holders granted after that token, in the order of their grants: one page of many. O(log n)
+    /// to begin.
+    pub fn holders_after(
+        &self,
+        token: Option<FencingToken>,
+    ) -> impl Iterator<Item = HolderView<'a>> + use<'a> {
         let table = self.table;
-        self.lock.holders.iter().filter_map(move |holder| table.holder_view(holder))
+        self.lock.holders.after(token).filter_map(move |holder| table.holder_view(holder))
     }
 
     /// The waiters, from the next in line on. Costs only what the caller takes.
@@ -220,12 +229,18 @@ fn bare(request: RequestId, state: RequestState) -> RequestView {
 impl LockTable {
     /// An open session; `None` if it was never opened or has ended. O(log n).
     pub fn session(&self, session: SessionId) -> Option<SessionView<'_>> {
-        self.sessions.get(&session).map(|found| found.shown(session))
+        self.shown_session(session).map(|found| found.shown(session))
     }
 
     /// All open sessions, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
-        self.sessions.iter().map(|(&session, found)| found.shown(session))
+        let open = self.sessions.iter().filter(|&(&session, _)| !self.is_over(session));
+        open.map(|(&session, found)| found.shown(session))
+    }
+
+    /// A session that is not over.
+    fn shown_session(&self, session: SessionId) -> Option<&Session> {
+        self.sessions.get(&session).filter(|_| !self.is_over(session))
     }
 
     /// Who may do what.
@@ -236,7 +251,8 @@ impl LockTable {
     /// The leases of the open sessions, by parts: every session is in the same one of [`LEASE_PARTS`]
     /// parts for as long as it is open. So a leader need not read all of them under one lock.
     pub fn leases_in(&self, part: usize) -> impl Iterator<Item = LeaseView> {
-        self.sessions.shard(part).map(|(&session, found)| LeaseView {
+        let open = self.sessions.shard(part).filter(|&(&session, _)| !self.is_over(session));
+        open.map(|(&session, found)| LeaseView {
             session,
             ttl_ms: found.ttl_ms,
             is_revoked: found.cut.revoked.is_some(),
@@ -253,20 +269,21 @@ impl LockTable {
     /// why each was closed; none for an unknown session. O(log n).
     pub fn closed_holds(&self, session: SessionId) -> impl Iterator<Item = (FencingToken, &Label)> {
         let closed =
-            self.sessions.get(&session).into_iter().flat_map(|found| found.cut.closed.iter());
+            self.shown_session(session).into_iter().flat_map(|found| found.cut.closed.iter());
         closed.map(|(token, closed)| (token, &closed.reason))
     }
 
     /// The tokens under which a session holds something, in rising order; none for an unknown session.
     /// O(log n).
     pub fn tokens_held(&self, session: SessionId) -> impl Iterator<Item = FencingToken> {
-        self.sessions.get(&session).into_iter().flat_map(|found| found.holds.keys().copied())
+        self.shown_session(session).into_iter().flat_map(|found| found.holds.keys().copied())
     }
 
     /// The kept requests of a session, by id; none for an unknown session.
     pub fn requests(&self, session: SessionId) -> impl Iterator<Item = RequestView> {
-        self.sessions.get(&session).into_iter().flat_map(move |found| {
-            found.records.iter().map(move |(&request, record)| self.view(found, request, record))
+        self.shown_session(session).into_iter().flat_map(move |found| {
+            let all = found.records.iter();
+            all.map(move |(&request, record)| self.view(session, request, record))
         })
     }
 
@@ -277,17 +294,17 @@ impl LockTable {
             Record::Asked { state: State::Held { part, .. }, .. } => part.len().into(),
             Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => 1,
         };
-        let session = self.sessions.get(&session);
+        let session = self.shown_session(session);
         session.map_or(0, |found| found.records.values().map(steps).sum())
     }
 
     /// One request; `None` if the table keeps nothing of it. O(log n) for each of its locks.
     pub fn request(&self, session: SessionId, request: RequestId) -> Option<RequestView> {
-        let found = self.sessions.get(&session)?;
-        Some(self.view(found, request, found.records.get(&request)?))
+        let found = self.shown_session(session)?;
+        Some(self.view(session, request, found.records.get(&request)?))
     }
 
-    fn view(&self, of: &Session, request: RequestId, record: &Record) -> RequestView {
+    fn view(&self, of: SessionId, request: RequestId, record: &Record) -> RequestView {
         let (lock_set, state) = match record {
             Record::Asked { lock_set, state } => (lock_set, state),
             Record::Wrote { .. } => return bare(request, RequestState::Wrote),
@@ -298,7 +315,8 @@ impl LockTable {
                 RequestState::Waiting { place: self.place(lock_set, ticket), since_ms }
             }
             State::Held { token, since_ms, part } => {
-                let (items, is_ending) = (lock_set.items_of(part), !of.relies_on(token));
+                let is_ending = !self.is_relied_on((of, token), lock_set);
+                let items = lock_set.items_of(part);
                 RequestState::Held { token, items, since_ms, is_ending }
             }
             State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(lock_set) },
@@ -320,14 +338,14 @@ impl LockTable {
 
     fn holder_view(&self, Holder { grant, mode }: Holder) -> Option<HolderView<'_>> {
         let found = self.sessions.get(&grant.session)?;
-        let Record::Asked { state: State::Held { since_ms, .. }, .. } =
+        let Record::Asked { state: State::Held { since_ms, .. }, lock_set } =
             found.records.get(&grant.request)?
         else {
             return None;
         };
         let Session { label, imported, caller, .. } = found;
         let (since_ms, imported) = (*since_ms, *imported);
-        let is_ending = !found.relies_on(grant.token);
+        let is_ending = !self.is_relied_on((grant.session, grant.token), lock_set);
         Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller })
     }
 

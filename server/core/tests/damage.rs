@@ -15,7 +15,7 @@ mod support;
 use support::{
     MAGIC_AND_VERSION, TENURE, apply, batch, busy_table, bytes_of, content_of, forge, identity,
     put_to_work, some_batch, table_before_imports, table_before_limit, table_before_rules,
-    table_before_scopes,
+    table_before_scopes, table_before_work,
 };
 
 /// Reads a batch. An accepted one must encode to the same bytes, and apply to a busy table without
@@ -140,19 +140,21 @@ fn a_snapshot_of_an_unknown_version_is_named_as_such() {
     );
 }
 
-/// The form of earlier builds, without imports (2), scopes (3), a limit of the table's bytes (4) or rules (5):
-/// an updated member continues from it.
+/// The form of earlier builds, without imports (2), scopes (3), a limit of the table's bytes (4), rules (5)
+/// or work that is left (6): an updated member continues from it.
 #[test]
 fn snapshots_of_earlier_versions_are_read() {
     let version_2 = include_bytes!("snapshots/version_2.bin").as_slice();
     let version_3 = include_bytes!("snapshots/version_3.bin").as_slice();
     let version_4 = include_bytes!("snapshots/version_4.bin").as_slice();
     let version_5 = include_bytes!("snapshots/version_5.bin").as_slice();
+    let version_6 = include_bytes!("snapshots/version_6.bin").as_slice();
     for (mut before, same) in [
         (version_2, table_before_imports()),
         (version_3, table_before_scopes()),
         (version_4, table_before_limit()),
         (version_5, table_before_rules()),
+        (version_6, table_before_work()),
     ] {
         let table = LockTable::read_from(&mut before).unwrap();
         assert_eq!(table.counts(), same.counts());
@@ -206,14 +208,15 @@ fn line_of(command: Command) -> String {
     line
 }
 
-/// A member that does not know the commands for the limit or the rules does not know the version that stores them,
-/// and may need a snapshot from a member that does (I29).
+/// A member that does not know the commands for the limits or the rules does not know the version that stores
+/// them, and may need a snapshot from a member that does (I29).
 #[test]
 fn a_table_is_written_as_the_first_version_knew_it_that_has_room_for_it() {
     assert_eq!(bytes_of(&table_before_limit()), include_bytes!("snapshots/version_4.bin"));
     assert_eq!(bytes_of(&table_before_rules()), include_bytes!("snapshots/version_5.bin"));
+    assert_eq!(bytes_of(&table_before_work()), include_bytes!("snapshots/version_6.bin"));
     let with = bytes_of(&busy_table());
-    assert_eq!(with[8..10], [6, 0]);
+    assert_eq!(with[8..10], [7, 0]);
     let read = LockTable::read_from(&mut with.as_slice()).unwrap();
     assert_eq!(read.max_table_bytes(), Some(1 << 20));
     assert!(read.rules().are_on() && read.rules().tokens().count() == 1);

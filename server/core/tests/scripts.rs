@@ -27,6 +27,8 @@
 //! end-closed S TOKEN [tenure=N]
 //! limits name=N …               those not named are the defaults
 //! table-bytes N                 how many bytes the table may take
+//! work N                        how many steps of work one command may do
+//! carry-on                      with what earlier commands have left
 //! counters name=N …             starts anew with these; token=-N is N before the last
 //! tenure N | stamp N            of the entries that follow
 //! show                          everything that is in the table
@@ -218,9 +220,8 @@ impl Stage {
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
-            | "unscope" | "suspend" | "resume" | "raise" | "cut-off" | "close-holds" | "own" => {
-                (SessionId::new(0), RequestId::new(0))
-            }
+            | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
+            | "close-holds" | "own" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -274,6 +275,7 @@ impl Stage {
             }
             "limits" => Command::Configure { limits: limits(words) },
             "table-bytes" => Command::LimitTable { max_bytes: words.number(1) },
+            "work" | "carry-on" => work(words),
             other => panic!("no such command: {other}"),
         }
     }
@@ -425,6 +427,13 @@ fn scope_command(words: &Words<'_>) -> Command {
         "suspend" => Command::Suspend { scope },
         "resume" => Command::Resume { scope, epoch: epoch() },
         _ => Command::RaiseEpoch { scope, epoch: epoch() },
+    }
+}
+
+fn work(words: &Words<'_>) -> Command {
+    match words.plain[0] {
+        "work" => Command::LimitWork { steps: words.number(1) },
+        _ => Command::CarryOn,
     }
 }
 

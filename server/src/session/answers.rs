@@ -243,6 +243,7 @@ pub(super) fn of_outcome(
             | Answer::Revoked { .. }
             | Answer::HoldsClosed { .. }
             | Answer::SessionOwned
+            | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,
         Err(rejection) if rejection.is_denial() && denial_told => None,

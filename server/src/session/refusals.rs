@@ -68,12 +68,16 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::ScopesOverlap { .. }
         | Rejection::ScopeCutsRequest { .. }
         | Rejection::HeldInOtherEpoch { .. }
-        | Rejection::EpochTooHigh { .. } => refusal(RefusalReason::Scope, message),
+        | Rejection::EpochTooHigh { .. }
+        // The server goes on by itself for a while before it says so.
+        | Rejection::Unfinished { .. } => refusal(RefusalReason::Scope, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
         Rejection::Forbidden(_) => refusal(RefusalReason::Forbidden, message),
         Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
         Rejection::SessionRevoked { .. } => refusal(RefusalReason::SessionRevoked, message),
         Rejection::NotHeld { .. } => refusal(RefusalReason::NotHeld, message),
+        // The server closes them one by one.
+        Rejection::TooManyHolders { .. } => limit("holders", message),
     }
 }
 

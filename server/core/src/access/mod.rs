@@ -375,6 +375,8 @@ impl LockTable {
             | Command::ReleaseLost { .. }
             | Command::Configure { .. }
             | Command::LimitTable { .. }
+            | Command::LimitWork { .. }
+            | Command::CarryOn
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
             | Command::StopWaiting { .. }
@@ -420,6 +422,10 @@ impl LockTable {
         lock: &LockName,
         token: Option<FencingToken>,
     ) -> Result<(), Missing> {
+        if token.is_none() && self.are_too_many_to_close(lock).is_some() {
+            // The command is refused for that, whoever asks.
+            return Ok(());
+        }
         for (_, lock_set, part) in self.holds_of(lock, token) {
             let names = lock_set.iter_part(part).map(|(name, _)| name.as_str());
             let all = self.rules.allows(caller, Verb::Force, names);

@@ -13,6 +13,7 @@ use crate::quota::{Usage, Usages};
 use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
+use crate::work::Pending;
 
 /// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,12 +104,12 @@ impl LockTable {
     /// | invariant | as checked here |
     /// |---|---|
     /// | I2 | the holders of a lock fit together, and every request that holds is among them |
-    /// | I3 | no two grants have one token; no token lies above the last one for its name; in a scope each has the scope's epoch |
+    /// | I3 | no two grants have one token; no token lies above the last one for its name; in a scope each has the scope's epoch, or a later one has ended it |
     /// | I5, I11 | every holder and waiter is a request of an open session, in that very state |
     /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
     /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
-    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or resuming its suspended scope looks at it |
+    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or resuming its suspended scope looks at it, or it is left for a later command |
     /// | I25 | the index has each imported row once, where the session of the import says |
     /// | I27 | values are no longer than allowed |
     /// | I35 | a revoked session waits for nothing; a closed hold is that of its request |
@@ -116,7 +117,8 @@ impl LockTable {
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | rules | roles and tokens of identities are there, the index of tokens agrees, none is above its bound |
-    /// | index | counts, bytes, holds by token, marks and the values at their locks agree with the records |
+    /// | work | what is left for later commands is bounded, and about scopes and locks that are there |
+    /// | index | counts, bytes, holds by token, marks, awaited locks and the values at their locks agree with the records |
     ///
     /// `tests/properties` checks against its model what needs two states: stamps, order of
     /// grants, answers to retries, what makes a value suspect.
@@ -144,6 +146,7 @@ impl LockTable {
         self.rules.check()?;
         self.check_imports()?;
         self.check_values(&mut records.counts, &mut usages)?;
+        self.check_work()?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
         }
@@ -158,6 +161,10 @@ impl LockTable {
         })?;
         ensure(usages == self.usages, "index", || {
             format!("identities have {usages:?}, kept {:?}", self.usages)
+        })?;
+        let awaited = self.locks.iter().filter(|(_, lock)| !lock.queue.is_empty());
+        ensure(awaited.map(|(name, _)| name).eq(&self.awaited), "index", || {
+            format!("{:?} are listed as awaited", self.awaited)
         })?;
         self.check_numbers(&records)
     }
@@ -198,11 +205,6 @@ impl LockTable {
         }
         let high = self.scopes.iter().find(|(_, state)| state.epoch > SCOPE_EPOCH_MAX);
         ensure(high.is_none(), "scope", || format!("{high:?} has an epoch that is none"))?;
-        for (scope, name) in self.scopes.all_put_off() {
-            let suspended = self.scopes.get(scope).is_some_and(|state| state.suspended);
-            let sound = suspended && scope.contains(name) && self.locks.contains_key(name);
-            ensure(sound, "scope", || format!("{name} is put off in {scope}"))?;
-        }
         Ok(())
     }
 
@@ -261,9 +263,9 @@ impl LockTable {
                 State::Ended => {}
             }
         }
-        ensure(session.cut.revoked.is_none() || session.waits().is_empty(), "I35", || {
-            format!("session {id} was revoked, and waits")
-        })?;
+        let leaves = self.work.pending().ends.contains_key(&id);
+        let idle = session.cut.revoked.is_none() || session.waits().is_empty();
+        ensure(idle || leaves, "I35", || format!("session {id} was revoked, and waits"))?;
         for (token, closed) in session.cut.closed.iter() {
             let own = session.holds.get(&token).is_none_or(|request| *request == closed.request);
             ensure(own, "I35", || format!("session {id} lists {token} as closed: {closed:?}"))?;
@@ -320,22 +322,57 @@ impl LockTable {
     fn check_token(&self, name: &LockName, token: FencingToken) -> Check {
         let last = self.last_token(name);
         let scope = self.scopes.of(name);
-        let of_scope = scope.is_none_or(|(_, state)| token.epoch() == u64::from(state.epoch));
+        let of_scope = scope.is_none_or(|(_, state)| token.epoch() == u64::from(state.epoch))
+            || self.is_outdated(name, token);
         ensure(of_scope && Some(token) <= last, "I3", || {
             format!("{name} of {scope:?} is held under {token:?}, and the last is {last:?}")
         })
     }
 
-    /// Whether a waiter is at the head of a queue that resuming its scope looks at.
+    /// Whether a waiter is at the head of a queue that resuming its scope looks at, or a later command
+    /// that carries on what is left; or its session has to end first.
     fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
         let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
-        lock_set.iter().any(|(name, _)| {
-            let lock = self.locks.get(name);
-            let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
-            next == Some(ticket) && self.scopes.is_put_off(name)
-        })
+        let looks = &self.work.pending().looks;
+        let is_looked_at = |name: &LockName| {
+            looks.iter().any(|(scope, after)| {
+                scope.contains(name) && after.as_ref().is_none_or(|after| after < name)
+            })
+        };
+        self.is_ending(waiter.session)
+            || lock_set.iter().any(|(name, _)| {
+                let lock = self.locks.get(name);
+                let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
+                let left = lock.is_some_and(|lock| self.is_head_left(name, lock));
+                next == Some(ticket)
+                    && (self.scopes.is_suspended(name) || is_looked_at(name) || left)
+            })
+    }
+
+    /// Checks what commands have left for later ones.
+    fn check_work(&self) -> Check {
+        let limited =
+            self.work.limit() != Some(0) && (self.work.is_limited() || !self.has_work_left());
+        ensure(limited, "work", || format!("{:?}", self.work))?;
+        let Pending { ends, sweeps, looks, told, untold, checks, .. } = self.work.pending();
+        let gone = ends.keys().find(|session| self.sessions.get(session).is_none());
+        ensure(gone.is_none(), "work", || format!("{gone:?} is ending, and not there"))?;
+        for (scope, sweep) in sweeps {
+            let epoch = self.scopes.get(scope).map(|state| state.epoch);
+            ensure(epoch == Some(sweep.below), "work", || {
+                format!("{scope}, in epoch {epoch:?}, is swept below {}", sweep.below)
+            })?;
+        }
+        let bound = |count: usize| count <= 2 * SCOPES_MAX;
+        ensure(bound(looks.len()) && checks.len() <= SCOPES_MAX, "work", || {
+            format!("{} looks and {} checks are left", looks.len(), checks.len())
+        })?;
+        let gone = told.keys().find(|name| !self.locks.contains_key(*name));
+        ensure(gone.is_none(), "work", || format!("{gone:?} is told, and not there"))?;
+        let lost = untold.iter().find(|name| !told.contains_key(*name));
+        ensure(lost.is_none(), "work", || format!("who is told of {lost:?} is not known"))
     }
 
     /// Whether a waiter could hold enough of its locks now, without regard to suspension. Written

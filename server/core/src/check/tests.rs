@@ -7,6 +7,7 @@ use crate::lock::{Holder, Holders};
 use crate::lock_set::{Item, Need, Part};
 use crate::scope::ScopeState;
 use crate::value::{Value, ValueChange};
+use crate::work::Sweep;
 
 const S1: SessionId = SessionId::new(1);
 const S2: SessionId = SessionId::new(2);
@@ -325,15 +326,40 @@ fn put(table: &mut LockTable, text: &str, epoch: u16, suspended: bool) {
 fn a_token_of_another_epoch_than_its_scope_is_seen() {
     assert_eq!(found_in_scopes(|table| put(table, "s/", 1, true)), "I3");
     assert_eq!(found_in_scopes(|table| put(table, "s/", 3, true)), "I3");
-    assert_eq!(found_in_scopes(|table| drop(table.scopes.remove(&scope("s/")))), "I3");
+    let removed = |table: &mut LockTable| assert!(table.scopes.remove(&scope("s/")).is_some());
+    assert_eq!(found_in_scopes(removed), "I3");
 }
 
-/// A suspended scope has to list the locks with waiters as put off, and no other scope may.
+/// A scope that grants again has to have its locks with waiters looked at.
 #[test]
 fn a_waiter_that_nobody_will_look_at_is_seen() {
-    assert_eq!(found_in_scopes(|table| drop(table.scopes.take_put_off(&scope("s/")))), "I15");
     let resumed = |table: &mut LockTable| put(table, "s/", 2, false);
-    assert_eq!(found_in_scopes(resumed), "scope");
+    assert_eq!(found_in_scopes(resumed), "I15");
+}
+
+#[test]
+fn work_that_is_left_for_nothing_is_seen() {
+    let sweep = |below| Sweep { below, after: None };
+    let swept = |table: &mut LockTable| {
+        table.limit_work(9).expect("a limit");
+        table.work.pending_mut().sweeps.insert(scope("s/"), sweep(9));
+    };
+    assert_eq!(found_in_scopes(swept), "work");
+    let gone = |table: &mut LockTable| {
+        let token = FencingToken::from_raw(1);
+        table.work.pending_mut().told.insert(name("gone"), token);
+    };
+    assert_eq!(found(gone), "work");
+    let untold = |table: &mut LockTable| {
+        table.limit_work(9).expect("a limit");
+        table.work.pending_mut().untold.insert(name("a"));
+    };
+    assert_eq!(found(untold), "work");
+    let unlimited = |table: &mut LockTable| {
+        table.work.pending_mut().looks.insert(scope("s/"), None);
+    };
+    assert_eq!(found(unlimited), "work");
+    assert_eq!(found(|table| drop(table.awaited.pop_first())), "index");
 }
 
 #[test]
@@ -345,10 +371,6 @@ fn scopes_that_cannot_be_are_seen() {
         (0..SCOPES_MAX).for_each(|number| put(table, &format!("x{number:02}"), 1, true));
     };
     assert_eq!(found_in_scopes(many), "scope");
-    let gone = |table: &mut LockTable| {
-        table.scopes.put_off(&name("s/gone"));
-    };
-    assert_eq!(found_in_scopes(gone), "scope");
 }
 
 #[test]

@@ -108,6 +108,8 @@ pub(crate) fn some_batch() -> Batch {
             Command::LimitTable { max_bytes: 1 << 20 },
             by("cn:app", Deed::SetScope { scope: scope("s/") }),
             by("cn:app", Deed::RemoveScope { scope: scope("s/") }),
+            Command::LimitWork { steps: 9 },
+            Command::CarryOn,
         ]
         .into_iter()
         .chain(commands_of_rules())
@@ -189,12 +191,21 @@ fn commands_before_rules() -> Vec<Command> {
 
 /// The same, and rules that are on: all sessions so far may go on, and `cn:app`, who has a session,
 /// may acquire `app/`, holds `app/1` with a value of its own, and has a quota.
+pub(crate) fn table_before_work() -> LockTable {
+    table_with_rules(Vec::new())
+}
+
+/// The same, with a limit of work.
 pub(crate) fn busy_table() -> LockTable {
+    table_with_rules(vec![Command::LimitWork { steps: 1 << 20 }])
+}
+
+fn table_with_rules(more: Vec<Command>) -> LockTable {
     let mut table = table_before_scopes();
     // One is granted in a scope before.
     let token = table.counters().token + 2;
     let own = vec![acquire(5, 1, "app/1"), set_value(5, 2, token, "app/1", b"theirs")];
-    apply(&mut table, 4, [commands_before_rules(), commands_of_rules(), own].concat());
+    apply(&mut table, 4, [commands_before_rules(), commands_of_rules(), own, more].concat());
     assert!(table.rules().are_on() && table.session(SessionId::new(5)).is_some());
     let owned = table.usages().find(|(owner, _)| **owner == identity("cn:app")).unwrap();
     assert!(owned.1.value_bytes > 0 && owned.1.holds == 1, "{owned:?}");

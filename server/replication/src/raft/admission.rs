@@ -23,7 +23,7 @@
 //! - Clearing or confirming a value counts as asking, although it takes no room on the disk: there
 //!   may be any number of them for one lock, and they would take the places of its release.
 //! - The leader's own: one expiry a session, one end of a wait for each waiting call
-//!   (`max_waiting_calls`), one step a scope, one change of limits.
+//!   (`max_waiting_calls`), one step a scope, one change of limits, one that carries on work.
 
 use std::collections::BTreeMap;
 
@@ -66,6 +66,8 @@ impl Kind {
             // A scope whose suspension or resumption is late serves no client.
             Command::Configure { .. }
             | Command::LimitTable { .. }
+            | Command::LimitWork { .. }
+            | Command::CarryOn
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
             | Command::StopWaiting { .. }
@@ -129,6 +131,8 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::Claim { session, .. } => Some(*session),
         Command::Configure { .. }
         | Command::LimitTable { .. }
+        | Command::LimitWork { .. }
+        | Command::CarryOn
         | Command::OpenSession { .. }
         | Command::Import { .. }
         | Command::SetScope { .. }
