@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Rejection, Tenure};
 use holdfast_runtime::{BoxFuture, Runtime};
 use tokio::sync::watch;
 
@@ -161,6 +161,36 @@ pub async fn propose_when_known(
             return result;
         }
         runtime.sleep(AGAIN).await;
+    }
+}
+
+/// How long copies of a command that has not looked at everything are proposed. Beside 10⁷ locks a scope
+/// takes about ten seconds.
+const FINISHED_WITHIN: Duration = Duration::from_mins(1);
+/// Pause before the next copy: others get in between.
+const GO_ON_AFTER: Duration = Duration::from_millis(2);
+
+/// As [`propose_when_known`], for a command that may have more to look at than one command may
+/// ([`Rejection::Unfinished`]): copies of it go on from where the one before stopped.
+///
+/// Dropping the future leaves what was proposed alone.
+///
+/// # Errors
+///
+/// As there. After a minute the outcome may be [`Rejection::Unfinished`].
+pub async fn propose_until_finished(
+    consensus: &dyn Consensus,
+    runtime: &Runtime,
+    command: Command,
+) -> Result<Committed, ProposeError> {
+    let give_up_at = runtime.clock.now() + FINISHED_WITHIN;
+    loop {
+        let committed = propose_when_known(consensus, runtime, command.clone()).await?;
+        let unfinished = matches!(committed.outcome, Err(Rejection::Unfinished { .. }));
+        if !unfinished || runtime.clock.now() >= give_up_at {
+            return Ok(committed);
+        }
+        runtime.sleep(GO_ON_AFTER).await;
     }
 }
 

@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
-use holdfast_core::{Applied, Batch, Event, Frozen, LockTable, LogIndex, Outcome, Tenure};
+use holdfast_core::{
+    Applied, Batch, Event, Frozen, LockTable, LogIndex, Outcome, Tenure, WORK_STEPS,
+};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use prost::Message;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::fault::{Fault, FaultSlot};
 use super::log::Log;
@@ -33,12 +35,17 @@ use crate::storage::{BodyReader, Identity, KeptSnapshot, ReplicaStore, SnapshotD
 /// Commands applied before other tasks of the runtime get a turn, so that a node that catches up
 /// still answers its peers.
 const COMMANDS_A_TURN: usize = 1_024;
+/// The same for commands that do much: a follower may have hundreds of them in a row, a millisecond each,
+/// when the leader carries on what one command has left.
+const STEPS_A_TURN: u64 = 8 * WORK_STEPS;
 
 /// The applied state, shared with all readers.
 pub(super) struct Replicated {
     state: Mutex<State>,
     listener: OnceLock<Arc<dyn Listener>>,
     applied: watch::Sender<Option<LogId>>,
+    /// Told of each entry after which commands have left work.
+    pub(super) work_left: Notify,
 }
 
 struct State {
@@ -50,7 +57,8 @@ struct State {
 impl Replicated {
     fn new(state: State) -> Self {
         let applied = watch::Sender::new(state.last);
-        Self { state: Mutex::new(state), listener: OnceLock::new(), applied }
+        let (listener, work_left) = (OnceLock::new(), Notify::new());
+        Self { state: Mutex::new(state), listener, applied, work_left }
     }
 
     /// Calls `look` with the table and the index that it is as of.
@@ -226,7 +234,15 @@ impl Machine {
         if let Some(listener) = self.shared.listener.get() {
             listener.applied(index, &events, &state.table);
         }
+        if state.table.has_work_left() {
+            self.shared.work_left.notify_one();
+        }
         Ok(outcomes)
+    }
+
+    /// How much the commands so far did.
+    fn steps_done(&self) -> u64 {
+        self.shared.look(|table, _| table.steps_done())
     }
 
     /// Reports the fault that stops this node; the returned error makes openraft stop.
@@ -313,7 +329,7 @@ impl RaftStateMachine<Types> for Machine {
     where
         S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + OptionalSend,
     {
-        let mut commands = 0;
+        let (mut commands, mut steps) = (0, self.steps_done());
         while let Some((entry, responder)) = entries.try_next().await? {
             let log_id = entry.log_id;
             let outcomes = self.apply_entry(entry)?;
@@ -322,8 +338,9 @@ impl RaftStateMachine<Types> for Machine {
             if let Some(responder) = responder {
                 responder.send(outcomes);
             }
-            if commands >= COMMANDS_A_TURN {
-                commands = 0;
+            let done = self.steps_done();
+            if commands >= COMMANDS_A_TURN || done.wrapping_sub(steps) >= STEPS_A_TURN {
+                (commands, steps) = (0, done);
                 tokio::task::yield_now().await;
             }
         }

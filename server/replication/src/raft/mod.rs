@@ -54,6 +54,7 @@ mod survey;
 mod tenure;
 mod types;
 mod wire;
+mod work_left;
 
 pub use crate::members::{
     Change, ClusterStatus, Member, MemberStatus, Members, MembershipError, MembershipRefusal,

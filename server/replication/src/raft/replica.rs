@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use holdfast_core::{Command, Limits, LockTable, LogIndex};
+use holdfast_core::{Command, Limits, LockTable, LogIndex, WORK_STEPS};
 use holdfast_mutants::mutant;
 use holdfast_runtime::{BoxFuture, Runtime, Task};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -36,6 +36,7 @@ use super::sending::Sending;
 use super::survey::{Relief, Survey};
 use super::tenure::{TableLimit, Tenures};
 use super::types::Addresses;
+use super::work_left::WorkKeeper;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError};
@@ -64,6 +65,13 @@ pub struct ReplicaConfig {
     /// Source: a machine of 4 GiB has room for the table twice, which writing or installing a
     /// snapshot needs, and for the rest of the process.
     pub max_table_bytes: u64,
+    /// How many steps of work one command may do while this node leads, once all members know such a limit.
+    /// Tests make it small.
+    ///
+    /// Default: [`WORK_STEPS`]. Minimum: 1.
+    ///
+    /// Source: as there.
+    pub work_steps: u64,
     /// Time between two heartbeats, milliseconds.
     ///
     /// Default: 100. Bounds: 10 to a third of `election_min_ms`. A follower has to answer within
@@ -147,6 +155,7 @@ impl ReplicaConfig {
             join: false,
             limits: Limits::default(),
             max_table_bytes: 1 << 30,
+            work_steps: WORK_STEPS,
             heartbeat_ms: 100,
             election_min_ms: 450,
             election_max_ms: 600,
@@ -529,6 +538,16 @@ impl Ground {
         }
     }
 
+    fn work_keeper(&self, role: watch::Receiver<Role>, proposer: &Arc<Proposer>) -> WorkKeeper {
+        WorkKeeper {
+            steps: self.config.work_steps,
+            role,
+            proposer: Arc::clone(proposer),
+            shared: Arc::clone(&self.shared),
+            runtime: self.runtime.clone(),
+        }
+    }
+
     fn survey(
         &self,
         handler: &Handler,
@@ -610,6 +629,7 @@ impl Ground {
         let changes = Arc::new(self.changes(raft, role.clone(), &proposer, &confirmer));
         let survey = self.survey(&handler, role.clone(), policy, &changes);
         let table_limit = self.table_limit(role.clone(), &proposer);
+        let work_keeper = self.work_keeper(role.clone(), &proposer);
         let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
         let spawn = &self.runtime;
@@ -620,6 +640,7 @@ impl Ground {
             spawn.spawn("raft-survey", survey.run()),
             spawn.spawn("raft-log-keeper", self.log_keeper(raft).run()),
             spawn.spawn("raft-table-limit", table_limit.run()),
+            spawn.spawn("raft-work-left", work_keeper.run()),
             spawn.spawn("raft-changes", Arc::clone(&changes).finish_what_was_begun()),
             spawn.spawn("raft-departure", departure.run()),
             spawn.spawn("raft-formation", Arc::clone(formation).run(raft.clone())),
@@ -760,6 +781,9 @@ fn configured(config: &ReplicaConfig) -> Result<Arc<[Member]>, StartError> {
     }
     if config.max_table_bytes == 0 {
         return wrong("max_table_bytes is 0; it must be at least 1".to_owned());
+    }
+    if config.work_steps == 0 {
+        return wrong("work_steps is 0; it must be at least 1".to_owned());
     }
     Ok(members.into())
 }

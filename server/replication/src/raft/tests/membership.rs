@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{LockName, SessionId};
+use holdfast_core::{LockName, SessionId, WORK_STEPS};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1 as proto;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -539,10 +539,11 @@ async fn a_node_that_cannot_read_what_the_leader_writes_is_not_added() {
     held.cluster.shutdown().await;
 }
 
-/// I29, I27: the old release does not know this limit. If the limit were proposed, that member
-/// would stop; if the other members had it already, they would refuse what the old one takes (I16).
+/// I29, I27: the old release does not know these limits. If they were proposed, that member would
+/// stop; if the other members had them already, they would refuse what the old one takes, and leave work
+/// that it does (I16).
 #[tokio::test(start_paused = true)]
-async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
+async fn bytes_and_work_are_limited_once_the_last_member_knows_those_limits() {
     let mut cluster = Cluster::stopped(3, |config| {
         config.max_table_bytes = 4_242_424;
         config.limits.max_sessions = 7;
@@ -557,23 +558,25 @@ async fn the_tables_bytes_are_limited_once_the_last_member_knows_that_limit() {
         let mut all = Vec::new();
         for node_id in 1..=3 {
             cluster.replica(node_id).read(&mut |table, _| {
-                all.push((table.limits().max_sessions, table.max_table_bytes()));
+                let bytes = table.max_table_bytes();
+                all.push((table.limits().max_sessions, bytes, table.work_limit()));
             });
         }
         all
     };
-    cluster.until("the old limits", |cluster| limits(cluster) == [(7, None); 3]).await;
+    cluster.until("the old limits", |cluster| limits(cluster) == [(7, None, None); 3]).await;
     let (leader, _) = cluster.leader().await;
     let last = leader % 3 + 1;
     for node_id in (1..=3).filter(|node_id| *node_id != last) {
         cluster.network.join(node_id, cluster.replica(node_id).peer());
     }
     cluster.runtime.sleep(Duration::from_secs(10)).await;
-    assert_eq!(limits(&cluster), [(7, None); 3]);
+    assert_eq!(limits(&cluster), [(7, None, None); 3]);
 
     cluster.network.join(last, cluster.replica(last).peer());
 
-    cluster.until("the limit", |cluster| limits(cluster) == [(7, Some(4_242_424)); 3]).await;
+    let all = (7, Some(4_242_424), Some(WORK_STEPS));
+    cluster.until("the limits", |cluster| limits(cluster) == [all; 3]).await;
     cluster.shutdown().await;
 }
 

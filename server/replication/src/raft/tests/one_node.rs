@@ -87,13 +87,15 @@ async fn a_restart_goes_on_from_snapshot_and_log() {
         sessions.push(open(cluster.replica(1)).await);
     }
     cluster.until("a snapshot", |cluster| cluster.replica(1).status().snapshot.is_some()).await;
-    // The last command that a leader proposes by itself.
+    // The last commands that a leader proposes by itself.
     let limited = |cluster: &Cluster| {
-        let mut limit = None;
-        cluster.replica(1).read(&mut |table, _| limit = table.max_table_bytes());
-        limit.is_some()
+        let mut limits = (None, None);
+        cluster.replica(1).read(&mut |table, _| {
+            limits = (table.max_table_bytes(), table.work_limit());
+        });
+        limits.0.is_some() && limits.1.is_some()
     };
-    cluster.until("the limit of the table's bytes", limited).await;
+    cluster.until("the limits of bytes and of work", limited).await;
     let hash = cluster.hashes();
 
     cluster.restart(1).await;

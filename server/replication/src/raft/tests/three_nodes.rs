@@ -667,3 +667,67 @@ async fn a_tenure_is_never_led_again_by_a_process_that_comes_back() {
     }
     cluster.shutdown().await;
 }
+
+/// Readers of one lock; one command lets in a few hundred of them.
+const READERS: u64 = 1_500;
+
+/// How many hold `config` on a node, and whether commands have left work there.
+fn held_and_left(cluster: &Cluster, node_id: u64) -> (u64, bool) {
+    let mut now = (0, false);
+    cluster.replica(node_id).read(&mut |table, _| {
+        let held = table.lock(&LockName::parse("config").unwrap()).map_or(0, |view| view.held_by);
+        now = (held, table.has_work_left());
+    });
+    now
+}
+
+fn read(session: SessionId, request: u64) -> Command {
+    let Command::Acquire { session, done_below, request, need, wait, .. } =
+        acquire(session, request, "config")
+    else {
+        panic!("another command")
+    };
+    let items = vec![Item::shared(LockName::parse("config").unwrap())];
+    Command::Acquire { session, done_below, request, items, need, wait }
+}
+
+/// I31: nobody has to come for those whom a command could not let in, and the leader that was to do it
+/// may die.
+#[tokio::test(start_paused = true)]
+async fn what_one_command_leaves_is_carried_on_by_the_leader_and_by_the_next_one() {
+    let mut cluster = Cluster::started(3, AS_IT_IS).await;
+    let (leader, tenure) = cluster.leader().await;
+    let is_limited = |cluster: &Cluster| {
+        let mut limit = None;
+        cluster.replica(leader).read(&mut |table, _| limit = table.work_limit());
+        limit.is_some()
+    };
+    cluster.until("the limit of work", is_limited).await;
+    let node = Arc::clone(cluster.replica(leader));
+    let writer = open(&node).await;
+    commit(&node, acquire(writer, 1, "config")).await;
+    let opened: Vec<_> = (0..READERS).map(|_| submit(&node, open_session())).collect();
+    for told in opened {
+        let Ok(Answer::SessionOpened { session }) = outcome(told.await.unwrap()) else {
+            panic!("no session was opened")
+        };
+        assert!(commit(&node, read(session, 1)).await.outcome.is_ok());
+    }
+    let cancel = Command::Cancel {
+        session: writer,
+        done_below: RequestId::new(0),
+        request: RequestId::new(1),
+    };
+    assert!(commit(&node, cancel).await.outcome.is_ok());
+    let (held, left) = held_and_left(&cluster, leader);
+    assert!(held < READERS && left, "{held} were let in at once");
+
+    cluster.kill(leader).await;
+    let (next, _) = cluster.leader_after(tenure).await;
+
+    cluster.until("all are in", |cluster| held_and_left(cluster, next) == (READERS, false)).await;
+    cluster.level().await;
+    let hashes = cluster.hashes();
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+    cluster.shutdown().await;
+}

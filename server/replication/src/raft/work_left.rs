@@ -1,0 +1,86 @@
+//! Bounds what one command of the core does, and has what commands have left carried on.
+//!
+//! The limit is part of the replicated state, because all members have to leave the same work. So the
+//! leader proposes it once all members know the command for it (I29), as it does with the limit of table
+//! bytes. Until then each command does all of its work, on every member alike.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::Command;
+use holdfast_runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+
+use super::machine::Replicated;
+use super::proposer::Proposer;
+use crate::consensus::{Committed, Role};
+use crate::error::ProposeError;
+
+/// Pause before the limit is proposed again. The members report their versions as often.
+const LIMIT_AGAIN: Duration = Duration::from_secs(1);
+/// Pause after a proposal to carry on that was not applied. Clients may wait for what is left.
+const CARRY_ON_AGAIN: Duration = Duration::from_millis(50);
+
+/// Proposes, while this node leads, one command at a time: other commands get in between.
+pub(super) struct WorkKeeper {
+    /// As configured here; the leader's applies to the whole cluster.
+    pub(super) steps: u64,
+    pub(super) role: watch::Receiver<Role>,
+    pub(super) proposer: Arc<Proposer>,
+    pub(super) shared: Arc<Replicated>,
+    pub(super) runtime: Runtime,
+}
+
+impl WorkKeeper {
+    /// Goes on until the task is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            let pause = match self.next() {
+                Some(command) => {
+                    let pause =
+                        if command == Command::CarryOn { CARRY_ON_AGAIN } else { LIMIT_AGAIN };
+                    if self.propose(command).await {
+                        continue;
+                    }
+                    Some(pause)
+                }
+                None => None,
+            };
+            let again = async {
+                match pause {
+                    Some(pause) => self.runtime.sleep(pause).await,
+                    None => self.shared.work_left.notified().await,
+                }
+            };
+            holdfast_runtime::select! {
+                changed = self.role.changed() => if changed.is_err() { return },
+                () = again => {}
+            }
+        }
+    }
+
+    /// What the table lacks; `None` if nothing, or if another node leads.
+    fn next(&mut self) -> Option<Command> {
+        self.role.borrow_and_update().tenure()?;
+        let (limit, work_left) =
+            self.shared.look(|table, _| (table.work_limit(), table.has_work_left()));
+        if work_left {
+            return Some(Command::CarryOn);
+        }
+        (limit != Some(self.steps)).then_some(Command::LimitWork { steps: self.steps })
+    }
+
+    /// Whether the command was applied. A repeated one is harmless.
+    async fn propose(&self, command: Command) -> bool {
+        let (tell, told) = oneshot::channel();
+        let done = move |result: Result<Committed, ProposeError>| {
+            if let Err(error) = &result {
+                tracing::debug!(%error, "work of commands is not carried on, or limited, yet");
+            }
+            // Nobody waits any more if the node stops.
+            let _ = tell.send(result.is_ok());
+        };
+        self.proposer.submit(command, Box::new(done));
+        told.await.unwrap_or(false)
+    }
+}
