@@ -13,7 +13,7 @@ use super::access::{By, Door};
 use super::acts::Act;
 use super::status;
 use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
-use crate::consensus::{Committed, propose_when_known};
+use crate::consensus::{Committed, propose_until_finished};
 use crate::error::ProposeError;
 use crate::session::{Hub, refusals};
 
@@ -47,7 +47,7 @@ impl ScopeApi {
         let act = Act::asked(by, &deed);
         let command = deed.by(&caller);
         let consensus = &**self.hub.consensus();
-        let committed = propose_when_known(consensus, self.hub.runtime(), command).await;
+        let committed = propose_until_finished(consensus, self.hub.runtime(), command).await;
         act.end(changed(committed))
     }
 

@@ -3,14 +3,18 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdfast_core::{
     Answer, Caller, Command, Deed, FencingToken, Grant, Identity, Label, LockName, LogIndex,
-    SessionId,
+    Outcome, Rejection, SessionId,
 };
 
 use super::error::CallError;
 use super::{Hub, refusals};
 use crate::consensus::{Committed, propose_when_known};
+
+/// Holds of one lock that are closed at a time, if there are many.
+const CLOSED_AT_ONCE: usize = 256;
 
 /// What was done, with the place in the log of the command that did it.
 type Done<T> = Result<(LogIndex, T), CallError>;
@@ -58,11 +62,12 @@ impl Hub {
         }
     }
 
-    /// Closes holds of a lock: each with how long it may take until it passes on.
+    /// Closes holds of a lock: each with how long it may take until it passes on. Of many holders each is
+    /// closed by a command of its own; those who came meanwhile are left.
     ///
     /// # Errors
     ///
-    /// [`CallError`].
+    /// [`CallError`]. Of many holders some may be closed all the same.
     pub(crate) async fn close_holds(
         &self,
         caller: &Caller,
@@ -70,22 +75,74 @@ impl Hub {
         Ending { reason, now }: Ending,
     ) -> Done<Vec<(Grant, Duration)>> {
         let left = |grant: Grant| if now { Duration::ZERO } else { self.left(grant.session) };
-        match self.end(caller, Deed::CloseHolds { lock, token, reason, now }).await? {
-            (index, Answer::HoldsClosed { holds }) => {
-                Ok((index, holds.into_iter().map(|grant| (grant, left(grant))).collect()))
+        let deed = |token| {
+            let (lock, reason) = (lock.clone(), reason.clone());
+            Deed::CloseHolds { lock, token, reason, now }
+        };
+        let committed = self.commit(caller, deed(token)).await?;
+        let (index, holds) = match committed.outcome {
+            Err(Rejection::TooManyHolders { .. }) => self.close_each(caller, &lock, &deed).await?,
+            outcome => (committed.index, closed(outcome)?),
+        };
+        Ok((index, holds.into_iter().map(|grant| (grant, left(grant))).collect()))
+    }
+
+    /// Closes each hold of a lock that there is now, some at a time.
+    async fn close_each(
+        &self,
+        caller: &Caller,
+        lock: &LockName,
+        deed: &(impl Fn(Option<FencingToken>) -> Deed + Sync),
+    ) -> Done<Vec<Grant>> {
+        let mut newest = 0;
+        self.consensus.read(&mut |table, _| newest = table.counters().token);
+        let (mut after, mut last, mut all) = (None, None, Vec::new());
+        loop {
+            let tokens = self.holders_of(lock, after, newest);
+            let Some(&next) = tokens.last() else { break };
+            after = Some(next);
+            let commits = tokens.iter().map(|&token| self.commit(caller, deed(Some(token))));
+            for committed in join_all(commits).await {
+                let Committed { index, outcome } = committed?;
+                // It may have been given back meanwhile.
+                if !matches!(outcome, Err(Rejection::NotHeld { .. })) {
+                    last = last.max(Some(index));
+                    all.extend(closed(outcome)?);
+                }
             }
-            _ => Err(refusals::odd_answer().into()),
         }
+        let not_held = || refusals::of_rejection(&Rejection::NotHeld { lock: lock.clone() });
+        Ok((last.ok_or_else(not_held)?, all))
+    }
+
+    /// The next holders of a lock, of those granted up to that count of tokens.
+    fn holders_of(
+        &self,
+        lock: &LockName,
+        after: Option<FencingToken>,
+        newest: u64,
+    ) -> Vec<FencingToken> {
+        let mut tokens = Vec::new();
+        self.consensus.read(&mut |table, _| {
+            let holders = table.lock(lock).map(|view| view.holders_after(after));
+            let all = holders.into_iter().flatten().map(|holder| holder.grant.token);
+            tokens = all.filter(|token| token.counter() <= newest).take(CLOSED_AT_ONCE).collect();
+        });
+        tokens
     }
 
     async fn end(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
-        let command = Command::By { caller: caller.clone(), deed };
-        let committed = propose_when_known(&*self.consensus, self.runtime(), command).await;
-        let Committed { index, outcome } = committed.map_err(|error| self.not_applied(&error))?;
+        let Committed { index, outcome } = self.commit(caller, deed).await?;
         match outcome {
             Ok(answer) => Ok((index, answer)),
             Err(rejection) => Err(refusals::of_rejection(&rejection).into()),
         }
+    }
+
+    async fn commit(&self, caller: &Caller, deed: Deed) -> Result<Committed, CallError> {
+        let command = Command::By { caller: caller.clone(), deed };
+        let committed = propose_when_known(&*self.consensus, self.runtime(), command).await;
+        committed.map_err(|error| self.not_applied(&error))
     }
 
     /// The time until a session's deadline; nothing if it is over already.
@@ -94,5 +151,14 @@ impl Hub {
         let state = self.registry.lock();
         let left = state.leases.as_ref().and_then(|leases| leases.left(session, now));
         left.unwrap_or_default()
+    }
+}
+
+/// The holds that a command has closed.
+fn closed(outcome: Outcome) -> Result<Vec<Grant>, CallError> {
+    match outcome {
+        Ok(Answer::HoldsClosed { holds }) => Ok(holds),
+        Ok(_) => Err(refusals::odd_answer().into()),
+        Err(rejection) => Err(refusals::of_rejection(&rejection).into()),
     }
 }

@@ -2,6 +2,7 @@
 //! second, outside apply, in O(log n) for each of them (DESIGN §6).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use holdfast_core::{
@@ -16,6 +17,11 @@ use super::registry::{Registry, State};
 
 /// The least time between two rounds of Moved.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// Followers that are told of one lock in one read of the table: each may be told a hundred holders.
+const FOLLOWERS_AT_ONCE: usize = 64;
+/// Pause before the next of them.
+const BETWEEN: Duration = Duration::from_millis(1);
 
 type Request = (SessionId, RequestId);
 
@@ -110,11 +116,19 @@ impl Lead {
             self.registry.place_changed.notified().await;
             let changed = std::mem::take(&mut self.registry.lock().follows.changed);
             for lock in changed {
-                // One read for each lock, so that a long queue delays apply only once and not for all
-                // locks together.
-                self.consensus.read(&mut |table, index| {
-                    self.registry.tell_moved(table, index, &lock);
-                });
+                let mut after = None;
+                loop {
+                    // A short read for some of the followers: it delays apply.
+                    let mut last = None;
+                    self.consensus.read(&mut |table, index| {
+                        last = self.registry.tell_moved(table, index, (&lock, after));
+                    });
+                    if last.is_none() {
+                        break;
+                    }
+                    after = last;
+                    self.registry.runtime.sleep(BETWEEN).await;
+                }
             }
             self.registry.runtime.sleep(EVERY).await;
         }
@@ -122,15 +136,26 @@ impl Lead {
 }
 
 impl Registry {
-    /// Reports to the clients that follow a lock. The place of a request for several locks is the one
-    /// that results from all its queues.
-    fn tell_moved(&self, table: &LockTable, index: LogIndex, lock: &LockName) {
+    /// Reports to some of the clients that follow a lock, those behind that request. The place of a request
+    /// for several locks is the one that results from all its queues. Returns the last of them if there may
+    /// be more.
+    fn tell_moved(
+        &self,
+        table: &LockTable,
+        index: LogIndex,
+        (lock, after): (&LockName, Option<Request>),
+    ) -> Option<Request> {
         let mut state = self.lock();
         let State { attached, follows, .. } = &mut *state;
         let Follows { by_request, by_lock, .. } = follows;
         let now_ms = self.now_ms(table);
         let alone = holders(table, now_ms, &[Item::exclusive(lock.clone())]);
-        for key in by_lock.get(lock).into_iter().flatten() {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest =
+            by_lock.get(lock).into_iter().flat_map(|all| all.range((from, Bound::Unbounded)));
+        let (mut looked, mut last) = (0, None);
+        for key in rest.take(FOLLOWERS_AT_ONCE) {
+            (looked, last) = (looked + 1, Some(*key));
             let asked = table.request(key.0, key.1);
             let Some(RequestView { items, state: RequestState::Waiting { place, .. }, .. }) = asked
             else {
@@ -148,5 +173,6 @@ impl Registry {
                 self.push(&attached.outbox, index, Body::Moved(moved));
             }
         }
+        last.filter(|_| looked == FOLLOWERS_AT_ONCE)
     }
 }

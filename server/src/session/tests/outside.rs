@@ -1,7 +1,10 @@
 //! What is ended from outside passes on when its client lets go, or the leader's deadline has passed, and
 //! never before (DESIGN §14, I35).
 
-use holdfast_core::{Command, Deed, FencingToken, Identity, Label, LockName, SessionId, Tenure};
+use holdfast_core::{
+    Command, Deed, FencingToken, Identity, Item, Label, LockName, Need, RequestId, SessionId,
+    Tenure,
+};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{
     AcquireRequest, ClosedHold, KeptAlive, LostReason, OpenSessionRequest, RefusalReason,
@@ -10,6 +13,7 @@ use holdfast_proto::v1::{
 
 use super::*;
 use crate::session::error::CallError;
+use crate::session::outside::Ending;
 
 const REASON: &str = "on fire";
 
@@ -265,4 +269,39 @@ async fn an_identity_that_is_cut_off_loses_all_its_sessions() {
     for client in [first, second] {
         assert_eq!(client.rest().await, (vec![revoked()], Ok(())));
     }
+}
+
+/// One command closes a few holders only. Of more each is closed by its own.
+#[tokio::test(start_paused = true)]
+async fn every_holder_of_a_lock_with_many_is_closed() {
+    const READERS: u64 = 300;
+    let world = World::new().await;
+    let tenure = Tenure::new(1);
+    let (lock, reason) = (LockName::parse("config").unwrap(), Label::parse(REASON).unwrap());
+    world.fake.commit(Command::LimitWork { steps: 100 }, tenure);
+    for session in 1..=READERS {
+        let label = Label::parse("reader").unwrap();
+        let open = Command::OpenSession { ttl_ms: 10_000, label, secret_hash: [0; 32] };
+        world.fake.commit(open, tenure).outcome.unwrap();
+        let read = Command::Acquire {
+            session: SessionId::new(session),
+            done_below: RequestId::new(0),
+            request: RequestId::new(1),
+            items: vec![Item::shared(lock.clone())],
+            need: Need::All,
+            wait: true,
+        };
+        world.fake.commit(read, tenure).outcome.unwrap();
+    }
+    let ending = || Ending { reason: reason.clone(), now: true };
+    let all = (lock.clone(), None);
+    let (_, closed) = world.hub.close_holds(&Caller::default(), all, ending()).await.unwrap();
+    assert_eq!(closed.len() as u64, READERS);
+    let mut held = true;
+    world.hub.consensus().read(&mut |table, _| held = table.lock(&lock).is_some());
+    assert!(!held);
+    let none = (lock, None);
+    let refused = world.hub.close_holds(&Caller::default(), none, ending()).await.unwrap_err();
+    let CallError::Refused(refused) = refused else { panic!("not refused: {refused:?}") };
+    assert_eq!(refused.reason(), RefusalReason::NotHeld);
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use holdfast_core::{Command, ScopePrefix, Tenure};
+use holdfast_core::{Command, Rejection, ScopePrefix, Tenure};
 use holdfast_keyspace::authority::{Authority, AuthorityRow, Durations, Mode};
 use holdfast_keyspace::database::Tables;
 use holdfast_keyspace::model::Model;
@@ -13,6 +13,7 @@ use holdfast_runtime::simulated::Machine;
 
 use super::*;
 use crate::authority::FallbackSettings;
+use crate::consensus::propose_until_finished;
 
 fn prefix() -> ScopePrefix {
     ScopePrefix::parse("pay/").unwrap()
@@ -168,4 +169,23 @@ async fn a_leader_without_a_fallback_suspends_the_scopes_there_are() {
     client.send(try_acquire(1, "pay/1")).await;
     let Body::Denied(denied) = client.next().await else { panic!("not denied") };
     assert_eq!(denied.refusal.unwrap().reason(), RefusalReason::Suspended);
+}
+
+/// One command looks at a few locks only, and says so; the server goes on.
+#[tokio::test(start_paused = true)]
+async fn a_scope_is_set_by_as_many_commands_as_its_locks_take() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    world.fake.commit(Command::LimitWork { steps: 3 }, Tenure::new(1));
+    for request in 1..=20 {
+        client.send(acquire(request, &format!("pay/{request}"))).await;
+        client.granted().await;
+    }
+    let set = || Command::SetScope { scope: prefix() };
+    let unfinished = world.fake.commit(set(), Tenure::new(1)).outcome;
+    assert_eq!(unfinished, Err(Rejection::Unfinished { scope: prefix() }));
+
+    let consensus = &**world.hub.consensus();
+    let committed = propose_until_finished(consensus, &world.runtime, set()).await.unwrap();
+    assert!(committed.outcome.is_ok(), "{committed:?}");
 }
