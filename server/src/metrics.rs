@@ -39,6 +39,8 @@ pub struct Sample {
     pub counts: Counts,
     /// The limit of its bytes; 0 as long as there is none.
     pub max_table_bytes: u64,
+    /// Whether commands have left work that is carried on.
+    pub work_left: bool,
     /// Index of the entry after which the state hash was last recorded.
     pub hash_index: u64,
     /// The work of the log's writer.
@@ -113,6 +115,9 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ),
     ("table_bytes_limit", "How many of those there may be; 0: no limit is set yet", |sample| {
         sample.max_table_bytes
+    }),
+    ("work_left", "Whether commands have left work that is carried on: 1, else 0", |sample| {
+        sample.work_left.into()
     }),
     ("leader", "Whether this node leads and serves: 1, else 0", |sample| sample.leads.into()),
     ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {

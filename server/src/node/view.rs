@@ -225,6 +225,7 @@ impl Sampler {
             ready: self.condition.readiness().ready,
             counts: Counts::default(),
             max_table_bytes: 0,
+            work_left: false,
             hash_index: 0,
             log: self.counters.clone(),
             // If the disk cannot be queried, no free space can be relied on.
@@ -234,6 +235,7 @@ impl Sampler {
         replica.read(&mut |table, _| {
             sample.counts = table.counts();
             sample.max_table_bytes = table.max_table_bytes().unwrap_or(0);
+            sample.work_left = table.has_work_left();
             sample.hash_index = table.latest_witness().map_or(0, |witness| witness.index.get());
             let scopes = table.scopes().map(|view| ScopeSample {
                 prefix: view.scope.as_str().to_owned(),

@@ -345,6 +345,7 @@ async fn metrics_count_what_happens() {
         ("raft_members", 1),
         ("disk_below_reserve", 0),
         ("table_bytes_limit", 1 << 30),
+        ("work_left", 0),
         ("connections{port=\"clients\"}", 2),
         ("connections_limit{port=\"admin\"}", 32),
         ("connections_limit{port=\"clients\"}", 131_072.min(open_files::left_for_clients())),
