@@ -93,7 +93,7 @@ bench-security *arguments:
 
 # Benches of the parts (core, judge, log, memory); `just bench --test` only sees that they run.
 bench *arguments:
-    cargo bench --locked -p holdfast-tests --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
+    cargo bench --locked -p holdfast-tests --bench applies --bench core --bench judge --bench log_store --bench memory -- {{ arguments }}
 
 # Three nodes on this machine until Ctrl-C.
 three-nodes *arguments:
