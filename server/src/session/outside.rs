@@ -101,7 +101,10 @@ impl Hub {
             let tokens = self.holders_of(lock, after, newest);
             let Some(&next) = tokens.last() else { break };
             after = Some(next);
-            let commits = tokens.iter().map(|&token| self.commit(caller, deed(Some(token))));
+            let mut commits = Vec::new();
+            for token in tokens {
+                commits.push(self.commit(caller, deed(Some(token))));
+            }
             for committed in join_all(commits).await {
                 let Committed { index, outcome } = committed?;
                 // It may have been given back meanwhile.
