@@ -59,6 +59,8 @@ struct Seen {
     queued: BTreeSet<(SessionId, RequestId)>,
     /// The number of states that were taken over whole from a leader.
     restored: u64,
+    /// Whether a command has left work for later ones.
+    work_was_left: bool,
     violations: Vec<String>,
 }
 
@@ -86,6 +88,7 @@ impl Observer {
         seen.state(index.get(), table.state_hash(), id);
         seen.content(index, table, id);
         seen.stamped(index.get(), table.stamp_ms(), id);
+        seen.work_was_left |= table.has_work_left();
         seen.versions.entry(table.applied_version()).or_insert_with(|| self.clock.now());
         // Another node with the same hash came to the same state by the same commands.
         if seen.showed_first(index.get(), id) {
@@ -150,6 +153,11 @@ impl Observer {
     /// How many states were taken over whole from a leader.
     pub(super) fn taken_over(&self) -> u64 {
         self.lock().restored
+    }
+
+    /// Whether a command has left work for later ones.
+    pub(super) fn work_was_left(&self) -> bool {
+        self.lock().work_was_left
     }
 
     /// Looks at process `process` of node `id`.

@@ -460,6 +460,11 @@ impl<'m> World<'m> {
         self.observer.taken_over()
     }
 
+    /// Whether a command has left work for later ones, at any node.
+    pub fn work_was_left(&self) -> bool {
+        self.observer.work_was_left()
+    }
+
     /// A running node's last applied index and its state hash.
     pub fn state_of(&self, id: u64) -> Option<(u64, [u8; 32])> {
         let mut state = None;

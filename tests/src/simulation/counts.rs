@@ -127,7 +127,7 @@ impl Counts {
     /// The same without what only runs with limits on the totals of a node can reach.
     #[must_use]
     pub fn without_node_totals(mut self) -> Self {
-        self.limits.retain(|name, _| !limits::is_node_total(name));
+        self.limits.retain(|name, _| !limits::is_added_last(name));
         self
     }
 

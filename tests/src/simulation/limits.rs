@@ -17,6 +17,8 @@ pub(super) const ONE_RUN_IN: u64 = 100;
 /// The most limits that are drawn for one run.
 const AT_ONCE: u64 = 3;
 
+/// [`WORK`] is drawn in one of so many runs.
+const WORK_ONE_IN: u64 = 5;
 /// Each of [`NODE_TOTALS`] is drawn in one of so many runs that may have limits.
 const NODE_TOTALS_ONE_IN: u64 = 25;
 
@@ -24,6 +26,8 @@ const NODE_TOTALS_ONE_IN: u64 = 25;
 pub(super) const DISK_STALL: &str = "disk_stall_ms";
 /// The limit on what lies unsent for all streams of a node together.
 const OUTBOX_BYTES_TOTAL: &str = "outbox_bytes_total";
+/// The limit of what one command does.
+pub(super) const WORK_STEPS: &str = "work_steps";
 /// The limit on how many streams of a node have a session.
 const ATTACHED_STREAMS: &str = "max_attached_streams";
 
@@ -215,6 +219,10 @@ const NODE_TOTALS: &[NodeTotal] = &[
     },
 ];
 
+/// What one command may do: so little that releases, ends of sessions and raised epochs leave work.
+const WORK: Limit =
+    Limit { name: WORK_STEPS, between: (1, 40), set: |to, value| to.replica.work_steps = value };
+
 /// Draws each of [`NODE_TOTALS`] by itself, for a run with so many clients and these limits.
 pub(super) fn draw_node_totals(
     draw: &mut Draw,
@@ -233,9 +241,15 @@ pub(super) fn draw_node_totals(
     drawn
 }
 
-/// Whether this limit is one of [`NODE_TOTALS`].
-pub(super) fn is_node_total(name: &str) -> bool {
-    NODE_TOTALS.iter().any(|total| total.limit.name == name)
+/// Draws [`WORK`].
+pub(super) fn draw_work(draw: &mut Draw) -> Option<(String, u64)> {
+    let (least, most) = WORK.between;
+    (draw.below(WORK_ONE_IN) == 0).then(|| (WORK.name.to_owned(), draw.between(least, most)))
+}
+
+/// Whether this limit is one of [`NODE_TOTALS`], or [`WORK`].
+pub(super) fn is_added_last(name: &str) -> bool {
+    name == WORK.name || NODE_TOTALS.iter().any(|total| total.limit.name == name)
 }
 
 /// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a
@@ -255,7 +269,8 @@ pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<Stri
 
 fn all() -> impl Iterator<Item = &'static Limit> {
     let later = LATER.iter().map(|(_, limit)| limit);
-    LIMITS.iter().chain(later).chain(NODE_TOTALS.iter().map(|total| &total.limit))
+    let totals = NODE_TOTALS.iter().map(|total| &total.limit);
+    LIMITS.iter().chain(later).chain(totals).chain([&WORK])
 }
 
 /// Up to three limits for half of the runs, by name.

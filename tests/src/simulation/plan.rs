@@ -54,6 +54,9 @@ const RULES_ONE_IN: u64 = 3;
 /// The same for limits on what all streams of a node have together.
 const NODE_TOTALS_STREAM: u64 = 0x6e6f_6465_746f_7461;
 
+/// The same for the limit of what one command does.
+const WORK_STREAM: u64 = 0x776f_726b_7374_6570;
+
 /// Combined with a seed for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
 
@@ -189,6 +192,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_small_work(seed, clocks).with_small_work()
+    }
+
+    /// The run as it was before runs had commands that leave work.
+    pub fn without_small_work(seed: u64, clocks: Clocks) -> Self {
         Self::without_node_totals(seed, clocks).with_node_totals()
     }
 
@@ -203,7 +211,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` all but commands that leave work, `work` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -212,7 +220,8 @@ impl Plan {
             "three" => Self::without_scopes(seed, Clocks::Within),
             "all" => Self::without_rules(seed, Clocks::Within),
             "rules" => Self::without_node_totals(seed, Clocks::Within),
-            "totals" => Self::draw(seed, Clocks::Within),
+            "totals" => Self::without_small_work(seed, Clocks::Within),
+            "work" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -314,6 +323,16 @@ impl Plan {
         if self.scopes.is_none() && self.table == 0 {
             let totals = limits::draw_node_totals(&mut draw, clients, &self.limits);
             self.limits.extend(totals);
+        }
+        self
+    }
+
+    /// Has commands do so little in some of the runs that they leave work. Not with a large table, in which
+    /// they would have to leave it thousands of times.
+    fn with_small_work(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ WORK_STREAM);
+        if self.table == 0 {
+            self.limits.extend(limits::draw_work(&mut draw));
         }
         self
     }
@@ -709,14 +728,14 @@ mod tests {
 
     /// Otherwise figures of runs with and without them could not be compared.
     #[test]
-    fn limits_on_the_totals_of_a_node_change_nothing_else_in_a_plan() {
+    fn limits_that_were_added_last_change_nothing_else_in_a_plan() {
         for seed in 0..500 {
             let without = Plan::without_node_totals(seed, Clocks::Within);
             let mut rest = Plan::draw(seed, Clocks::Within);
-            rest.limits.retain(|name, _| !limits::is_node_total(name));
+            rest.limits.retain(|name, _| !limits::is_added_last(name));
 
             assert_eq!(rest, without, "seed {seed}");
-            assert!(without.limits.keys().all(|name| !limits::is_node_total(name)));
+            assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));
         }
     }
 
@@ -733,7 +752,7 @@ mod tests {
 
         for name in limits::names() {
             let count = counts.get(name).copied().unwrap_or(0);
-            let least = if limits::is_node_total(name) { 30 } else { 66 };
+            let least = if limits::is_added_last(name) { 30 } else { 66 };
             assert!(count > least, "{name}: {count} in 2,000 runs");
         }
     }

@@ -605,6 +605,9 @@ impl<'a> Stage<'a> {
         if self.world.log_limit_reached() {
             self.world.network().reached("max_log_bytes");
         }
+        if self.world.work_was_left() {
+            self.world.network().reached(limits::WORK_STEPS);
+        }
         let reached = self.world.network().limits();
         let ours = limits::names().filter(|name| reached.contains(*name));
         counts.limits = ours.map(|name| (name.to_owned(), 1)).collect();
