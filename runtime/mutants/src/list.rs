@@ -64,6 +64,12 @@ mutants! {
     // The lock table.
     ReleaseIgnoresToken, "release-ignores-token", "I13",
         "a release ends the newest hold of its session, whatever its token says";
+    OverSessionActs, "over-session-acts", "I5, I11",
+        "a session that is over, and only has not lost all its locks yet, is served like an open one";
+    OutdatedHoldCurrent, "outdated-hold-current", "I24, I35",
+        "a hold that an epoch has ended counts as current until its turn to be taken away";
+    LeftHeadsForgotten, "left-heads-forgotten", "I15, I31",
+        "the heads of queues that a command has left for later ones are forgotten";
     RevokedSessionActs, "revoked-session-acts", "I35",
         "a session that was revoked goes on as if it were not";
     RevokedPassesAtOnce, "revoked-passes-at-once", "I35, I6",

@@ -87,12 +87,17 @@ impl LockTable {
     pub(crate) fn grant_left(&mut self, events: &mut Vec<Event>) {
         while !self.work.is_spent() && !self.work.pending().heads.is_empty() {
             let left = &mut self.work.pending_mut().heads;
+            if mutant!(LeftHeadsForgotten) {
+                left.clear();
+            }
             let some: Vec<LockName> = std::iter::from_fn(|| left.pop_first())
                 .take(HEADS_AT_ONCE)
                 .map(|(_, name)| name)
                 .collect();
             let mut heads = Heads::default();
-            some.iter().for_each(|name| self.look_at(name, &mut heads));
+            for name in &some {
+                self.look_at(name, &mut heads);
+            }
             self.grant_heads(heads, events);
         }
     }

@@ -233,7 +233,7 @@ impl LockTable {
                 self.end_closed((session, token), (heard_in, tenure), events)
             }
             Command::LimitWork { steps } => self.limit_work(steps),
-            Command::CarryOn => self.carry_on(events),
+            Command::CarryOn => Ok(self.carry_on(events)),
         }
     }
 

@@ -10,6 +10,7 @@ use holdfast_core::{
     LockTable, LogIndex, LossCause, Need, Outcome, Rejection, RequestId, SessionId, TTL_CEILING_MS,
     Tenure,
 };
+use holdfast_mutants::{Mutant, while_armed};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
 
@@ -760,5 +761,21 @@ fn a_snapshot_in_the_middle_of_the_work_is_carried_on_alike() {
         }
         assert_eq!(run.table.state_hash(), installed.table.state_hash());
         assert_eq!(bytes_of(&run.table), bytes_of(&installed.table), "{command:?}");
+    }
+}
+
+#[test]
+fn each_rule_of_work_that_is_left_is_missed_when_it_is_broken() {
+    let cases: [(Mutant, fn()); 3] = [
+        (Mutant::OverSessionActs, a_session_with_very_many_locks_ends_by_commands_that_stay_small),
+        (Mutant::OutdatedHoldCurrent, a_hold_of_an_earlier_epoch_is_over_before_its_turn),
+        (
+            Mutant::LeftHeadsForgotten,
+            every_reader_behind_a_writer_is_let_in_by_commands_that_stay_small,
+        ),
+    ];
+    for (mutant, scenario) in cases {
+        let run = while_armed(mutant, || std::panic::catch_unwind(scenario));
+        assert!(run.is_err(), "nothing showed that {mutant} was armed");
     }
 }
