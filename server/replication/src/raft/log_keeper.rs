@@ -19,7 +19,7 @@
 //!
 //! - No entry above the newest snapshot is purged (I30; the log store refuses it, too).
 //! - Once a snapshot is finished and what lies below it purged, at most `max_bytes` of the log is
-//!   kept. Between two snapshots at most a quarter of `max_bytes` is logged, plus what is logged
+//!   kept, and less than [`Rules::batch`] more. Between two snapshots at most a quarter of `max_bytes` is logged, plus what is logged
 //!   while one is written. So the log stays within `max_bytes` as long as a snapshot is written
 //!   before three more quarters come.
 //! - A follower that would prevent this is cut off from the log and gets a snapshot ([`Sending`]).
