@@ -212,6 +212,7 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("max_log_bytes = 1048575", &["max_log_bytes = 1048575", "from 1048576 to"]),
         ("disk_stall_ms = 999", &["disk_stall_ms = 999", "from 1000 to 600000"]),
         ("log_level = \"a=b=c\"", &["log_level = a=b=c"]),
+        ("spin_us = 1001", &["spin_us = 1001", "from 0 to 1000"]),
         ("session_thread = \"two\"", &["session_thread = \"two\"", "auto"]),
         ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
         ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),

@@ -19,6 +19,7 @@
 //! cores, on a thread of their own (`session_thread.rs`). The log's writer, the admin port and the opening
 //! of the folder have threads of their own.
 
+mod event_queue;
 mod session_thread;
 mod settings;
 mod view;
@@ -144,14 +145,13 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let metrics = ConnectionMetrics::default();
     let tls = NodeTls::load(config, &runtime)?.map(Arc::new);
     let admission = Admission { shares, metrics, runtime: runtime.clone(), tls };
-    let events = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    let spin = Duration::from_micros(config.node.spin_us);
+    let events = event_queue::new(spin)
         .map_err(|source| NodeError::System { what: "event queue", source })?;
     let hangups = hangups(&events)?;
     let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
     let store = open_store(config, &runtime)?;
-    let sessions = SessionQueue::start(config.node.session_thread)
+    let sessions = SessionQueue::start(config.node.session_thread, spin)
         .map_err(|source| NodeError::System { what: "thread for sessions", source })?;
     let result = events.block_on(async {
         let mut signals = Signals::new()?;

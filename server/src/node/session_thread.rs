@@ -28,9 +28,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use holdfast_runtime::Runtime;
-use tokio::runtime::{Builder, EnterGuard, Handle};
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::sync::oneshot;
 
+use super::event_queue;
 use crate::config::SessionThread as Wanted;
 
 /// With so many cores sessions get a thread of their own, if the settings leave the choice to the node.
@@ -59,8 +60,8 @@ impl SessionQueue {
     /// # Errors
     ///
     /// The system gives no thread or event queue.
-    pub(super) fn start(wanted: Wanted) -> io::Result<Self> {
-        if is_own(wanted, cores()) { Own::start().map(Self::Own) } else { Ok(Self::Shared) }
+    pub(super) fn start(wanted: Wanted, spin: Duration) -> io::Result<Self> {
+        if is_own(wanted, cores()) { Own::start(spin).map(Self::Own) } else { Ok(Self::Shared) }
     }
 
     /// The runtime of the parts that run there; `shared` is that of the node.
@@ -82,8 +83,8 @@ impl SessionQueue {
 }
 
 impl Own {
-    fn start() -> io::Result<Self> {
-        let queue = Builder::new_current_thread().enable_all().build()?;
+    fn start(spin: Duration) -> io::Result<Self> {
+        let queue = event_queue::new(spin)?;
         let handle = queue.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread =
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_started_on_it_runs_on_its_thread_from_wherever_it_was_started_and_ends_with_it() {
-        let queue = SessionQueue::start(Wanted::Own).unwrap();
+        let queue = SessionQueue::start(Wanted::Own, Duration::ZERO).unwrap();
         let runtime = queue.runtime(&Runtime::system());
         let (tell, told) = mpsc::channel();
         let again = runtime.clone();
@@ -161,7 +162,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_thread_of_their_own_sessions_run_where_the_node_does() {
-        let queue = SessionQueue::start(Wanted::Shared).unwrap();
+        let queue = SessionQueue::start(Wanted::Shared, Duration::ZERO).unwrap();
         assert!(queue.enter().is_none());
         let here = thread::current().id();
         let (tell, told) = oneshot::channel();
