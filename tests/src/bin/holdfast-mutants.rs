@@ -263,7 +263,7 @@ fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let schedule = schedule_of(mutant).and_then(|schedule| schedule.to_possible_value());
-    let how = schedule.map_or_else(|| "work".to_owned(), |value| value.get_name().to_owned());
+    let how = schedule.map_or_else(|| "latest".to_owned(), |value| value.get_name().to_owned());
     writeln!(file, "{mutant} {how} {seed}")
 }
 

@@ -11,13 +11,13 @@ use holdfast_proto::v1::watch_event::Body as News;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
     CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ImportRequest,
-    ImportResponse, InspectRequest, InspectResponse, KeepAliveRequest, KeepAliveResponse,
-    ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse, ReleaseRequest,
-    ReleaseResponse, ServerFrames, SetValueRequest, SetValueResponse, StatusRequest,
-    StatusResponse, WatchRequest, WatchResponse,
+    ImportResponse, InspectRequest, InspectResponse, KeepAliveManyRequest, KeepAliveManyResponse,
+    KeepAliveRequest, KeepAliveResponse, ListRequest, ListResponse, OpenSessionRequest,
+    OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames, SessionKey,
+    SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
 use holdfast_runtime::simulated::Process;
-use holdfast_runtime::{Pipe, Transport, TransportError, Watched};
+use holdfast_runtime::{Pipe, Renewed, Transport, TransportError, Watched};
 use holdfast_server::rpc::LockCalls;
 use holdfast_server::rpc::status::of_stream_error;
 use holdfast_server::session::StreamError;
@@ -51,6 +51,8 @@ pub(super) struct ClientNetwork {
     pub(super) process: Process,
     /// Records what the client's connections promise it.
     pub(super) rights: Rights,
+    /// Its keepalives go together with those of others, beside its stream.
+    pub(super) keeps_together: bool,
 }
 
 /// The address under which clients reach a node.
@@ -216,6 +218,25 @@ impl Transport for ClientNetwork {
                 }
             });
             Ok(Pipe { outgoing, incoming: incoming.boxed() })
+        }
+        .boxed()
+    }
+
+    fn keeps_together(&self) -> bool {
+        self.keeps_together
+    }
+
+    /// A call of its own: how several share one is not simulated.
+    fn keep_alive(&self, endpoint: &str, session: SessionKey) -> Answered<Renewed> {
+        let (id, at) = (session.session_id, endpoint.to_owned());
+        let apart = self.rights.apart(self.client, self.process.clone(), id);
+        let request = KeepAliveManyRequest { sessions: vec![session] };
+        let answer = self.ask(endpoint, "keep-alive-many", request, asked!(keep_alive_many));
+        async move {
+            let KeepAliveManyResponse { index, sessions, scopes, spread_ms } = answer.await?;
+            let session = sessions.into_iter().next().ok_or_else(|| unreachable(&at))?;
+            apart.is_told(&session);
+            Ok(Renewed { index, session, scopes, spread_ms })
         }
         .boxed()
     }

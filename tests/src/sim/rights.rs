@@ -18,7 +18,7 @@ use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::request_state::State as Known;
 use holdfast_proto::v1::server_frame::Body as Told;
-use holdfast_proto::v1::{ClientFrames, Refused, ServerFrames};
+use holdfast_proto::v1::{ClientFrames, KeptSession, Refused, ServerFrames};
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Clock, Instant};
 
@@ -107,6 +107,25 @@ impl Rights {
     /// The instant until which the last acknowledgement lets `client` believe.
     pub(super) fn newest_of(&self, client: u64) -> Option<Instant> {
         self.last_of(client).map(|right| right.until)
+    }
+
+    /// A keepalive of `client`, which is `process`, leaves it now beside its stream.
+    pub(super) fn apart(&self, client: u64, process: Process, session: u64) -> Apart {
+        let sent = self.world.now();
+        locked(&self.seen).signed.insert(client, sent);
+        Apart { rights: self.clone(), client, process, session, sent }
+    }
+
+    /// A message of a client left it at `sent`, and is answered by a lease of `ttl`.
+    fn acknowledged(
+        &self,
+        (client, process): (u64, &Process),
+        session: u64,
+        (sent, ttl): (Instant, Duration),
+    ) {
+        let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);
+        let (at, until) = (self.world.now(), sent + process.true_length_of(certain));
+        locked(&self.given).push(Right { at, client, session, until });
     }
 
     /// A new connection of `client`, which is `process`.
@@ -234,14 +253,27 @@ impl Line {
     /// justifies nothing.
     fn acknowledged(&self, heard: &Heard, sent: Option<Instant>) {
         let (Some(sent), Some((session, ttl))) = (sent, heard.session) else { return };
-        let certain = ttl.saturating_sub(ttl / 10).saturating_sub(DEADLINE_MARGIN);
-        let right = Right {
-            at: self.rights.world.now(),
-            client: self.client,
-            session,
-            until: sent + self.process.true_length_of(certain),
-        };
-        locked(&self.rights.given).push(right);
+        self.rights.acknowledged((self.client, &self.process), session, (sent, ttl));
+    }
+}
+
+/// A keepalive that went out beside its session's stream.
+pub(super) struct Apart {
+    rights: Rights,
+    client: u64,
+    process: Process,
+    session: u64,
+    sent: Instant,
+}
+
+impl Apart {
+    /// The answer reaches the client. That the client may take no notice of it (DESIGN §5.1) makes what it
+    /// believes shorter, and never longer, than what is recorded.
+    pub(super) fn is_told(&self, kept: &KeptSession) {
+        if kept.refused.is_none() {
+            let lease = (self.sent, Duration::from_millis(kept.ttl_ms));
+            self.rights.acknowledged((self.client, &self.process), self.session, lease);
+        }
     }
 }
 

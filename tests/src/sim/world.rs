@@ -43,6 +43,8 @@ pub struct Settings {
     pub fallback: Vec<FallbackSettings>,
     /// Records what happens.
     pub trace: Trace,
+    /// The keepalives of clients go together with those of others, beside their streams.
+    pub keeps_together: bool,
 }
 
 impl Settings {
@@ -54,7 +56,8 @@ impl Settings {
             ..ReplicaConfig::new(0, Vec::new())
         };
         let (sessions, trace) = (SessionSettings::default(), Trace::default());
-        Self { seed, nodes, replica, sessions, fallback: Vec::new(), trace }
+        let (fallback, keeps_together) = (Vec::new(), false);
+        Self { seed, nodes, replica, sessions, fallback, trace, keeps_together }
     }
 }
 
@@ -527,7 +530,8 @@ impl<'m> World<'m> {
 
     fn network_of(&self, client: u64) -> ClientNetwork {
         let (network, process) = (self.network.clone(), self.client_process(client));
-        ClientNetwork { network, client, process, rights: self.rights.clone() }
+        let (rights, keeps_together) = (self.rights.clone(), self.settings.keeps_together);
+        ClientNetwork { network, client, process, rights, keeps_together }
     }
 
     /// Connects client `number`.

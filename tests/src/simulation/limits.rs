@@ -5,6 +5,7 @@
 //! one run in [`ONE_RUN_IN`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use holdfast_server::raft::ReplicaConfig;
 use holdfast_server::session::SessionSettings;
@@ -17,8 +18,6 @@ pub(super) const ONE_RUN_IN: u64 = 100;
 /// The most limits that are drawn for one run.
 const AT_ONCE: u64 = 3;
 
-/// [`WORK`] is drawn in one of so many runs.
-const WORK_ONE_IN: u64 = 5;
 /// Each of [`NODE_TOTALS`] is drawn in one of so many runs that may have limits.
 const NODE_TOTALS_ONE_IN: u64 = 25;
 
@@ -28,6 +27,8 @@ pub(super) const DISK_STALL: &str = "disk_stall_ms";
 const OUTBOX_BYTES_TOTAL: &str = "outbox_bytes_total";
 /// The limit of what one command does.
 pub(super) const WORK_STEPS: &str = "work_steps";
+/// The limit on how many sessions are resumed in a second.
+const RESUMES: &str = "resumes_per_second";
 /// The limit on how many streams of a node have a session.
 const ATTACHED_STREAMS: &str = "max_attached_streams";
 
@@ -219,9 +220,27 @@ const NODE_TOTALS: &[NodeTotal] = &[
     },
 ];
 
-/// What one command may do: so little that releases, ends of sessions and raised epochs leave work.
-const WORK: Limit =
-    Limit { name: WORK_STEPS, between: (1, 40), set: |to, value| to.replica.work_steps = value };
+/// Limits that were added last, each in one run of so many, drawn from a stream of their own.
+const LATEST: &[(u64, Limit)] = &[
+    // So little that releases, ends of sessions and raised epochs leave work for later commands.
+    (
+        5,
+        Limit {
+            name: WORK_STEPS,
+            between: (1, 40),
+            set: |to, value| to.replica.work_steps = value,
+        },
+    ),
+    // So few that a new leader sends most clients away at first.
+    (
+        6,
+        Limit {
+            name: RESUMES,
+            between: (10, 25),
+            set: |to, value| to.sessions.resumes_per_second = value,
+        },
+    ),
+];
 
 /// Draws each of [`NODE_TOTALS`] by itself, for a run with so many clients and these limits.
 pub(super) fn draw_node_totals(
@@ -241,36 +260,49 @@ pub(super) fn draw_node_totals(
     drawn
 }
 
-/// Draws [`WORK`].
-pub(super) fn draw_work(draw: &mut Draw) -> Option<(String, u64)> {
-    let (least, most) = WORK.between;
-    (draw.below(WORK_ONE_IN) == 0).then(|| (WORK.name.to_owned(), draw.between(least, most)))
+/// Draws each of [`LATEST`] by itself.
+pub(super) fn draw_latest(draw: &mut Draw) -> BTreeMap<String, u64> {
+    drawn_of(LATEST, draw).map(|(limit, value)| (limit.name.to_owned(), value)).collect()
 }
 
-/// Whether this limit is one of [`NODE_TOTALS`], or [`WORK`].
+/// Whether this limit is one of [`NODE_TOTALS`], or of [`LATEST`].
 pub(super) fn is_added_last(name: &str) -> bool {
-    name == WORK.name || NODE_TOTALS.iter().any(|total| total.limit.name == name)
+    NODE_TOTALS.iter().any(|total| total.limit.name == name)
+        || LATEST.iter().any(|(_, limit)| limit.name == name)
+}
+
+/// Those of a list that a run has. Each is drawn whether it is used or not, so that one limit does not
+/// move the others.
+fn drawn_of(
+    limits: &'static [(u64, Limit)],
+    draw: &mut Draw,
+) -> impl Iterator<Item = (&'static Limit, u64)> {
+    limits.iter().filter_map(|(one_in, limit)| {
+        let (least, most) = limit.between;
+        let (chosen, value) = (draw.below(*one_in) == 0, draw.between(least, most));
+        chosen.then_some((limit, value))
+    })
+}
+
+/// How much longer a leader may keep the session of a client that is gone, because it expects as many as
+/// a run has to come back (DESIGN §5.3).
+pub(super) fn longer_leases(drawn: &BTreeMap<String, u64>) -> Duration {
+    if drawn.contains_key(RESUMES) { Duration::from_secs(5) } else { Duration::ZERO }
 }
 
 /// Draws each of [`LATER`] by itself. With a large table only those that do not bound how much a
 /// run may have.
 pub(super) fn draw_later(draw: &mut Draw, beside_a_table: bool) -> BTreeMap<String, u64> {
-    let mut drawn = BTreeMap::new();
-    for (one_in, limit) in LATER {
-        // Drawn whether it is used or not, so that one limit does not move the others.
-        let (least, most) = limit.between;
-        let (chosen, value) = (draw.below(*one_in) == 0, draw.between(least, most));
-        if chosen && (!beside_a_table || limit.name == DISK_STALL) {
-            drawn.insert(limit.name.to_owned(), value);
-        }
-    }
-    drawn
+    let drawn = drawn_of(LATER, draw);
+    let kept = drawn.filter(|(limit, _)| !beside_a_table || limit.name == DISK_STALL);
+    kept.map(|(limit, value)| (limit.name.to_owned(), value)).collect()
 }
 
 fn all() -> impl Iterator<Item = &'static Limit> {
     let later = LATER.iter().map(|(_, limit)| limit);
     let totals = NODE_TOTALS.iter().map(|total| &total.limit);
-    LIMITS.iter().chain(later).chain(totals).chain([&WORK])
+    let latest = LATEST.iter().map(|(_, limit)| limit);
+    LIMITS.iter().chain(later).chain(totals).chain(latest)
 }
 
 /// Up to three limits for half of the runs, by name.

@@ -54,8 +54,11 @@ const RULES_ONE_IN: u64 = 3;
 /// The same for limits on what all streams of a node have together.
 const NODE_TOTALS_STREAM: u64 = 0x6e6f_6465_746f_7461;
 
-/// The same for the limit of what one command does.
-const WORK_STREAM: u64 = 0x776f_726b_7374_6570;
+/// The same for what was added last: commands that leave work, few resumes in a second, and clients whose
+/// keepalives go together.
+const LATEST_STREAM: u64 = 0x776f_726b_7374_6570;
+/// In one run of so many, the keepalives of clients go together, beside their streams.
+const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
 /// Combined with a seed for the faults of later kinds.
 const LATER_STREAM: u64 = 0x4c41_5445_5231;
@@ -111,6 +114,9 @@ pub struct Plan {
     /// The rules of who may do what are on, and operators use them.
     #[serde(default)]
     pub rules: bool,
+    /// The keepalives of clients go together with those of others, beside their streams.
+    #[serde(default)]
+    pub keeps_together: bool,
 }
 
 /// Settings of the nodes.
@@ -192,11 +198,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
-        Self::without_small_work(seed, clocks).with_small_work()
+        Self::without_latest(seed, clocks).with_latest()
     }
 
-    /// The run as it was before runs had commands that leave work.
-    pub fn without_small_work(seed: u64, clocks: Clocks) -> Self {
+    /// The run as it was before runs had what was added last.
+    pub fn without_latest(seed: u64, clocks: Clocks) -> Self {
         Self::without_node_totals(seed, clocks).with_node_totals()
     }
 
@@ -211,7 +217,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` all but commands that leave work, `work` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` all but what was added last, `latest` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -220,8 +226,8 @@ impl Plan {
             "three" => Self::without_scopes(seed, Clocks::Within),
             "all" => Self::without_rules(seed, Clocks::Within),
             "rules" => Self::without_node_totals(seed, Clocks::Within),
-            "totals" => Self::without_small_work(seed, Clocks::Within),
-            "work" => Self::draw(seed, Clocks::Within),
+            "totals" => Self::without_latest(seed, Clocks::Within),
+            "latest" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -279,6 +285,7 @@ impl Plan {
             full_leader: false,
             scopes: None,
             rules: false,
+            keeps_together: false,
         };
         plan.with_lasting()
     }
@@ -327,12 +334,13 @@ impl Plan {
         self
     }
 
-    /// Has commands do so little in some of the runs that they leave work. Not with a large table, in which
-    /// they would have to leave it thousands of times.
-    fn with_small_work(mut self) -> Self {
-        let mut draw = Draw::new(self.seed ^ WORK_STREAM);
+    /// Adds what was added last. No small limits with a large table: its commands would have to leave work
+    /// thousands of times, and its sessions would be long in coming back.
+    fn with_latest(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ LATEST_STREAM);
+        self.keeps_together = draw.below(KEEPS_TOGETHER_ONE_IN) == 0;
         if self.table == 0 {
-            self.limits.extend(limits::draw_work(&mut draw));
+            self.limits.extend(limits::draw_latest(&mut draw));
         }
         self
     }
@@ -733,6 +741,7 @@ mod tests {
             let without = Plan::without_node_totals(seed, Clocks::Within);
             let mut rest = Plan::draw(seed, Clocks::Within);
             rest.limits.retain(|name, _| !limits::is_added_last(name));
+            rest.keeps_together = false;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

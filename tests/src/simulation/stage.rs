@@ -585,7 +585,9 @@ impl<'a> Stage<'a> {
         let expired = expiries.iter().filter_map(told).collect();
         let known = self.world.versions().into_iter().map(all_know).collect();
         let history = merge(vec![rights, self.recorder.take(), expired, known]);
-        let report = check(&history, Options::default());
+        let usual = Options::default();
+        let grace = usual.grace + limits::longer_leases(&self.plan.limits);
+        let report = check(&history, Options { grace, ..usual });
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
         violations.extend(self.world.violations());
         violations.extend(report.violations.iter().map(ToString::to_string));
@@ -692,7 +694,8 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
     let mut sessions = SessionSettings::default();
     limits::set(&plan.limits, &mut Sizes { replica: &mut replica, sessions: &mut sessions });
     let fallback = plan.scopes.as_ref().map(ScopesPlan::terms).unwrap_or_default();
-    Settings { seed: plan.seed, nodes: plan.nodes, replica, sessions, fallback, trace }
+    let Plan { seed, nodes, keeps_together, .. } = *plan;
+    Settings { seed, nodes, replica, sessions, fallback, trace, keeps_together }
 }
 
 /// A world of one node, with the settings of the plan otherwise.
