@@ -55,6 +55,11 @@ pauses *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
     ./target/release/holdfast-pauses {{ arguments }}
 
+# Three nodes with very many sessions, waiters or watchers: memory, CPU, and how long a quiet client waits.
+scale *arguments:
+    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
+    ./target/release/holdfast-scale {{ arguments }}
+
 # A million leases from one Cassandra node into one server: seconds, and memory.
 migrate-million *arguments:
     cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-migrate --bins

@@ -15,6 +15,7 @@
     reason = "a harness that cannot go on fails its test"
 )]
 
+pub mod admin;
 pub mod cassandra;
 pub mod certs;
 pub mod chaos;
@@ -44,6 +45,7 @@ pub mod recipe;
 pub mod remote;
 pub mod resource;
 pub mod run;
+pub mod scale;
 pub mod scribe;
 pub mod shim;
 pub mod sim;

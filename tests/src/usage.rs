@@ -1,5 +1,5 @@
-//! The CPU time that processes, threads and the whole machine have used, from `/proc`. User and system time
-//! together, in seconds; the kernel counts in hundredths.
+//! What processes, threads and the whole machine use, from `/proc`. CPU is user and system time together, in
+//! seconds; the kernel counts in hundredths.
 
 use std::fs;
 use std::io;
@@ -43,6 +43,22 @@ pub fn cpu_of_ended_children() -> io::Result<f64> {
 /// The system's.
 pub fn cpu_of_machine() -> io::Result<f64> {
     seconds(busy(&fs::read_to_string("/proc/stat")?)?)
+}
+
+/// The memory of a process that is not paged out, bytes.
+///
+/// # Errors
+///
+/// The system's; the process may be gone.
+pub fn memory_of_process(process: u32) -> io::Result<u64> {
+    resident(&fs::read_to_string(format!("/proc/{process}/status"))?)
+}
+
+/// The line `VmRSS:   1234 kB`.
+fn resident(status: &str) -> io::Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()).ok_or_else(unexpected)?;
+    number(Some(&kib)).map(|kib| kib << 10)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds of a run are far below 2^52")]
@@ -95,6 +111,13 @@ mod tests {
         let stat = "cpu  10 20 30 4000 500 6 7 80 0 0\ncpu0 1 1 1 1 1 1 1\n";
 
         assert_eq!(busy(stat).unwrap(), 10 + 20 + 30 + 6 + 7);
+    }
+
+    #[test]
+    fn the_memory_of_a_process_is_read_in_bytes() {
+        assert_eq!(resident("Name:\tx\nVmRSS:\t    1234 kB\nVmData: 9 kB\n").unwrap(), 1_234 << 10);
+        assert!(resident("Name:\tx\n").is_err());
+        assert!(memory_of_process(std::process::id()).unwrap() > 1 << 20);
     }
 
     #[test]

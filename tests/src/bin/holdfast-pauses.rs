@@ -15,12 +15,11 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_runtime::{Instant, Runtime};
+use holdfast_tests::admin;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::many_holds::{self, TTL_MS};
 use holdfast_tests::pauses::{Pauses, Reading};
 use nix::sys::signal::Signal;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 /// Between two looks at the nodes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -193,24 +192,9 @@ impl Measured {
         self.runtime.sleep(LOOK_EVERY).await;
     }
 
-    /// A metric of a node; 0 while it cannot be reached.
     async fn metric(&self, node: usize, name: &str) -> u64 {
-        let page = page(&self.cluster.nodes()[node].admin_listen).await.unwrap_or_default();
-        let value = page.lines().find_map(|line| {
-            let (found, value) = line.strip_prefix("holdfast_")?.split_once(' ')?;
-            (found == name).then(|| value.parse().unwrap_or(0))
-        });
-        value.unwrap_or(0)
+        admin::metric(&self.cluster.nodes()[node].admin_listen, name).await
     }
-}
-
-/// The metrics of the node with this admin port.
-async fn page(address: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n").await?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await?;
-    Ok(page)
 }
 
 fn tell(what: &str, reading: &Reading) {

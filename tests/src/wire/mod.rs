@@ -323,6 +323,15 @@ impl Wire {
         .await
     }
 
+    /// Waits until the request is known to be cancelled.
+    pub async fn cancelled(&mut self, request_id: u64) {
+        self.expect("Cancelled", |told| match told {
+            Told::Cancelled(cancelled) if cancelled.request_id == request_id => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
     /// Waits until the grant was released.
     pub async fn released(&mut self, token: u64) {
         self.expect("Released", |told| match told {

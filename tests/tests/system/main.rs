@@ -20,6 +20,7 @@ mod ports;
 mod quotas;
 mod readme;
 mod recovery;
+mod scale;
 mod secured;
 mod security_guide;
 mod tls;
