@@ -56,8 +56,9 @@ use crate::{LockTable, Rejection};
 /// A step is about one look-up in the table. A command goes beyond the limit by one piece of its work at
 /// most: a grant of up to 64 locks with their values, or the end of one session with a thousand locks.
 ///
-/// Source: measured (`tests/benches/applies.rs`): a command of so many steps takes about a millisecond
-/// beside 10⁶ locks, and less than five right after a snapshot began, when it has to copy what it writes.
+/// Source: an estimate, still to be measured by `tests/benches/applies.rs`: a command of so many steps is to
+/// take about a millisecond beside 10⁶ locks, and less than five right after a snapshot began, when it has
+/// to copy what it writes.
 pub const WORK_STEPS: u64 = 4_096;
 
 /// So many commands of one batch may do as much as the limit allows. Those after them may do a small part

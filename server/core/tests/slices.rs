@@ -210,7 +210,7 @@ fn the_commands_of_a_batch_are_bounded_together() {
     assert_eq!(now + granted(&run.carry_on()).len() as u64, LOCKS * READERS);
 }
 
-/// Whoever comes while readers are still let in does not overtake them (I9), nor does it hold beside
+/// A client that comes while readers are still let in does not overtake them (I9), nor does it hold beside
 /// a writer (I2).
 #[test]
 fn nobody_gets_in_between_the_parts_of_the_work() {

@@ -274,8 +274,8 @@ settings! {
     session_thread: SessionThread = SessionThread::Auto, "HOLDFAST_SESSION_THREAD";
 
     /// How long the node's threads look for the next event each time that they were woken, before they
-    /// sleep again, microseconds. It makes a commit faster by what waking a thread takes, and takes up to so
-    /// much of a core for each wake-up. For nodes with cores to spare.
+    /// sleep again, microseconds. It saves what waking a thread takes, and takes up to so much of a core for
+    /// each wake-up. For nodes with cores to spare.
     ///
     /// Default: 0. Bounds: 0 to 1000.
     spin_us: u64 = 0, "HOLDFAST_SPIN_US";

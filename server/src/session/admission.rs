@@ -5,8 +5,8 @@
 //! admission the thread that serves would do nothing else for seconds, though it may have heartbeats to
 //! answer; and clients that nobody answers give up and connect again, which costs as much once more.
 //!
-//! So the resumes begin one after the other, `resumes_per_second` of them. Whoever has to wait longer than
-//! [`WAITS_HERE_MAX`] is told to come back, and when: each client at a time of its own, in the order of
+//! So the resumes begin one after the other, `resumes_per_second` of them. A client that has to wait longer
+//! than [`WAITS_HERE_MAX`] is told to come back, and when: each client at a time of its own, in the order of
 //! their coming.
 //!
 //! # Invariants
