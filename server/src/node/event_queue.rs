@@ -83,7 +83,7 @@ mod tests {
     fn a_queue_that_spins_runs_tasks_and_timers_and_sleeps_when_nothing_comes() {
         let queue = new(Duration::from_micros(200)).unwrap();
         let cpu_before = cpu();
-        queue.block_on(Runtime::system().sleep(Duration::from_millis(300)));
+        queue.block_on(async { Runtime::system().sleep(Duration::from_millis(300)).await });
         let used = cpu().saturating_sub(cpu_before);
         assert!(used < Duration::from_millis(150), "{used:?} of 300 ms");
     }
