@@ -256,7 +256,8 @@ settings! {
     max_unopened_streams: u64 = 8_192, "HOLDFAST_MAX_UNOPENED_STREAMS";
 
     /// How many sessions may be resumed at this node in a second. The next ones wait for a quarter of a
-    /// second; others are told when to come back. Where a new leader expects more than it can let in
+    /// second; others are told when to come back. Clients may begin as many connections in a second, at the
+    /// port and at the Unix socket; others wait until they are accepted. Where a new leader expects more than it can let in
     /// without that, leases last longer in its tenure, by the time that all of them need and a quarter,
     /// and a second: at most 76 s.
     ///

@@ -10,6 +10,8 @@
 //!   its client learns it and does not wait in the backlog.
 //! - Between two failed accepts lie at least `FIRST_PAUSE`: however long the system is short of
 //!   descriptors, the loop tries at most 100 times a second, and soon 10 times.
+//! - At a port for clients the connections begin at a pace (`server/src/incoming/pace.rs`); the others wait in the backlog of the
+//!   system.
 //! - A connection gives its place back when it is dropped, in whatever task that is.
 //!
 //! A Unix socket counts as a port. A port with TLS has its handshakes on a thread of their own ([`Handshakes`]); what its servers get has proved
@@ -17,6 +19,7 @@
 
 mod counted;
 mod handshakes;
+mod pace;
 mod wire;
 
 use std::fmt;
@@ -38,6 +41,7 @@ use tonic::transport::server::Connected;
 pub use self::counted::{ConnectionCounts, Counted};
 use self::handshakes::SecuredPort;
 pub use self::handshakes::{Handshakes, Security};
+use self::pace::Pace;
 use self::wire::Socket;
 pub use self::wire::{Peer, Wire};
 use crate::listen::LocalListener;
@@ -107,6 +111,8 @@ pub struct Admission {
     pub runtime: Runtime,
     /// TLS of the ports, if they have any.
     pub tls: Option<Arc<NodeTls>>,
+    /// Connections of clients that may begin in a second, at each port for clients.
+    pub clients_per_second: u64,
 }
 
 impl Admission {
@@ -119,7 +125,7 @@ impl Admission {
         let address = listener.local_addr()?;
         let security = self.tls.as_ref().and_then(|tls| tls.of(port));
         let Some((security, handshakes)) = security else {
-            let ready = Ready::Plain(self.incoming(port, listener));
+            let ready = Ready::Plain(Box::new(self.incoming(port, listener)));
             return Ok(Arrivals { address, ready });
         };
         let incoming = self.incoming(port, listener.into_std()?);
@@ -153,7 +159,11 @@ impl Admission {
             Port::Admin => admin,
             Port::Local => local,
         };
-        Incoming::new(listener, port, limit, &self.metrics, self.runtime.clone())
+        let incoming = Incoming::new(listener, port, limit, &self.metrics, self.runtime.clone());
+        match port {
+            Port::Clients | Port::Local => incoming.paced(self.clients_per_second),
+            Port::Members | Port::Admin => incoming,
+        }
     }
 }
 
@@ -193,6 +203,8 @@ pub struct Incoming<A = TcpListener> {
     put_off: Counter,
     refusals: Lines,
     failures: Lines,
+    /// None: a connection is accepted as it comes.
+    pace: Option<Pace>,
     runtime: Runtime,
 }
 
@@ -218,8 +230,15 @@ impl<A> Incoming<A> {
             put_off: metrics.put_off.get_or_create(&label).clone(),
             refusals: Lines::default(),
             failures: Lines::default(),
+            pace: None,
             runtime,
         }
+    }
+
+    /// The same, but only so many begin in a second.
+    fn paced(self, per_second: u64) -> Self {
+        let pace = Some(Pace::new(per_second, self.runtime.clock.now()));
+        Self { pace, ..self }
     }
 }
 
@@ -232,7 +251,7 @@ impl Incoming<std::net::TcpListener> {
     fn on_this_queue(self) -> io::Result<Incoming> {
         let Self { listener, port, limit, places, open, refused, put_off, .. } = self;
         let (refusals, failures, runtime) = (self.refusals, self.failures, self.runtime);
-        let listener = TcpListener::from_std(listener)?;
+        let (pace, listener) = (self.pace, TcpListener::from_std(listener)?);
         Ok(Incoming {
             listener,
             port,
@@ -243,6 +262,7 @@ impl Incoming<std::net::TcpListener> {
             put_off,
             refusals,
             failures,
+            pace,
             runtime,
         })
     }
@@ -253,9 +273,11 @@ impl<A: Accept> Incoming<A> {
     async fn next(&mut self) -> Connection<A::Connection> {
         let mut pause = FIRST_PAUSE;
         loop {
+            self.turn().await;
             match self.listener.accept().await {
                 Ok(connection) => {
                     pause = FIRST_PAUSE;
+                    self.begins();
                     match Arc::clone(&self.places).try_acquire_owned() {
                         Ok(place) => return self.admitted(connection, place),
                         Err(_) => self.refuse(connection),
@@ -271,6 +293,20 @@ impl<A: Accept> Incoming<A> {
                     pause = (2 * pause).min(LONGEST_PAUSE);
                 }
             }
+        }
+    }
+
+    /// Waits until another connection may begin. Cancel safe.
+    async fn turn(&self) {
+        let now = self.runtime.clock.now();
+        if let Some(at) = self.pace.as_ref().and_then(|pace| pace.not_before(now)) {
+            self.runtime.clock.sleep_until(at).await;
+        }
+    }
+
+    fn begins(&mut self) {
+        if let Some(pace) = &mut self.pace {
+            pace.begins(self.runtime.clock.now());
         }
     }
 
@@ -305,7 +341,7 @@ pub struct Arrivals {
 }
 
 enum Ready {
-    Plain(Incoming),
+    Plain(Box<Incoming>),
     Proven(mpsc::Receiver<Wire>),
 }
 

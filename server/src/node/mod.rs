@@ -144,7 +144,9 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let runtime = Runtime::system();
     let metrics = ConnectionMetrics::default();
     let tls = NodeTls::load(config, &runtime)?.map(Arc::new);
-    let admission = Admission { shares, metrics, runtime: runtime.clone(), tls };
+    let clients_per_second = config.node.resumes_per_second;
+    let admission =
+        Admission { shares, metrics, runtime: runtime.clone(), tls, clients_per_second };
     let spin = Duration::from_micros(config.node.spin_us);
     let events = event_queue::new(spin)
         .map_err(|source| NodeError::System { what: "event queue", source })?;

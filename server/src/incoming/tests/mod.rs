@@ -100,6 +100,37 @@ async fn a_client_that_left_before_its_turn_holds_up_nobody() {
     assert_eq!((clock.now(), count(&metrics.put_off)), (since, 0));
 }
 
+/// How long a paced port takes for so many connections that come at once.
+async fn time_for(connections: u32, per_second: u64) -> Duration {
+    let (incoming, _) = failing(Errno::MFILE, 0, &ConnectionMetrics::default());
+    let mut incoming = incoming.paced(per_second);
+    let clock = incoming.runtime.clock.clone();
+    let since = clock.now();
+    for _ in 0..connections {
+        incoming.next().await;
+    }
+    clock.now().saturating_since(since)
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_all_connect_at_once_begin_at_a_pace() {
+    assert_eq!(time_for(21, 1_000).await, Duration::ZERO, "a burst");
+    assert_eq!(time_for(10_021, 1_000).await, Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_now_and_then_waits_for_nothing() {
+    let (incoming, _) = failing(Errno::MFILE, 0, &ConnectionMetrics::default());
+    let mut incoming = incoming.paced(100);
+    let runtime = incoming.runtime.clone();
+    for _ in 0..50 {
+        let since = runtime.clock.now();
+        incoming.next().await;
+        assert_eq!(runtime.clock.now(), since);
+        runtime.sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// A port with room for `limit` connections, and its address.
 async fn port(limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
