@@ -9,8 +9,9 @@ use holdfast_runtime::{Runtime, Transport, select};
 
 #[cfg(feature = "tls")]
 use crate::Tls;
+use crate::attaching::Attaching;
 use crate::endpoints::Servers;
-use crate::session::{Machine, Opening, Session, SessionConfig};
+use crate::session::{Access, Machine, Opening, Session, SessionConfig};
 use crate::transport::{Bearer, Connect, GrpcTransport, Shared, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
@@ -25,11 +26,25 @@ pub struct Builder {
     connect_timeout: Duration,
     runtime: Runtime,
     transport: Option<Arc<dyn Transport>>,
-    shared: Option<Arc<Shared>>,
+    shared: Option<SharedByClients>,
     /// Never shown: `Debug` leaves it out.
     token: Option<String>,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
+}
+
+/// What the clients share that share connections.
+#[derive(Clone)]
+struct SharedByClients {
+    connections: Arc<Shared>,
+    attaching: Arc<Attaching>,
+}
+
+impl SharedByClients {
+    fn new(runtime: &Runtime) -> Self {
+        let connections = Arc::new(Shared::new(runtime.clone()));
+        Self { connections, attaching: Arc::new(Attaching::new()) }
+    }
 }
 
 impl Builder {
@@ -115,10 +130,11 @@ impl Builder {
         self
     }
 
-    /// Lets all clients that are made of this builder and its clones from here on share connections: up to
-    /// 512 sessions have one, and their keepalives are sent together. For a process with hundreds of
-    /// sessions or more, which would otherwise need as many connections. Default: each client has a
-    /// connection of its own.
+    /// Lets all clients and readers that are made of this builder and its clones from here on share connections: up
+    /// to 512 sessions have one, and their keepalives are sent together; up to 128 watches have another. For a
+    /// process with hundreds of sessions or watches, which would otherwise need as many connections. When their server is gone, their sessions
+    /// come back one after the other, up to 256 at a time, and renew their leases until then. Default: each
+    /// client has a connection of its own.
     ///
     /// A clone that gets another token, or other settings of TLS, shares with its own clones alone.
     ///
@@ -129,14 +145,14 @@ impl Builder {
     /// # drop((one, two)); Ok(()) }
     /// ```
     pub fn share_connections(mut self) -> Self {
-        self.shared = Some(Arc::new(Shared::new(self.runtime.clone())));
+        self.shared = Some(SharedByClients::new(&self.runtime));
         self
     }
 
     /// What a server takes a client for may differ from now on.
     fn share_anew(&mut self) {
         if self.shared.is_some() {
-            self.shared = Some(Arc::new(Shared::new(self.runtime.clone())));
+            self.shared = Some(SharedByClients::new(&self.runtime));
         }
     }
 
@@ -164,7 +180,7 @@ impl Builder {
         let transport = if let Some(transport) = &self.transport {
             Arc::clone(transport)
         } else {
-            let shared = self.shared.clone();
+            let shared = self.shared.as_ref().map(|shared| shared.connections.clone());
             Arc::new(GrpcTransport::new(self.dial()?, self.bearer()?, shared))
         };
         Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
@@ -247,8 +263,11 @@ impl Builder {
             allowance: self.max_clock_drift,
             keeps_together: reader.transport.keeps_together(),
         };
+        let attaching =
+            self.shared.map_or_else(|| Arc::new(Attaching::new()), |shared| shared.attaching);
         let transport = reader.transport.clone();
-        let session = Session::start(config, self.endpoints, transport, &self.runtime);
+        let access = Access { endpoints: self.endpoints, transport, attaching };
+        let session = Session::start(config, access, &self.runtime);
         Ok(Client::new(session, reader))
     }
 }

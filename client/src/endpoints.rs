@@ -183,6 +183,11 @@ impl Route {
         self.current.clone()
     }
 
+    /// The next attempt is at `endpoint`, which is known to serve.
+    pub(crate) fn lead_to(&mut self, endpoint: String) {
+        self.hint = Some(endpoint);
+    }
+
     /// Records that the attempt led to a session stream: delays start from the minimum again.
     pub(crate) fn succeeded(&mut self) {
         self.attempts = 0;

@@ -47,6 +47,7 @@
 
 mod acquire;
 mod admin;
+mod attaching;
 mod builder;
 mod client;
 mod cluster;

@@ -1,16 +1,20 @@
 //! The task that talks to servers: one stream after the other until the session is closed.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use holdfast_guard::part_of;
-use holdfast_proto::v1::{ClientFrames, ServerFrames};
+use holdfast_proto::v1::{ClientFrames, ServerFrames, SessionKey};
 use holdfast_runtime::{BoxFuture, Pipe, Renewed, Transport, TransportError, select};
+use tokio::sync::SemaphorePermit;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::machine::{Machine, Opening, StreamEnd};
-use super::{CLOSE_LIMIT, Ending, Session};
+use super::{Access, CLOSE_LIMIT, Ending, Session};
+use crate::attaching::Attaching;
 use crate::endpoints::{Over, Route};
 use crate::wire;
 
@@ -19,13 +23,9 @@ use crate::wire;
 /// once.
 const STREAM_LIFE_MIN: Duration = Duration::from_secs(1);
 
-pub(super) async fn drive(
-    session: Arc<Session>,
-    transport: Arc<dyn Transport>,
-    endpoints: Vec<String>,
-) {
+pub(super) async fn drive(session: Arc<Session>, access: Access) {
     let ended = select! {
-        () = keep(&session, &*transport, endpoints) => Ending::Closed,
+        () = keep(&session, &access) => Ending::Closed,
         () = close_limit(&session) => Ending::Unknown,
     };
     session.ending.send_replace(ended);
@@ -40,16 +40,20 @@ async fn close_limit(session: &Session) {
 }
 
 /// Runs one stream after the other until the session is closed.
-async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<String>) {
+async fn keep(session: &Session, access: &Access) {
     let ttl = session.ttl();
     let delay_max = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
-    let mut route = Route::new(endpoints, delay_max);
+    let mut route = Route::new(access.endpoints.clone(), delay_max);
     let mut unanswered = 0;
     while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
+        let turn = turn_to_attach(session, access).await;
+        if let Some(serving) = access.attaching.serving() {
+            route.lead_to(serving);
+        }
         let endpoint = route.next();
         let began = session.runtime.clock.now();
-        let at = &endpoint;
-        let mut stream = Attempt { session, transport, endpoint: at, unanswered, was_ready: false };
+        let (at, was_ready) = (&endpoint, false);
+        let mut stream = Attempt { session, access, endpoint: at, turn, unanswered, was_ready };
         let end = stream.run().await;
         let lived = session.runtime.clock.now().saturating_since(began);
         if stream.was_ready && lived >= STREAM_LIFE_MIN {
@@ -57,30 +61,53 @@ async fn keep(session: &Session, transport: &dyn Transport, endpoints: Vec<Strin
         }
         unanswered = stream.unanswered;
         let was_ready = stream.was_ready;
+        drop(stream);
         tracing::debug!(endpoint, ?end, "a session stream is over");
         session.with(|machine| machine.detached(&end));
-        let mut waits_for_turn = false;
-        let over = match end {
-            StreamEnd::Unavailable { after: Some(after), .. } => {
-                waits_for_turn = true;
-                Over::Later { endpoint: endpoint.clone(), after }
-            }
-            StreamEnd::Redirected(leader) | StreamEnd::Unavailable { leader, .. } => {
-                Over::unavailable(leader)
-            }
-            // It answered, so it is the next to try.
-            StreamEnd::SessionOver => Over::Named(endpoint.clone()),
-            StreamEnd::Refused(_) => Over::Unavailable,
-            StreamEnd::Failed { .. } if was_ready => Over::Broken,
-            StreamEnd::Failed { .. } => Over::Unreached,
-        };
+        tell_others(&end, &endpoint, &access.attaching);
+        let over = over(end, &endpoint, was_ready);
         let delay = route.failed(over, &*session.runtime.rng).unwrap_or_default();
         let delay = delay + if was_ready { return_after(session) } else { Duration::ZERO };
-        if waits_for_turn && transport.keeps_together() {
-            renew_while_away(session, transport, &endpoint, delay).await;
-        } else if !delay.is_zero() {
-            session.runtime.sleep(delay).await;
+        if !delay.is_zero() {
+            away(session, access, session.runtime.sleep(delay)).await;
         }
+    }
+}
+
+/// What the end of a stream at `endpoint` says to the other sessions of this process.
+fn tell_others(end: &StreamEnd, endpoint: &str, others: &Attaching) {
+    match end {
+        StreamEnd::Unavailable { after: Some(_), .. } => others.served_at(endpoint),
+        // That is between the node and this session.
+        StreamEnd::SessionOver | StreamEnd::Refused(_) => {}
+        StreamEnd::Redirected(_) | StreamEnd::Unavailable { .. } | StreamEnd::Failed { .. } => {
+            others.not_served_at(endpoint);
+        }
+    }
+}
+
+/// What it says about the next attempt.
+fn over(end: StreamEnd, endpoint: &str, was_ready: bool) -> Over {
+    match end {
+        StreamEnd::Unavailable { after: Some(after), .. } => {
+            Over::Later { endpoint: endpoint.to_owned(), after }
+        }
+        StreamEnd::Redirected(leader) | StreamEnd::Unavailable { leader, .. } => {
+            Over::unavailable(leader)
+        }
+        // It answered, so it is the next to try.
+        StreamEnd::SessionOver => Over::Named(endpoint.to_owned()),
+        StreamEnd::Refused(_) => Over::Unavailable,
+        StreamEnd::Failed { .. } if was_ready => Over::Broken,
+        StreamEnd::Failed { .. } => Over::Unreached,
+    }
+}
+
+/// Waits until this session may attach.
+async fn turn_to_attach<'a>(session: &Session, access: &'a Access) -> Option<SemaphorePermit<'a>> {
+    match access.attaching.turn_now() {
+        Some(turn) => Some(turn),
+        None => away(session, access, access.attaching.turn()).await,
     }
 }
 
@@ -92,31 +119,48 @@ fn return_after(session: &Session) -> Duration {
     if spread.is_zero() { Duration::ZERO } else { part_of(spread, &*session.runtime.rng) }
 }
 
-/// Waits until the turn of this session comes at `endpoint`, and renews its lease there meanwhile: the
-/// server has no time for a State, but a keepalive costs it next to nothing. So no hold is lost because
-/// many clients come back at once.
-async fn renew_while_away(
-    session: &Session,
-    transport: &dyn Transport,
-    endpoint: &str,
-    delay: Duration,
-) {
-    let runtime = &session.runtime;
-    let until = runtime.clock.now() + delay;
-    session.with(Machine::goes_away);
-    while runtime.clock.now() < until {
-        let Some((key, seq)) = session.with(Machine::keepalive_away) else {
-            let due = session.look(Machine::keepalive_due);
-            let closing = session.look(Machine::is_closing);
-            let wait_until =
-                if closing || due <= runtime.clock.now() { until } else { due.min(until) };
-            runtime.clock.sleep_until(wait_until).await;
-            continue;
-        };
-        let left = until.saturating_since(runtime.clock.now());
-        let renewed = runtime.timeout(left, transport.keep_alive(endpoint, key)).await;
+/// Waits for `over` without a stream, and renews the lease meanwhile at the node that serves sessions of this
+/// process: neither the node nor the process has time yet for this session's State, but a keepalive costs
+/// both of them next to nothing. So no hold is lost because many sessions come back at once.
+async fn away<T>(session: &Session, access: &Access, over: impl Future<Output = T>) -> T {
+    if !access.transport.keeps_together() {
+        return over.await;
+    }
+    select! {
+        it_is = over => it_is,
+        never = renew_away(session, access) => match never {},
+    }
+}
+
+async fn renew_away(session: &Session, access: &Access) -> Infallible {
+    let mut serving = access.attaching.watch();
+    loop {
+        let endpoint = serving.borrow_and_update().clone();
+        select! {
+            // Its sender lives as long as the session.
+            _ = serving.changed() => {}
+            () = renew_at(session, &*access.transport, endpoint) => {}
+        }
+    }
+}
+
+/// Renews the lease of a session without a stream at one node, again and again; ends never.
+async fn renew_at(session: &Session, transport: &dyn Transport, endpoint: Option<String>) {
+    let Some(endpoint) = endpoint else { return pending().await };
+    session.with(Machine::keep_alive_anew);
+    while let Some((key, seq)) = next_keepalive_away(session).await {
+        let reply = transport.keep_alive(&endpoint, key);
+        let renewed = session.runtime.timeout(session.ttl() / 4, reply).await;
         session.with(|machine| machine.kept_apart(seq, renewed.ok().and_then(Result::ok)));
     }
+    pending::<()>().await;
+}
+
+/// Waits until a keepalive is due; none if there is nothing to keep.
+async fn next_keepalive_away(session: &Session) -> Option<(SessionKey, u64)> {
+    let due = session.look(Machine::keepalive_due);
+    session.runtime.clock.sleep_until(due).await;
+    session.with(Machine::keepalive_away)
 }
 
 /// The keepalive that is under way beside a stream, and its number.
@@ -126,14 +170,16 @@ type Apart = Option<(u64, BoxFuture<'static, Option<Renewed>>)>;
 async fn answer_of(apart: &mut Apart) -> (u64, Option<Renewed>) {
     match apart {
         Some((seq, reply)) => (*seq, reply.await),
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 
 struct Attempt<'a> {
     session: &'a Session,
-    transport: &'a dyn Transport,
+    access: &'a Access,
     endpoint: &'a str,
+    /// Until the session is attached.
+    turn: Option<SemaphorePermit<'a>>,
     /// Streams that timed out before the session was attached, since it last was.
     unanswered: u32,
     was_ready: bool,
@@ -157,7 +203,7 @@ impl Attempt<'_> {
     }
 
     async fn run(&mut self) -> StreamEnd {
-        let opening = self.transport.open(self.endpoint);
+        let opening = self.access.transport.open(self.endpoint);
         let mut pipe = match self.session.runtime.timeout(self.limit(), opening).await {
             Ok(Ok(pipe)) => pipe,
             Ok(Err(error)) => return self.broken(error),
@@ -212,7 +258,7 @@ impl Attempt<'_> {
     fn keep_apart(&self) -> Apart {
         let (key, seq) = self.session.with(Machine::keepalive_apart)?;
         let (runtime, limit) = (self.session.runtime.clone(), self.session.ttl() / 8);
-        let reply = self.transport.keep_alive(self.endpoint, key);
+        let reply = self.access.transport.keep_alive(self.endpoint, key);
         let reply = async move { runtime.timeout(limit, reply).await.ok().and_then(Result::ok) };
         Some((seq, Box::pin(reply)))
     }
@@ -239,14 +285,19 @@ impl Attempt<'_> {
             Some(Ok(frames)) => {
                 let (end, ready) =
                     self.session.with(|machine| (machine.handle(frames), machine.is_ready()));
-                if ready {
-                    (self.was_ready, self.unanswered) = (true, 0);
+                if ready && !self.was_ready {
+                    self.attached();
                 }
                 end
             }
             Some(Err(error)) => Some(self.broken(error)),
             None => Some(StreamEnd::failed(format!("{} ended the stream", self.endpoint))),
         }
+    }
+
+    fn attached(&mut self) {
+        (self.was_ready, self.unanswered, self.turn) = (true, 0, None);
+        self.access.attaching.served_at(self.endpoint);
     }
 
     fn no_answer(&self) -> StreamEnd {

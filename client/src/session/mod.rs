@@ -14,6 +14,7 @@ use std::time::Duration;
 use holdfast_runtime::{Instant, Runtime, Transport, Watchdog};
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::attaching::Attaching;
 use crate::hold::Hold;
 use crate::items::AcquireRequest;
 use crate::value::Change;
@@ -37,6 +38,13 @@ enum Ending {
     Unknown,
 }
 
+/// How a session reaches servers.
+pub(crate) struct Access {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) attaching: Arc<Attaching>,
+}
+
 pub(crate) struct Session {
     pub(crate) runtime: Runtime,
     watched: Mutex<Watched>,
@@ -54,12 +62,7 @@ struct Watched {
 }
 
 impl Session {
-    pub(crate) fn start(
-        config: SessionConfig,
-        endpoints: Vec<String>,
-        transport: Arc<dyn Transport>,
-        runtime: &Runtime,
-    ) -> Arc<Self> {
+    pub(crate) fn start(config: SessionConfig, access: Access, runtime: &Runtime) -> Arc<Self> {
         let machine = Machine::new(config, runtime.clock.clone(), runtime.rng.clone());
         let watched = Watched { machine, watchdog: None, alarm: None };
         let session = Arc::new(Self {
@@ -76,7 +79,7 @@ impl Session {
             }
         }));
         session.lock().watchdog = Some(watchdog);
-        let driven = driver::drive(session.clone(), transport, endpoints);
+        let driven = driver::drive(session.clone(), access);
         runtime.spawn("holdfast-session", driven).detach();
         session
     }

@@ -3,12 +3,18 @@
 
 use holdfast_runtime::{Renewed, TransportError};
 
+use holdfast::Builder;
+
 use super::scripted::Apart;
 use super::*;
 
 /// Opened by a server that takes such keepalives.
 fn keeps_many() -> v1::Opened {
-    let Body::Opened(opened) = opened(7) else { unreachable!() };
+    keeps_many_of(7)
+}
+
+fn keeps_many_of(session_id: u64) -> v1::Opened {
+    let Body::Opened(opened) = opened(session_id) else { unreachable!() };
     v1::Opened { keeps_many: true, ..opened }
 }
 
@@ -21,8 +27,12 @@ fn lists(index: u64, tokens: &[u64]) -> Renewed {
 
 /// A client that holds `jobs` under token 41, at a server that takes keepalives beside streams.
 async fn apart(net: &mut Net) -> (holdfast::Client, Server, Guard) {
-    net.keep_together();
     let builder = net.builder();
+    apart_of(net, builder).await
+}
+
+async fn apart_of(net: &mut Net, builder: Builder) -> (holdfast::Client, Server, Guard) {
+    net.keep_together();
     let (client, mut server) = tokio::join!(builder.connect(), async {
         let mut server = net.accept().await;
         server.open().await;
@@ -207,4 +217,37 @@ async fn a_client_that_waits_for_its_turn_renews_its_lease_meanwhile() {
         assert!((6..=9).contains(&count), "at once, and then each 2.5 s: {count}");
         assert_eq!(guard.is_safe(), still_holds, "what it does not hold is no safer (I6)");
     }
+}
+
+/// SC1: no guard is lost because the client's own process has many sessions to bring back.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_waits_for_its_own_process_renews_its_lease_where_the_others_are_served() {
+    let mut net = Net::new();
+    let builder = net.builder().share_connections();
+    let (_client, server, guard) = apart_of(&mut net, builder.clone()).await;
+    // As many as may attach at once, and one that is in front of the client in the line.
+    let _others: Vec<_> = (0..257).map(|_| builder.clone().connect_lazy().unwrap()).collect();
+    let mut attaching = Vec::new();
+    for _ in 0..256 {
+        let mut server = net.accept().await;
+        assert_eq!((server.open().await.resume, server.endpoint.as_str()), (None, "a:1"));
+        attaching.push(server);
+    }
+    drop(server);
+    assert!(net.is_quiet_for(ms(100)).await, "it waits in the line");
+    assert!(net.is_apart_quiet_for(ms(1)).await, "nobody is served anywhere, as far as it knows");
+
+    attaching[0].say(Body::Opened(keeps_many_of(8))).await;
+    let sent = net.runtime.clock.now();
+    let asked = net.apart().await;
+    assert_eq!((asked.endpoint.as_str(), asked.key.session_id), ("a:1", 7));
+    answer(&net, asked, Ok(lists(100, &[41]))).await;
+    assert!(safe_until(&guard) + ms(5) >= sent + SAFE);
+    let mut in_front = net.accept().await;
+    assert_eq!(in_front.open().await.resume, None, "the one in front of it in the line");
+
+    attaching[1].say(Body::Opened(keeps_many_of(9))).await;
+    let server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
+    assert_eq!(server.endpoint, "a:1");
+    assert!(guard.is_safe());
 }

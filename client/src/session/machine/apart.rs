@@ -84,8 +84,10 @@ impl Machine {
         is_away.then(|| self.due_keepalive()).flatten()
     }
 
-    /// The client begins to wait for its turn: its next keepalive is due at once, at that server.
-    pub(in crate::session) fn goes_away(&mut self) {
+    /// The client waits for its turn, and learns of a server that serves: its next keepalive is due there at
+    /// once. It waits for no answer of another server.
+    pub(in crate::session) fn keep_alive_anew(&mut self) {
+        self.lease.forget_unanswered();
         self.lease.hurry(self.clock.now());
     }
 
