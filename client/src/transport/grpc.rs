@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryFutureExt, TryStreamExt, stream};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use holdfast_guard::{innermost, is_unix_socket};
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
@@ -19,16 +20,37 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
-use super::shared::{Connection, Shared, Way};
+use super::pool::{Connection, Pool};
+use super::shared::{Shared, WATCHES_MAX, Way};
 use super::verdict::Verdict;
 
 /// Most messages between the session task and the connection.
 const OUTGOING_MAX: usize = 64;
 /// Largest message from a server: a State names every request of the session.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// h2 closes a connection on which many small frames are unread; its budget grows with this (DESIGN
-/// §6).
-const WINDOW_BYTES: u32 = 4 << 20;
+/// How many bytes may lie unread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// On one stream.
+    stream: u32,
+    /// On a connection, all streams together. h2 closes a connection on which small frames worth half of it
+    /// are unread (DESIGN §6).
+    connection: u32,
+}
+
+impl Windows {
+    /// Of a connection whose streams are always read, or that has one stream only.
+    pub(super) const USUAL: Self = Self { stream: 4 << 20, connection: 4 << 20 };
+    /// Of a connection with many watches. Any number of them may be unread, and hold nobody back: it never has
+    /// more than [`WATCHES_MAX`] · 128 KiB unread, and h2 counts the smallest frame, of 8 bytes, as up to 256.
+    const WATCHES: Self = Self { stream: 128 << 10, connection: 1 << 30 };
+}
+
+const _: () = {
+    let unread = Windows::WATCHES.stream as usize * WATCHES_MAX;
+    assert!(unread / 8 * 256 <= Windows::WATCHES.connection as usize / 2);
+};
+
 /// A half-open connection is detected after one interval and one time-out.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,22 +80,42 @@ impl GrpcTransport {
 
     /// A client with a connection of its own.
     async fn client(self, endpoint: String) -> Result<LockServiceClient<Line>, TransportError> {
-        let channel = channel(&*self.connect, &endpoint).await?;
+        let channel = channel(&*self.connect, &endpoint, Windows::USUAL).await?;
         Ok(client_over(self.bearer, channel))
     }
 
-    /// A client for a stream: with a connection of its own, or with one that it shares for as long as it
-    /// keeps it.
+    /// A client for a stream: with a connection of its own, or with one of the pool that it shares for as long
+    /// as it keeps it.
     async fn stream_client(
-        self,
+        &self,
+        endpoint: &str,
+        pool: Option<&Pool>,
+        windows: Windows,
+    ) -> Result<(LockServiceClient<Line>, Option<Arc<Connection>>), TransportError> {
+        let bearer = self.bearer.clone();
+        let Some(pool) = pool else {
+            let dialled = channel(&*self.connect, endpoint, Windows::USUAL).await?;
+            return Ok((client_over(bearer, dialled), None));
+        };
+        let dial = channel(&*self.connect, endpoint, windows);
+        let connection = pool.connection(endpoint, dial).await?;
+        Ok((client_over(bearer, connection.channel()), Some(connection)))
+    }
+
+    async fn session_client(
+        &self,
         endpoint: &str,
     ) -> Result<(LockServiceClient<Line>, Option<Arc<Connection>>), TransportError> {
-        let dial = channel(&*self.connect, endpoint);
-        let Some(shared) = &self.shared else {
-            return Ok((client_over(self.bearer, dial.await?), None));
-        };
-        let connection = shared.connection(endpoint, dial).await?;
-        Ok((client_over(self.bearer, connection.channel()), Some(connection)))
+        let pool = self.shared.as_ref().map(|shared| &shared.sessions);
+        self.stream_client(endpoint, pool, Windows::USUAL).await
+    }
+
+    async fn watch_client(
+        &self,
+        endpoint: &str,
+    ) -> Result<(LockServiceClient<Line>, Option<Arc<Connection>>), TransportError> {
+        let pool = self.shared.as_ref().map(|shared| &shared.watches);
+        self.stream_client(endpoint, pool, Windows::WATCHES).await
     }
 
     /// Makes one call on a connection of its own.
@@ -106,7 +148,7 @@ struct KeepAliveWay {
 impl Way for KeepAliveWay {
     fn dial(&self) -> Reply<Channel> {
         let (connect, endpoint) = (self.transport.connect.clone(), self.endpoint.clone());
-        Box::pin(async move { channel(&*connect, &endpoint).await })
+        Box::pin(async move { channel(&*connect, &endpoint, Windows::USUAL).await })
     }
 
     fn call(&self, channel: Channel, asked: KeepAliveManyRequest) -> Reply<KeepAliveManyResponse> {
@@ -120,10 +162,18 @@ impl Way for KeepAliveWay {
 }
 
 /// Notes that a connection broke, if a stream over it did.
-fn note_break<T>(connection: Option<&Arc<Connection>>, item: &Result<T, TransportError>) {
-    if let (Some(connection), Err(TransportError::Unreachable { .. })) = (connection, item) {
+fn note_break(connection: Option<&Arc<Connection>>, error: &TransportError) {
+    if let (Some(connection), TransportError::Unreachable { .. }) = (connection, error) {
         connection.broke();
     }
+}
+
+/// A stream that keeps its connection until it ends.
+fn kept_on<T: Send + 'static>(
+    connection: Option<Arc<Connection>>,
+    stream: impl Stream<Item = Result<T, TransportError>> + Send + 'static,
+) -> BoxStream<'static, Result<T, TransportError>> {
+    stream.inspect_err(move |error| note_break(connection.as_ref(), error)).boxed()
 }
 
 impl fmt::Debug for GrpcTransport {
@@ -142,14 +192,18 @@ pub(crate) fn plain(endpoint: Endpoint) -> Connecting {
 /// # Errors
 ///
 /// [`TransportError::Unreachable`]; nothing was sent.
-pub(super) async fn channel(connect: &Connect, endpoint: &str) -> Result<Channel, TransportError> {
+pub(super) async fn channel(
+    connect: &Connect,
+    endpoint: &str,
+    windows: Windows,
+) -> Result<Channel, TransportError> {
     let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
         endpoint: endpoint.to_owned(),
         detail: hinted(innermost(&error)),
     };
     // Nobody is on the way to a Unix socket, and the system says to the server who connects: no TLS.
     let connect = if is_unix_socket(endpoint) { &plain } else { connect };
-    connect(described(endpoint).map_err(unreachable)?).await.map_err(unreachable)
+    connect(described(endpoint, windows).map_err(unreachable)?).await.map_err(unreachable)
 }
 
 /// Why a call broke off: the deepest reason that the connection gives, else what the server said.
@@ -169,13 +223,13 @@ fn hinted(detail: String) -> String {
 }
 
 /// The endpoint of a server, with the client's settings.
-pub(super) fn described(endpoint: &str) -> Result<Endpoint, tonic::transport::Error> {
+fn described(endpoint: &str, windows: Windows) -> Result<Endpoint, tonic::transport::Error> {
     let is_local = is_unix_socket(endpoint);
     let uri = if is_local { endpoint.to_owned() } else { format!("http://{endpoint}") };
     Ok(Endpoint::from_shared(uri)?
         .tcp_nodelay(true)
-        .initial_connection_window_size(WINDOW_BYTES)
-        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(windows.connection)
+        .initial_stream_window_size(windows.stream)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true))
@@ -188,7 +242,7 @@ impl Transport for GrpcTransport {
     ) -> BoxFuture<'static, Result<Pipe<ClientFrames, ServerFrames>, TransportError>> {
         let (transport, endpoint) = (self.clone(), endpoint.to_owned());
         Box::pin(async move {
-            let (mut client, kept) = transport.stream_client(&endpoint).await?;
+            let (mut client, connection) = transport.session_client(&endpoint).await?;
             let (outgoing, frames) = mpsc::channel(OUTGOING_MAX);
             // The call starts with the first poll: a server may answer only after the first frame,
             // which the caller sends once it has the pipe.
@@ -198,9 +252,7 @@ impl Transport for GrpcTransport {
             };
             let incoming = stream::once(call).try_flatten();
             let incoming = incoming.map_err(move |status| told(&endpoint, &status));
-            // The stream keeps its connection until it ends.
-            let incoming = incoming.inspect(move |item| note_break(kept.as_ref(), item)).boxed();
-            Ok(Pipe { outgoing, incoming })
+            Ok(Pipe { outgoing, incoming: kept_on(connection, incoming) })
         })
     }
 
@@ -247,12 +299,14 @@ impl Transport for GrpcTransport {
         endpoint: &str,
         request: WatchRequest,
     ) -> BoxFuture<'static, Result<Watched, TransportError>> {
-        let at = endpoint.to_owned();
-        let watched =
-            self.ask(endpoint, move |mut client| async move { client.watch(request).await });
-        Box::pin(
-            watched.map_ok(|watched| watched.map_err(move |status| told(&at, &status)).boxed()),
-        )
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
+        Box::pin(async move {
+            let (mut client, connection) = transport.watch_client(&endpoint).await?;
+            let watched = client.watch(request).await.map_err(|status| told(&endpoint, &status));
+            let watched = watched.inspect_err(|error| note_break(connection.as_ref(), error))?;
+            let events = watched.into_inner();
+            Ok(kept_on(connection, events.map_err(move |status| told(&endpoint, &status))))
+        })
     }
 
     fn status(

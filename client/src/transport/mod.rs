@@ -3,6 +3,7 @@
 mod bearer;
 mod grpc;
 pub(crate) mod operator;
+mod pool;
 mod shared;
 #[cfg(feature = "tls")]
 mod tls;

@@ -8,7 +8,7 @@ use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
 use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
-use super::grpc::{Connect, broken_by, channel};
+use super::grpc::{Connect, Windows, broken_by, channel};
 use super::verdict::Verdict;
 use crate::endpoints::{NoAnswer, Over};
 
@@ -32,7 +32,7 @@ pub(crate) async fn ask<T, F>(
 where
     F: Future<Output = Said<T>>,
 {
-    let line = bearer.over(channel(connect, &endpoint).await?);
+    let line = bearer.over(channel(connect, &endpoint, Windows::USUAL).await?);
     let services = Services {
         cluster: ClusterServiceClient::new(line.clone()),
         scopes: ScopeServiceClient::new(line.clone()),

@@ -2,8 +2,9 @@
 //!
 //! A process may have far more sessions than it may have files open, and each connection costs both ends
 //! memory, a handshake and a wake-up for each packet. HTTP/2 carries many streams over one connection, so
-//! up to [`STREAMS_MAX`] session streams share one. A stream is still a session's own: what becomes of it
-//! is no matter of the others, except that all of them end with their connection.
+//! up to [`SESSION_STREAMS_MAX`] session streams share one, and up to [`WATCHES_MAX`] watches another. A stream is
+//! still a session's own: what becomes of it is no matter of the others, except that all of them end with
+//! their connection.
 //!
 //! The keepalives of sessions at one endpoint that are due within [`GATHERED_WITHIN`] are sent in one
 //! call for up to [`SESSIONS_MAX`] of them. A session aligns its keepalives for that
@@ -11,8 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -22,9 +22,14 @@ use holdfast_runtime::{Renewed, Reply, Runtime, TransportError};
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
 
-/// Streams of one connection. A server allows 1,024; the rest is for calls, and for streams whose end the
-/// server has not noticed yet.
-const STREAMS_MAX: usize = 512;
+use super::pool::{Pool, lock};
+
+/// Session streams of one connection. A server allows 1,024; the rest is for calls, and for streams whose end
+/// the server has not noticed yet.
+const SESSION_STREAMS_MAX: usize = 512;
+/// Watches of one connection: so few that each has room of its own for what nobody reads
+/// (`client/src/transport/grpc.rs`).
+pub(super) const WATCHES_MAX: usize = 128;
 /// How long a keepalive waits for others. It counts from before (DESIGN §5.4), so this only shortens what
 /// the answer is worth.
 const GATHERED_WITHIN: Duration = Duration::from_millis(10);
@@ -34,27 +39,6 @@ const SESSIONS_MAX: usize = 256;
 const CALLS_AT_ONCE: usize = 8;
 /// How long a call may take: a session sends its keepalive on its stream by then.
 const CALL_WITHIN: Duration = Duration::from_secs(5);
-
-/// A connection with the streams over it; it is closed when the last of them has ended.
-pub(super) struct Connection {
-    channel: Channel,
-    is_broken: AtomicBool,
-}
-
-impl Connection {
-    pub(super) fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
-    /// A stream over it broke: no other is begun there.
-    pub(super) fn broke(&self) {
-        self.is_broken.store(true, Ordering::Relaxed);
-    }
-}
-
-/// The connections to one endpoint. Locked while one is made, so that sessions that come at the same time
-/// share it.
-type Connections = Arc<tokio::sync::Mutex<Vec<Weak<Connection>>>>;
 
 /// How keepalives reach a server.
 pub(super) trait Way: Send + Sync + 'static {
@@ -74,46 +58,18 @@ struct Asked {
 /// What the clients of one process share. All of them have the same TLS and the same token.
 pub(crate) struct Shared {
     runtime: Runtime,
-    /// By endpoint: those of the settings, and leaders that servers named.
-    connections: Mutex<BTreeMap<String, Connections>>,
+    /// For the streams of sessions, and their keepalives.
+    pub(super) sessions: Pool,
+    /// For watches. A watch that nobody reads must not hold back a session.
+    pub(super) watches: Pool,
     /// By endpoint. There are sessions exactly while a task is about to send them.
     gathered: Mutex<BTreeMap<String, Vec<Asked>>>,
 }
 
 impl Shared {
     pub(crate) fn new(runtime: Runtime) -> Self {
-        Self { runtime, connections: Mutex::default(), gathered: Mutex::default() }
-    }
-
-    /// A connection to `endpoint` that has room for a stream: one that there is, or a new one.
-    ///
-    /// # Errors
-    ///
-    /// Those of `dial`.
-    pub(super) async fn connection(
-        &self,
-        endpoint: &str,
-        dial: impl Future<Output = Result<Channel, TransportError>>,
-    ) -> Result<Arc<Connection>, TransportError> {
-        let connections = lock(&self.connections).entry(endpoint.to_owned()).or_default().clone();
-        let mut connections = connections.lock().await;
-        connections.retain(|one| one.upgrade().is_some_and(|one| is_whole(&one)));
-        // Each stream has a reference, and so has this look.
-        let has_room = |one: &Arc<Connection>| Arc::strong_count(one) <= STREAMS_MAX;
-        if let Some(one) = connections.iter().filter_map(Weak::upgrade).find(has_room) {
-            return Ok(one);
-        }
-        let (channel, is_broken) = (dial.await?, AtomicBool::new(false));
-        let connection = Arc::new(Connection { channel, is_broken });
-        connections.push(Arc::downgrade(&connection));
-        Ok(connection)
-    }
-
-    /// Any connection to `endpoint` that sessions have.
-    async fn present(&self, endpoint: &str) -> Option<Arc<Connection>> {
-        let connections = lock(&self.connections).get(endpoint)?.clone();
-        let connections = connections.lock().await;
-        connections.iter().filter_map(Weak::upgrade).find(is_whole)
+        let (sessions, watches) = (Pool::new(SESSION_STREAMS_MAX), Pool::new(WATCHES_MAX));
+        Self { runtime, sessions, watches, gathered: Mutex::default() }
     }
 
     /// Renews the lease of a session together with others.
@@ -144,9 +100,9 @@ impl Shared {
         self.runtime.sleep(GATHERED_WITHIN).await;
         let mut asked = lock(&self.gathered).remove(&endpoint).unwrap_or_default();
         let connecting = async {
-            match self.present(&endpoint).await {
+            match self.sessions.present(&endpoint).await {
                 Some(connection) => Ok(connection),
-                None => self.connection(&endpoint, way.dial()).await,
+                None => self.sessions.connection(&endpoint, way.dial()).await,
             }
         };
         let Ok(Ok(connection)) = self.runtime.timeout(CALL_WITHIN, connecting).await else {
@@ -201,14 +157,6 @@ fn no_answer(endpoint: &str) -> TransportError {
     TransportError::Unreachable { endpoint: endpoint.to_owned(), detail }
 }
 
-fn is_whole(connection: &Arc<Connection>) -> bool {
-    !connection.is_broken.load(Ordering::Relaxed)
-}
-
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
@@ -219,42 +167,16 @@ impl fmt::Debug for Shared {
 mod tests {
     use holdfast_proto::v1::KeptSession;
     use holdfast_runtime::simulated;
-    use std::future::{Ready, ready};
-    use tonic::transport::Endpoint;
 
+    use super::super::pool::tests::dialled;
     use super::*;
 
     fn shared() -> Arc<Shared> {
         Arc::new(Shared::new(simulated::runtime(1, 0)))
     }
 
-    /// A channel that has not connected.
-    fn dialled() -> Ready<Result<Channel, TransportError>> {
-        ready(Ok(Endpoint::from_static("http://127.0.0.1:1").connect_lazy()))
-    }
-
     fn key(session_id: u64) -> SessionKey {
         SessionKey { session_id, secret: vec![9; 16].into() }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn streams_share_a_connection_until_it_is_full_or_broken_and_it_ends_with_the_last() {
-        let shared = shared();
-        let mut streams = Vec::new();
-        for _ in 0..=STREAMS_MAX {
-            streams.push(shared.connection("a:1", dialled()).await.unwrap());
-        }
-        assert!(Arc::ptr_eq(&streams[0], &streams[STREAMS_MAX - 1]));
-        assert!(!Arc::ptr_eq(&streams[0], &streams[STREAMS_MAX]), "one more needs another");
-        let elsewhere = shared.connection("b:2", dialled()).await.unwrap();
-        assert!(!Arc::ptr_eq(&streams[0], &elsewhere));
-
-        streams[STREAMS_MAX].broke();
-        streams.remove(0);
-        let next = shared.connection("a:1", dialled()).await.unwrap();
-        assert!(Arc::ptr_eq(&streams[0], &next), "it has room again");
-        drop((streams, next));
-        assert!(shared.present("a:1").await.is_none());
     }
 
     /// Answers with the session's id as its token, and notes how many sessions a call had.

@@ -11,7 +11,7 @@ use holdfast_runtime::Task;
 use super::{LOOK_EVERY, Stage, WITHIN, millis};
 use crate::cluster::Setup;
 
-/// Watches that are begun at once: each has a connection of its own.
+/// Watches that are begun at once.
 const AT_ONCE: usize = 100;
 /// Clients that take and release locks which are watched.
 const BUSY: usize = 4;
@@ -35,7 +35,8 @@ pub async fn measure(look: Duration, count: usize, whole: usize, kill: bool) {
     let room = count + whole + 100;
     let mut stage = Stage::start(&Setup::nodes(3).node("max_watches", room), look).await;
     let seen = Arc::new(Seen::default());
-    let reader = Client::builder().endpoints(stage.endpoints()).reader().expect("a reader");
+    let builder = Client::builder().endpoints(stage.endpoints()).share_connections();
+    let reader = builder.reader().expect("a reader");
     let began = stage.now();
     let prefixes =
         (0..count).map(|number| format!("w/{number}/")).chain((0..whole).map(|_| String::new()));

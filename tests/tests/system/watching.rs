@@ -273,6 +273,37 @@ async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
     assert_eq!(watch.next().await, Some(Ok(WatchEvent::Synced)));
 }
 
+// ---- many watches over few connections -----------------------------------------------------
+
+/// The watches of one process share connections. None of them waits for one that nobody reads, and neither does a
+/// session.
+#[tokio::test]
+async fn watches_share_connections_and_one_that_is_not_read_stops_no_other() {
+    const WATCHES: usize = 200;
+    const ROUNDS: usize = 1_500;
+    let cluster = Cluster::start(&Setup::nodes(1).node("max_connections", 64)).await;
+    let builder = Client::builder().endpoints([&cluster.nodes()[0].listen]).share_connections();
+    let reader = builder.reader().unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..WATCHES {
+        let mut watch = reader.watch("jobs/");
+        assert_eq!(watch.next().await, Some(Ok(WatchEvent::Synced)));
+        unread.push(watch);
+    }
+    let (watcher, _task) = Watcher::start(reader.watch("jobs/"));
+    until("it is synced", || watcher.look(|epochs| epochs[0].synced)).await;
+    let client = builder.connect().await.unwrap();
+    for round in 0..ROUNDS {
+        client.lock(format!("jobs/{}", round % 7)).await.unwrap().release().await.unwrap();
+    }
+    until("all grants are told", || watcher.grants() == ROUNDS).await;
+    assert_eq!(watcher.breaks(), 0);
+    // What was not read was not lost either.
+    for watch in &mut unread {
+        assert!(matches!(watch.next().await, Some(Ok(WatchEvent::Change(_)))));
+    }
+}
+
 // ---- many watchers, one of them stuck ------------------------------------------------------
 
 /// Watchers that read, all of one prefix.
