@@ -1,13 +1,13 @@
-//! What three nodes do with very many sessions, waiters or watchers: `holdfast-scale`.
+//! What three nodes do with very many sessions, waiters, watchers or connections: `holdfast-scale`.
 //!
 //! One line for each thing that is measured; `docs/limits.md` has the figures.
 
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use holdfast_tests::scale::{sessions, waiters, watchers};
+use holdfast_tests::scale::{connections, sessions, waiters, watchers};
 
-/// What do three nodes do with very many sessions, waiters or watchers?
+/// What do three nodes do with very many sessions, waiters, watchers or connections?
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -31,6 +31,12 @@ enum Scene {
         /// The leader is killed.
         #[arg(long)]
         kill: bool,
+    },
+    /// Clients that connect at the same moment.
+    Connections {
+        /// How many.
+        #[arg(long, default_value_t = 10_000)]
+        count: usize,
     },
     /// Waiters for one lock.
     Waiters {
@@ -60,6 +66,7 @@ async fn main() {
         Scene::Sessions { count, ttl, kill } => {
             sessions::measure(look, count, Duration::from_secs(ttl), kill).await;
         }
+        Scene::Connections { count } => connections::measure(look, count).await,
         Scene::Waiters { count } => waiters::measure(look, count).await,
         Scene::Watchers { count, whole, kill } => watchers::measure(look, count, whole, kill).await,
     }

@@ -1,4 +1,4 @@
-//! What a cluster of real processes does with very many sessions, waiters or watchers: memory, CPU, and how
+//! What a cluster of real processes does with very many sessions, waiters, watchers or connections: memory, CPU, and how
 //! long a client that has nothing to do with them waits for its lock.
 #![allow(clippy::print_stdout, reason = "the scenes of a program for people")]
 
@@ -11,6 +11,7 @@ use self::quiet::Quiet;
 use crate::cluster::{Cluster, Setup};
 use crate::{admin, usage};
 
+pub mod connections;
 pub mod quiet;
 pub mod sessions;
 pub mod waiters;

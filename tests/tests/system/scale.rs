@@ -1,4 +1,4 @@
-//! The program that measures very many sessions, waiters and watchers works as described; `just scale` runs it on
+//! The program that measures very many sessions, waiters, watchers and connections works as described; `just scale` runs it on
 //! a release build, with sizes that say something (`docs/limits.md`).
 
 use std::time::Duration;
@@ -33,4 +33,10 @@ async fn watchers_see_changes_and_go_on_when_their_leader_dies() {
     let lines =
         ["20 watchers of a prefix and 2 of everything", "changes were seen", "all watchers go on"];
     measured(&["watchers", "--count", "20", "--whole", "2", "--kill"], &lines).await;
+}
+
+#[tokio::test]
+async fn clients_that_connect_at_the_same_moment_cost_no_election() {
+    let line = "500 of 500 connections that are begun at once are there";
+    measured(&["connections", "--count", "500"], &[line, "; 0 elections;"]).await;
 }
