@@ -593,6 +593,17 @@ impl DiskFile for VirtualFile {
         Ok(lock(&self.content).current.len() as u64)
     }
 
+    fn shorten(&self, length: u64) -> io::Result<()> {
+        let mut state = self.mount.state()?;
+        let mut content = lock(&self.content);
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(content.current.len());
+        if let Some(free) = &mut state.free {
+            *free += (content.current.len() - length) as u64;
+        }
+        content.current.truncate(length);
+        Ok(())
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let state = self.mount.state()?;
         let mut content = lock(&self.content);

@@ -47,8 +47,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Most bytes of the log that are worth a purge of their own.
 const WORTH_A_PURGE: u64 = 64 << 10;
 /// Most entries that are purged at once: the thread that runs Raft frees their memory, and serves
-/// nobody meanwhile. Five steps a second are more than any log grows by.
-const PURGED_AT_ONCE: u64 = 32_768;
+/// nobody meanwhile, for about 10 ms. Five steps a second are more than any log grows by.
+const PURGED_AT_ONCE: u64 = 8_192;
 
 /// The rules by which the log is kept. Bytes are those of [`LogMirror::bytes`].
 #[derive(Clone, Copy, Debug)]
@@ -442,7 +442,7 @@ mod tests {
         let at = one_of_three(0, 40_000, 39_000);
         let rules = Rules { max_bytes: 1 << 30, ..RULES };
 
-        assert_eq!(purge_upto(&rules, &log(0, 40_000), &at), Some(32_767));
+        assert_eq!(purge_upto(&rules, &log(0, 40_000), &at), Some(8_191));
         assert_eq!(purge_upto(&rules, &log(32_768, 40_000), &at), Some(38_980));
     }
 

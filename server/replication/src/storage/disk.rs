@@ -102,6 +102,13 @@ pub trait DiskFile: Send + Sync {
     /// As from the system.
     fn length(&self) -> io::Result<u64>;
 
+    /// Cuts it off at `length`, which it is longer than. Durable after a sync.
+    ///
+    /// # Errors
+    ///
+    /// As from the system.
+    fn shorten(&self, length: u64) -> io::Result<()>;
+
     /// Makes what was written durable, and as much of its metadata as reading it needs.
     ///
     /// # Errors
@@ -181,6 +188,10 @@ impl DiskFile for File {
 
     fn length(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn shorten(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -291,6 +291,11 @@ impl DiskFile for WatchedFile {
         self.file.length()
     }
 
+    fn shorten(&self, length: u64) -> io::Result<()> {
+        let _watched = self.watch.enter("shorten", &self.path);
+        self.file.shorten(length)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let _watched = self.watch.enter("sync", &self.path);
         self.file.sync_data()

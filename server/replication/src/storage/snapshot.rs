@@ -7,14 +7,17 @@
 //!
 //! # Invariants
 //!
-//! - [`Snapshots::newest`] names a file whose bytes were read back and matched. It stays open, so that
-//!   reading it takes no descriptor.
+//! - [`Snapshots::newest`] names a file whose bytes were read back and matched. It stays open, as its spare
+//!   does, so that reading it takes no descriptor.
+//! - A file that counts is never shortened while somebody may read it, nor under its name.
 //! - The newest snapshot of the guard file is on disk, or the log reaches from an older one
 //!   through it; otherwise the store does not open.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -39,6 +42,13 @@ const EXTENSION: &str = "snap";
 /// them for seconds, and look like a disk that hangs. A slow disk writes a slice in ten
 /// milliseconds, and the next one is encoded before it is synced.
 const SYNC_SLICE: u64 = 1 << 20;
+
+/// What a file is shortened by before it is removed. The log's own syncs wait behind what the file system
+/// has to do for it: a tenth of a second for a file of a gigabyte, if it is freed at once.
+const FREED_AT_ONCE: u64 = 16 << 20;
+
+/// Between two such pieces, for the log's syncs.
+const FREES_EVERY: Duration = Duration::from_millis(2);
 
 /// Largest piece of a snapshot returned at once, bytes.
 pub const SNAPSHOT_CHUNK: usize = 64 << 10;
@@ -74,10 +84,15 @@ pub struct Snapshots {
 struct State {
     /// Good files, oldest first. The last is the newest; the one before it is a spare for as long
     /// as the log reaches back to it.
-    good: Vec<SnapshotInfo>,
-    /// The last of `good`, open.
-    newest: Option<Arc<dyn DiskFile>>,
+    good: Vec<Good>,
     next_temporary: u64,
+}
+
+/// A good file, open.
+struct Good {
+    info: SnapshotInfo,
+    /// Whoever reads it has a reference of its own.
+    file: Arc<dyn DiskFile>,
 }
 
 impl Snapshots {
@@ -98,21 +113,19 @@ impl Snapshots {
         on_fault: OnFault,
     ) -> Result<Self, OpenError> {
         let files = list(&*disk, &folder).map_err(|e| open_error("read", &folder, e))?;
-        let mut good: Vec<(SnapshotInfo, Arc<dyn DiskFile>)> = Vec::new();
+        let mut good: Vec<Good> = Vec::new();
         let mut damage: Vec<OpenError> = Vec::new();
         for path in files {
             match verify(&*disk, &path, &guard) {
-                Ok(verified) => good.push(verified),
+                Ok((info, file)) => good.push(Good { info, file }),
                 Err(error @ (OpenError::Damaged { .. } | OpenError::OtherCluster { .. })) => {
                     damage.push(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        good.sort_by_key(|(info, _)| info.last.map(|last| last.index));
-        let newest_file = good.last().map(|(_, file)| Arc::clone(file));
-        let good: Vec<SnapshotInfo> = good.into_iter().map(|(info, _)| info).collect();
-        let newest = good.last().and_then(|info| info.last);
+        good.sort_by_key(|one| one.info.last.map(|last| last.index));
+        let newest = good.last().and_then(|one| one.info.last);
         let reaches_back = log.0 <= newest.map(|last| last.index);
         let mark = guard.state().snapshot;
         let reaches_mark = mark.is_none_or(|mark| {
@@ -124,13 +137,13 @@ impl Snapshots {
         for error in &damage {
             tracing::warn!(%error, "a damaged snapshot is passed over: the log reaches past it");
         }
-        let state = Mutex::new(State { good, newest: newest_file, next_temporary: 0 });
+        let state = Mutex::new(State { good, next_temporary: 0 });
         Ok(Self { disk, folder, guard, on_fault, state })
     }
 
     /// The newest good snapshot.
     pub fn newest(&self) -> Option<SnapshotInfo> {
-        self.lock().good.last().cloned()
+        self.lock().good.last().map(|newest| newest.info.clone())
     }
 
     /// Begins a snapshot that ends at `last`. It does not count until it is finished; dropped
@@ -144,12 +157,7 @@ impl Snapshots {
         if meta.len() > MAX_SNAPSHOT_META {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "snapshot meta is too large"));
         }
-        let number = {
-            let mut state = self.lock();
-            state.next_temporary += 1;
-            state.next_temporary
-        };
-        let path = self.folder.join(format!("{number}.tmp"));
+        let path = self.temporary();
         let identity = self.guard.state().identity;
         let header = encode_header(identity.cluster, identity.incarnation, last, &meta);
         let file = self.disk.create(&path).map_err(|e| self.report("create", &path, e))?;
@@ -167,17 +175,24 @@ impl Snapshots {
         Ok(writer)
     }
 
-    /// Opens the body of `info` for reading. A file that is replaced meanwhile stays readable.
+    /// A name under which no file counts. The next start removes what is left there.
+    fn temporary(&self) -> PathBuf {
+        let mut state = self.lock();
+        state.next_temporary += 1;
+        self.folder.join(format!("{}.tmp", state.next_temporary))
+    }
+
+    /// The body of `info` for reading. A file that is replaced meanwhile stays readable.
     ///
     /// # Errors
     ///
-    /// As from the system; [`io::ErrorKind::NotFound`] if a newer snapshot has replaced it.
+    /// As from the system; [`io::ErrorKind::NotFound`] if newer snapshots have replaced it.
     pub fn read(&self, info: &SnapshotInfo) -> io::Result<SnapshotReader> {
-        let newest = {
+        let file = {
             let state = self.lock();
-            state.newest.clone().filter(|_| state.good.last() == Some(info))
+            let found = state.good.iter().find(|one| one.info == *info);
+            found.map(|one| Arc::clone(&one.file)).ok_or(io::ErrorKind::NotFound)?
         };
-        let file = newest.map_or_else(|| self.disk.open(&info.path), Ok)?;
         SnapshotReader::of(file, info.clone())
     }
 
@@ -198,23 +213,44 @@ impl Snapshots {
     /// The files go after the lock: a disk takes its time to free a large one, and the thread that
     /// serves asks for the newest snapshot.
     fn remove_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> io::Result<()> {
-        self.forget_where(useless).iter().try_for_each(|path| self.disk.remove(path))
+        self.forget_where(useless).into_iter().try_for_each(|removed| self.free(removed))
     }
 
-    /// Takes the same snapshots off the list, and returns their files.
-    fn forget_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> Vec<PathBuf> {
+    /// Removes a file that is off the list, piece by piece: nobody begins to read it any more. One that
+    /// somebody still reads is freed as a whole, when that ends.
+    fn free(&self, removed: Good) -> io::Result<()> {
+        let Good { info, file } = removed;
+        let mut left = file.length()?;
+        if left <= FREED_AT_ONCE || Arc::strong_count(&file) > 1 {
+            return self.disk.remove(&info.path);
+        }
+        // A start after a crash must not find a damaged snapshot.
+        let temporary = self.temporary();
+        self.disk.rename(&info.path, &temporary)?;
+        self.disk.sync_folder(&self.folder)?;
+        while left > FREED_AT_ONCE {
+            left -= FREED_AT_ONCE;
+            file.shorten(left)?;
+            file.sync_data()?;
+            if self.disk.may_block() {
+                thread::sleep(FREES_EVERY);
+            }
+        }
+        self.disk.remove(&temporary)
+    }
+
+    /// Takes the same snapshots off the list.
+    fn forget_where(&self, useless: impl Fn(&SnapshotInfo) -> bool) -> Vec<Good> {
         let mut state = self.lock();
         let newest = state.good.len().saturating_sub(1);
         let spare = newest.saturating_sub(1);
         let stays =
             |at: usize, info: &SnapshotInfo| at == newest || (at == spare && !useless(info));
-        let removed: Vec<PathBuf> = (0..)
-            .zip(&state.good)
-            .filter(|(at, info)| !stays(*at, info))
-            .map(|(_, info)| info.path.clone())
-            .collect();
-        state.good.retain(|info| !removed.contains(&info.path));
-        removed
+        let good = std::mem::take(&mut state.good);
+        let (kept, removed): (Vec<_>, Vec<_>) =
+            (0..).zip(good).partition(|(at, one)| stays(*at, &one.info));
+        state.good = kept.into_iter().map(|(_, one)| one).collect();
+        removed.into_iter().map(|(_, one)| one).collect()
     }
 
     /// Moves a file that was read back to its place. The guard is updated last: it must never name
@@ -231,15 +267,11 @@ impl Snapshots {
             .and_then(|()| self.disk.sync_folder(&self.folder))
             .map_err(|e| self.report("rename", &info.path, e))?;
         let mut state = self.lock();
-        state.good.retain(|other| other.path != info.path);
-        let at = state
-            .good
-            .partition_point(|other| other.last.map(|l| l.index) <= info.last.map(|l| l.index));
-        state.good.insert(at, info.clone());
-        if state.good.last() == Some(&info) {
-            state.newest = Some(file);
-        }
-        let newest = state.good.last().and_then(|newest| newest.last);
+        state.good.retain(|other| other.info.path != info.path);
+        let index = |one: &SnapshotInfo| one.last.map(|last| last.index);
+        let at = state.good.partition_point(|other| index(&other.info) <= index(&info));
+        state.good.insert(at, Good { info: info.clone(), file });
+        let newest = state.good.last().and_then(|newest| newest.info.last);
         drop(state);
         // Another snapshot may be admitted at the same time; the guard keeps the later one.
         self.guard
@@ -611,8 +643,6 @@ fn cut_off() -> io::Error {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
-    use std::thread;
-    use std::time::Duration;
 
     use super::super::disk::SystemDisk;
     use super::*;
@@ -623,6 +653,8 @@ mod tests {
         unsynced: AtomicU64,
         /// The most bytes that one sync had to write.
         largest_sync: AtomicU64,
+        /// The most bytes that were freed at once.
+        most_freed: AtomicU64,
         /// Called before a file is removed.
         on_remove: Mutex<Option<Box<dyn Fn() + Send>>>,
     }
@@ -650,6 +682,12 @@ mod tests {
 
         fn length(&self) -> io::Result<u64> {
             self.0.length()
+        }
+
+        fn shorten(&self, length: u64) -> io::Result<()> {
+            let freed = self.0.length()? - length;
+            self.1.most_freed.fetch_max(freed, Ordering::Relaxed);
+            self.0.shorten(length)
         }
 
         fn sync_data(&self) -> io::Result<()> {
@@ -702,6 +740,8 @@ mod tests {
             if let Some(on_remove) = &*self.0.on_remove.lock().unwrap() {
                 on_remove();
             }
+            let length = std::fs::metadata(path).map_or(0, |file| file.len());
+            self.0.most_freed.fetch_max(length, Ordering::Relaxed);
             SystemDisk.remove(path)
         }
 
@@ -771,5 +811,28 @@ mod tests {
         let newest = told.try_recv().unwrap().expect("nobody is told while a file is removed");
         assert_eq!(newest.map(|last| last.index), Some(3));
         seen.on_remove.lock().unwrap().take();
+    }
+
+    /// SC4: the log's syncs wait while the file system frees a file.
+    #[test]
+    fn a_large_file_is_freed_in_pieces_unless_somebody_reads_it() {
+        const LARGE: usize = 40 << 20;
+        for is_read in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let (snapshots, seen) = snapshots(folder.path());
+            write(&snapshots, 1, &vec![5; LARGE]);
+            let reader = is_read.then(|| snapshots.read(&snapshots.newest().unwrap()).unwrap());
+            write(&snapshots, 2, b"state");
+            write(&snapshots, 3, b"state");
+
+            let freed = seen.most_freed.load(Ordering::Relaxed);
+            assert_eq!(freed <= FREED_AT_ONCE, !is_read, "{freed} bytes at once");
+            if let Some(reader) = reader {
+                assert_eq!(reader.chunk(LARGE as u64 - 9).unwrap(), [5; 9][..]);
+            }
+            let files = SystemDisk.list(folder.path()).unwrap();
+            let is_left = |path: &&PathBuf| path.extension().is_some_and(|it| it == "tmp");
+            assert_eq!(files.iter().find(is_left), None);
+        }
     }
 }
