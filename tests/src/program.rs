@@ -91,6 +91,16 @@ impl Program {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Waits until it has printed a line with `words` in it.
+    pub async fn shows(&mut self, words: &str, limit: Duration) {
+        let runtime = Runtime::system();
+        let give_up = runtime.clock.now() + limit;
+        while !self.out().contains(words) {
+            assert!(runtime.clock.now() < give_up, "no {words:?} in {}", self.out());
+            runtime.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until it has printed a line that begins with `start`; returns the rest of the line.
     pub async fn line(&mut self, start: &str, limit: Duration) -> String {
         let runtime = Runtime::system();

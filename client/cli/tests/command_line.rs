@@ -221,10 +221,10 @@ fn a_store_that_is_not_there_is_123_and_named() {
 
 #[test]
 fn a_wrong_command_line_is_125() {
-    let (no_command, no_time) =
-        (run(&["lock", "jobs"]), run(&["lock", "jobs", "--wait", "soon", "--", "true"]));
+    let (no_lock, no_time) =
+        (run(&["lock"]), run(&["lock", "jobs", "--wait", "soon", "--", "true"]));
 
-    assert_eq!(no_command.status.code(), Some(125));
+    assert_eq!(no_lock.status.code(), Some(125));
     assert_eq!(no_time.status.code(), Some(125));
     assert!(said(&no_time).contains("is not a time such as 10s"), "{}", said(&no_time));
 }
@@ -291,7 +291,7 @@ fn a_stop_past_the_deadline_kills_the_command() {
     let ready = folder.path().join("ready");
     let (_server, address) = FakeServer::start();
     let script = format!("echo $$ > {}; exec sleep 60", ready.display());
-    let arguments = ["--ttl", "1s", "lock", "jobs", "--", "sh", "-c", &script];
+    let arguments = ["lock", "--ttl", "1s", "jobs", "--", "sh", "-c", &script];
     let mut lock = holdfast(&address.to_string(), &arguments).spawn().unwrap();
     let command = wait_for_file(&ready);
 
@@ -408,7 +408,7 @@ fn watch_prints_a_line_for_each_event_until_it_is_asked_to_end() {
                 "# that is the only lock; changes follow",
                 "orders/\\u{ad}42  \\u{7}w waits (2 waiting)",
                 "orders/\\u{ad}42  session 8 waits no more (2 waiting)",
-                "orders/\\u{ad}42  lost (token 9223372036854775807): the session expired",
+                "orders/\\u{ad}42  lost by c (token 9223372036854775807): the session expired",
                 "orders/\\u{ad}42  value removed",
             ],
         ),

@@ -440,9 +440,9 @@ async fn holdfast_watch_prints_a_line_for_each_change_and_ends_quietly_when_aske
     let mut json =
         Program::start("holdfast", &["--endpoints", &endpoints, "--json", "watch", "orders/"]);
     let held = format!("orders/1  held by tester (token {})", first.token());
-    text.line(&held, LIMIT).await;
-    text.line("# that is the only lock; changes follow", LIMIT).await;
-    json.line(r#"{"event":"synced"}"#, LIMIT).await;
+    text.shows(&held, LIMIT).await;
+    text.shows("# that is the only lock; changes follow", LIMIT).await;
+    json.shows(r#""event":"synced""#, LIMIT).await;
 
     let other = client.lock("elsewhere").await.unwrap();
     let second = client.lock("orders/42").await.unwrap();
@@ -455,12 +455,12 @@ async fn holdfast_watch_prints_a_line_for_each_change_and_ends_quietly_when_aske
         format!("orders/42  held by tester (token {token})"),
         "orders/42  value 5 bytes".to_owned(),
         format!("orders/42  released by tester (token {token})"),
-        format!("orders/1  lost (token {}): the session was closed", first.token()),
+        format!("orders/1  lost by tester (token {}): the session was closed", first.token()),
     ];
     for line in &lines {
-        text.line(line, LIMIT).await;
+        text.shows(line, LIMIT).await;
     }
-    json.line(r#"{"event":"lost""#, LIMIT).await;
+    json.shows(r#""event":"lost""#, LIMIT).await;
     for (program, signal) in [(text, Signal::SIGINT), (json, Signal::SIGTERM)] {
         program.signal(signal);
         let ended = program.end(LIMIT).await;
@@ -473,6 +473,9 @@ async fn holdfast_watch_prints_a_line_for_each_change_and_ends_quietly_when_aske
             let kinds: Vec<_> =
                 events.iter().map(|event| event["event"].as_str().unwrap()).collect();
             assert_eq!(kinds, ["lock", "synced", "granted", "value", "released", "lost"]);
+            let has_time = |event: &serde_json::Value| event["at"].as_str().unwrap().ends_with('Z');
+            assert!(events.iter().all(has_time), "{events:?}");
+            assert_eq!(events[5]["holder"]["label"], "tester", "its session has ended");
             assert_eq!(events[2]["holder"]["token"], token.to_string());
             assert_eq!(events[3]["value"]["data"], "x\u{1b}[2J");
             assert_eq!(events[5]["reason"], "session-closed");

@@ -1,5 +1,6 @@
 //! `holdfast cluster` and `holdfast scope`.
 
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use holdfast::{ClusterMember, ClusterStatus, ScopeStatus, Scopes};
@@ -7,7 +8,7 @@ use holdfast_cli::{block_on, hex};
 use serde_json::{Value, json};
 
 use crate::args::{ClusterCommand, Global, ScopeCommand};
-use crate::failure::Failure;
+use crate::failure::{Failure, OWN_ERROR};
 use crate::show;
 
 /// `holdfast cluster`.
@@ -17,6 +18,11 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
     | ClusterCommand::Promote { limit, .. }
     | ClusterCommand::Remove { limit, .. }
     | ClusterCommand::TransferLeader { limit, .. }) = command;
+    if let ClusterCommand::Remove { node, yes: false, .. } = command
+        && !is_wanted(&format!("Remove node {node} for ever? Its id is never used again."))?
+    {
+        return Err(Failure::new(OWN_ERROR, "nothing was removed"));
+    }
     let admin = global.builder()?.admin(limit.timeout)?;
     let done = block_on(async {
         match command {
@@ -54,6 +60,18 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
     })?;
     show::line(done.map_err(|error: holdfast::Error| failure(error))?);
     Ok(0)
+}
+
+/// Asks whoever sits at the terminal. Without a terminal it is wanted: nobody is there to ask.
+fn is_wanted(question: &str) -> Result<bool, Failure> {
+    let (mut input, mut output) = (io::stdin().lock(), io::stderr().lock());
+    if !input.is_terminal() || !output.is_terminal() {
+        return Ok(true);
+    }
+    let mut answer = String::new();
+    let asked = write!(output, "{question} [y/N] ").and_then(|()| output.flush());
+    asked.and_then(|()| input.read_line(&mut answer)).map_err(|e| Failure::own("asking", e))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// The new state; `text` with the node in place of `{}`.

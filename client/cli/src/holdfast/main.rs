@@ -15,6 +15,7 @@ mod lock;
 mod quota;
 mod show;
 mod signals;
+mod status;
 mod watch;
 
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Release(args) => cut_off::release(&cli.global, &args),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
+        Command::Status => status::run(&cli.global),
         Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),
         Command::Scope(command) => cluster_admin::scope(&cli.global, &command),
         Command::Auth { command, limit } => auth::run(&cli.global, &command, limit.timeout),
@@ -53,7 +55,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
         Command::Demo { no_locks } => demo::run(&cli.global, no_locks),
         Command::Bench(args) => bench::run(&cli.global, &args),
-        Command::BenchHolder { name } => bench::hold(&cli.global, &name),
+        Command::BenchHolder { name, ttl } => bench::hold(&cli.global, &name, ttl),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }
 }

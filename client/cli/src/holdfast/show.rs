@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
+use chrono::{DateTime, Local, SecondsFormat, Utc};
 use comfy_table::{Row, Table, presets};
 use holdfast::{Holder, Waiter};
 pub(crate) use holdfast_cli::{either, escaped, line};
@@ -39,6 +40,21 @@ pub(crate) fn length(length: Duration) -> String {
         (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
         (hours, minutes, _) => format!("{hours} h {minutes} min"),
     }
+}
+
+/// The time of day here, to the second.
+pub(crate) fn time_of_day(wall_ms: u64) -> String {
+    at(wall_ms)
+        .map_or_else(String::new, |at| at.with_timezone(&Local).format("%H:%M:%S").to_string())
+}
+
+/// A date and time in UTC, to the millisecond: for programs.
+pub(crate) fn instant(wall_ms: u64) -> Option<String> {
+    Some(at(wall_ms)?.to_rfc3339_opts(SecondsFormat::Millis, true))
+}
+
+fn at(wall_ms: u64) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_millis(i64::try_from(wall_ms).ok()?)
 }
 
 /// `next in line`, `2nd in line`, `3rd in line`, …
@@ -115,6 +131,12 @@ pub(crate) fn value_text(value: &holdfast::Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instant_for_programs_is_in_utc() {
+        assert_eq!(instant(1_795_836_000_123).as_deref(), Some("2026-11-28T03:20:00.123Z"));
+        assert_eq!(instant(u64::MAX), None);
+    }
 
     #[test]
     fn places_are_counted_as_people_count() {

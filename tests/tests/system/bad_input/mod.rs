@@ -495,8 +495,10 @@ async fn bad_arguments_of_the_command_line_are_named() {
         }
     }
     for arguments in [
-        &["--ttl", "1ms", "lock", "jobs", "--", "true"][..],
-        &["--ttl", "1y", "try", "jobs", "--", "true"],
+        &["lock", "--ttl", "1ms", "jobs", "--", "true"][..],
+        &["try", "--ttl", "1y", "jobs", "--", "true"],
+        &["list", "--ttl", "5s"],
+        &["cluster", "--ttl", "5s", "status"],
     ] {
         let ended = ask(arguments).await;
         assert!(matches!(ended.code, Some(122 | 125)), "{ended:?}");

@@ -81,6 +81,67 @@ async fn the_child_is_told_which_lock_it_holds_under_which_token() {
 }
 
 #[tokio::test]
+async fn without_a_command_a_lock_is_held_until_a_signal_under_the_label_that_was_given() {
+    let shell = Shell::start().await;
+    for (signal, json) in [(Signal::SIGINT, false), (Signal::SIGTERM, true)] {
+        let format = if json { &["--json"][..] } else { &[] };
+        let arguments = [format, &["lock", "--label", "night shift", "jobs", "more"]].concat();
+        let mut holder = shell.begin(&arguments);
+        let held = if json {
+            r#"{"held":["jobs","more"],"token":"#
+        } else {
+            "holding the locks jobs, more under token"
+        };
+        holder.line(held, LIMIT).await;
+
+        let refused = shell.run(&["try", "jobs", "--", "true"]).await;
+        assert!(refused.err.contains("held by night shift"), "{refused:?}");
+        holder.signal(signal);
+        let ended = holder.end(LIMIT).await;
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+        assert_eq!(shell.run(&["try", "more", "--", "true"]).await.code, Some(0));
+    }
+}
+
+#[tokio::test]
+async fn without_a_command_a_lost_lock_gives_121_after_a_warning() {
+    let mut shell = Shell::start().await;
+    let mut holder = shell.begin(&["lock", "--ttl", "2s", "jobs"]);
+    holder.line("holding the lock jobs", LIMIT).await;
+    shell.cluster.kill(0);
+
+    let ended = holder.end(LIMIT).await;
+    assert_eq!(ended.code, Some(121), "{ended:?}");
+    assert!(ended.err.contains("unless it does, the lock jobs is lost in"), "{ended:?}");
+    assert!(ended.err.contains("the lock jobs was lost: "), "{ended:?}");
+}
+
+#[tokio::test]
+async fn status_says_whether_the_store_serves_and_what_each_server_does() {
+    let mut cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.all_ready().await;
+    let leader = cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let run = async || {
+        Program::start("holdfast", &["--endpoints", &endpoints, "status"]).end(LIMIT).await
+    };
+
+    let ended = run().await;
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let first = format!("serving: node {} leads in term", leader + 1);
+    assert!(ended.out.starts_with(&first) && ended.out.contains("3 members\n"), "{ended:?}");
+    assert_eq!(ended.out.matches(" follows ").count(), 2, "{ended:?}");
+
+    cluster.kill((leader + 1) % 3);
+    cluster.kill((leader + 2) % 3);
+    Runtime::system().sleep(Duration::from_secs(2)).await;
+    let ended = run().await;
+    assert_eq!(ended.code, Some(123), "{ended:?}");
+    assert!(ended.out.starts_with("not serving: "), "{ended:?}");
+    assert_eq!(ended.out.matches("refused").count(), 2, "{ended:?}");
+}
+
+#[tokio::test]
 async fn a_lock_that_is_held_gives_124_and_names_the_holder() {
     let shell = Shell::start().await;
     let mut holder = shell.begin(&["lock", "jobs", "--", "sh", "-c", "echo held; exec sleep 60"]);
@@ -198,7 +259,7 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
         (shell.cluster.folder().join("stamps"), shell.cluster.folder().join("asked"));
     let script = script.replace("stamps", stamps.to_str().unwrap());
     let script = script.replace("> asked", &format!("> {}", asked.display()));
-    let mut program = shell.begin(&["--ttl", "2s", "lock", "jobs", "--", "sh", "-c", &script]);
+    let mut program = shell.begin(&["lock", "--ttl", "2s", "jobs", "--", "sh", "-c", &script]);
     program.line("ready", LIMIT).await;
     Runtime::system().sleep(TTL + Duration::from_millis(500)).await;
 
@@ -213,6 +274,9 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
     let last = last_stamp(&stamps);
     TooLate::unless(last > gone.as_secs_f64(), || "not renewed past its TTL".to_owned())?;
     TooLate::unless(asked.exists(), || "killed before it was asked to end".to_owned())?;
+    let warned =
+        "the store has not answered for a while: unless it does, the command is asked to end in";
+    assert!(ended.err.contains(warned), "{ended:?}");
     let after = last - (gone + SAFE).as_secs_f64();
     TooLate::unless(after < 0.0, || format!("the child still wrote {after} s after it was safe"))?;
     // The wrapper may try for a while to close its session before it gives up.

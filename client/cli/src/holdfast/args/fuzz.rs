@@ -21,7 +21,7 @@ fn no_command_line_brings_the_reader_down() {
     let seeds = [
         line(&["lock", "--wait", "30s", "--grace=500ms", "a", "b", "--shared", "--", "job", "-x"]),
         line(&["try", "--any", "a", "b", "--endpoints", "[::1]:7420,b:1", "--json", "--", "job"]),
-        line(&["check-token", "orders/42", "18446744073709551615", "--ttl", "1h"]),
+        line(&["check-token", "orders/42", "18446744073709551615"]),
         line(&["bench", "--workload", "w2", "--members", "3", "--clients", "100000"]),
         line(&["list", "--endpoints", "a:1", "jobs/"]),
     ];

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::failure::OWN_ERROR;
 
 /// The servers without an option or variable.
-const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
+pub(crate) const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
 
 /// Distributed locks: run a job while no other machine runs it.
 #[derive(Debug, Parser)]
@@ -36,18 +36,6 @@ pub(crate) struct Global {
     /// Where the servers are: host:port or unix:PATH, several separated by commas [default: 127.0.0.1:7420].
     #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]
     pub(crate) endpoints: Option<String>,
-    /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
-    /// the server's, 10s].
-    #[cfg_attr(
-        feature = "cassandra",
-        doc = "",
-        doc = "With `holdfast cassandra`: whole seconds [default: 180s], and at least three times --max-skew. The",
-        doc = "thesis behind the queue took 15 minutes because of clocks: a cell ends by the clock of whoever writes it,",
-        doc = "is looked at by another one, and is gone at once where the two differ by more than the TTL. Here the",
-        doc = "largest difference is said, and a hold counts as safe for that much less than the TTL."
-    )]
-    #[arg(long, global = true, value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
     /// Print JSON, for programs.
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -58,12 +46,7 @@ pub(crate) struct Global {
 impl Global {
     /// A client with the options' settings.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
-        let endpoints = self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT);
-        let builder = self.tls.over(client_of(endpoints))?;
-        Ok(match self.ttl {
-            Some(ttl) => builder.ttl(ttl),
-            None => builder,
-        })
+        self.tls.over(client_of(self.endpoints.as_deref().unwrap_or(ENDPOINTS_DEFAULT)))
     }
 
     /// The same beside locks on Cassandra: the TTL is that of those locks, and the servers must be
@@ -91,10 +74,34 @@ fn client_of(endpoints: &str) -> Builder {
     holdfast::Client::builder().endpoints(endpoints).connect_timeout(CONNECT_LIMIT)
 }
 
+/// Of commands that open a session for locks.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Lease {
+    /// How long the store keeps our locks without hearing from us, e.g. 10s, 500ms, 2m [default:
+    /// the server's, 10s].
+    #[arg(long, value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// The name that others see, as whoever holds the lock or waits for it [default: host:pid]. It proves
+    /// nothing.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+}
+
+impl Lease {
+    /// The same client with these settings.
+    pub(crate) fn over(&self, builder: Builder) -> Builder {
+        let builder = self.ttl.into_iter().fold(builder, Builder::ttl);
+        self.label.iter().fold(builder, Builder::label)
+    }
+}
+
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Wait for a lock, or several, run a command while they are held, give them back.
+    ///
+    /// Without a command the locks are held until Ctrl-C or another signal asks to end, and a line says so once
+    /// they are. Exit codes then: 0 asked to end; 121 to 125 as below.
     ///
     /// Exit codes: the command's; 128+n if signal n ended it; 121 the lock was lost and the
     /// command stopped; 122 the store refused; 123 no server could be reached; 124 not granted
@@ -109,7 +116,8 @@ pub(crate) enum Command {
     /// how many there are. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to the group; what
     /// still runs 10 s after such a signal has ended the command itself is killed (see
     /// --kill-after). When the lock is about to be lost, holdfast asks the whole group to end, and
-    /// kills it before another client could hold the lock (see --grace).
+    /// kills it before another client could hold the lock (see --grace). Before that, when the store has not
+    /// answered for about half the TTL, a line on standard error says so.
     ///
     /// A process that has left the group (by setsid or setpgid, as daemons do, and each job of an
     /// interactive shell or of a shell with `set -m`) is not waited for, not asked to end and not
@@ -119,7 +127,7 @@ pub(crate) enum Command {
     Lock(LockArgs),
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
-    /// Exit codes as of lock.
+    /// Without a command it holds them, and exit codes are, as of lock.
     Try(Job),
     /// The locks that are held, waited for, or have a value.
     List {
@@ -160,7 +168,8 @@ pub(crate) enum Command {
     },
     /// The locks as they are, and then whatever happens to them, one line each.
     ///
-    /// Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
+    /// A line begins with the time of day here; with --json `at` has date and time in UTC: when this program
+    /// read it. Ends with Ctrl-C, and 0. After a broken connection or a change of leader it goes on by
     /// itself where it ended, and prints a line about both. If the servers do not keep all changes
     /// since then any more, it says so, and prints the state again. Exit codes: 0 asked to end; 122
     /// the store refused; 123 no server could be reached; 125 an error of holdfast itself.
@@ -169,6 +178,10 @@ pub(crate) enum Command {
         #[arg(default_value = "")]
         prefix: String,
     },
+    /// Whether the store serves, and each server that was named: one screen.
+    ///
+    /// Exit codes: 0 a leader with a quorum serves; 123 none does; 125 an error of holdfast itself.
+    Status,
     /// The members of the cluster: show them; add or remove one, give it a vote, change the leader.
     ///
     /// Every change names its result, so it is no error if that is so already, and repeating it is
@@ -218,6 +231,9 @@ pub(crate) enum Command {
     BenchHolder {
         /// The lock.
         name: String,
+        /// The lease of its session.
+        #[arg(long, value_parser = duration)]
+        ttl: Duration,
     },
     /// A process of the demo's workers.
     #[command(hide = true)]
@@ -309,6 +325,8 @@ pub(crate) struct Job {
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]
+    pub(crate) lease: Lease,
+    #[command(flatten)]
     pub(crate) work: Work,
 }
 
@@ -332,7 +350,7 @@ pub(crate) struct Work {
     #[arg(long)]
     pub(crate) release_at_exit: bool,
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -365,12 +383,15 @@ pub(crate) enum ClusterCommand {
     },
     /// Remove a member, for ever: its node id is never used again. The leader hands over first.
     ///
-    /// There is no confirmation prompt: the cluster refuses a removal that would leave it without a
+    /// On a terminal it asks before. The cluster refuses a removal that would leave it without a
     /// majority, and a machine that was removed by mistake comes back under a new node id.
     Remove {
         /// The member's node id.
         #[arg(value_name = "NODE_ID", value_parser = node_id())]
         node: u64,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         limit: ClusterLimit,
     },
@@ -453,6 +474,9 @@ pub(crate) struct BenchArgs {
     /// W5: how many holders are killed, one after the other.
     #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1_000))]
     pub(crate) trials: u32,
+    /// The leases of the sessions, e.g. 10s [default: 10s; W5: 5s].
+    #[arg(long, value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
     /// A number for this run; it is copied into the result.
     #[arg(long, default_value_t = 1)]
     pub(crate) run: u32,

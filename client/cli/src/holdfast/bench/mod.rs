@@ -52,7 +52,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(global: &Global, args: &BenchArgs) -> Result<Self, Failure> {
+    fn of(args: &BenchArgs) -> Result<Self, Failure> {
         let (default, alone, ttl) = match args.workload {
             Workload::OneClient => (1, true, TTL),
             Workload::ManyLocks => (64, false, TTL),
@@ -72,7 +72,7 @@ impl Plan {
             share_connections: args.share_connections,
             window: Duration::from_secs(args.secs.into()),
             trials: args.trials,
-            ttl: global.ttl.unwrap_or(ttl),
+            ttl: args.ttl.unwrap_or(ttl),
             run: args.run,
         })
     }
@@ -80,7 +80,7 @@ impl Plan {
 
 /// Measures, and prints the result.
 pub(crate) fn run(global: &Global, args: &BenchArgs) -> Result<u8, Failure> {
-    let plan = Plan::of(global, args)?;
+    let plan = Plan::of(args)?;
     let (heard, mut stopped) = mpsc::channel(1);
     signals::listen(&signals::ENDS, move |signal| heard.blocking_send(signal).is_ok())?;
     let scene = Scene::set(global, args)?;
@@ -113,7 +113,7 @@ async fn measure(plan: &Plan, scene: &Scene) -> Result<Row, Failure> {
 }
 
 /// The process that W5 kills: acquires the lock and prints its safe deadlines.
-pub(crate) fn hold(global: &Global, name: &str) -> Result<u8, Failure> {
-    block_on(takeover::hold(global, name))??;
+pub(crate) fn hold(global: &Global, name: &str, ttl: Duration) -> Result<u8, Failure> {
+    block_on(takeover::hold(global, name, ttl))??;
     Ok(crate::failure::LOST)
 }

@@ -157,9 +157,9 @@ impl Holder {
 }
 
 /// Runs in the process that is killed: acquires the lock and prints each safe deadline.
-pub(super) async fn hold(global: &Global, name: &str) -> Result<(), Failure> {
-    let client =
-        global.builder()?.max_clock_drift(ALLOWANCE).label("bench holder").connect().await?;
+pub(super) async fn hold(global: &Global, name: &str, ttl: Duration) -> Result<(), Failure> {
+    let builder = global.builder()?.ttl(ttl).max_clock_drift(ALLOWANCE).label("bench holder");
+    let client = builder.connect().await?;
     let guard = client.lock(name).await?;
     let mut states = guard.states();
     let mut now = states.now();

@@ -11,7 +11,7 @@ use super::Held;
 use super::group::Left;
 
 /// How long before the safe deadline the command is killed: the time a kill needs to be done.
-const KILL_BEFORE: Duration = Duration::from_millis(200);
+pub(super) const KILL_BEFORE: Duration = Duration::from_millis(200);
 
 /// A quarter of the TTL. In a scope with fallback a hold may at any time be certain for much less,
 /// and is extended as often: then a third of its certain time at the start.
@@ -19,6 +19,12 @@ pub(super) fn usual_grace(held: &Held, now: Instant) -> Duration {
     let safe_until = held.states.now().safe_until();
     let ahead = safe_until.map(|until| until.saturating_since(now)).unwrap_or_default();
     if ahead < held.ttl / 2 { ahead / 3 } else { held.ttl / 4 }
+}
+
+/// When the store has not answered for half the TTL, where the grace is the usual one: two fifths of the TTL before
+/// the safe deadline. Never later than the command is asked to end.
+pub(super) fn warns_before(grace: Duration, usual: Duration, ttl: Duration) -> Duration {
+    grace.max((usual * 8 / 5).min(ttl * 2 / 5))
 }
 
 /// The action that the hold's state requires now.
@@ -35,6 +41,8 @@ pub(super) struct HoldWatch {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) states: GuardStates,
     pub(super) grace: Duration,
+    /// How long before the safe deadline the hold counts as in jeopardy.
+    pub(super) warns_before: Duration,
 }
 
 impl HoldWatch {
@@ -43,6 +51,11 @@ impl HoldWatch {
             Some(safe_until) => demand(safe_until, self.grace, self.clock.now()),
             None => Demand::Kill,
         }
+    }
+
+    /// From when on the hold is in jeopardy, unless the store answers; `None` if it is over.
+    pub(super) fn in_jeopardy_from(&self) -> Option<Instant> {
+        Some(self.states.now().safe_until()? - self.warns_before)
     }
 
     pub(super) fn is_over(&self) -> bool {

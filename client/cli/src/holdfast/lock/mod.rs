@@ -6,9 +6,11 @@
 //! watchdog of the clock wakes the main thread when the safe deadline comes near, also after the
 //! machine was suspended and while the store's thread stalls.
 
+mod bare;
 mod child;
 mod deadline;
 mod group;
+mod jeopardy;
 pub(crate) mod store_thread;
 mod supervisor;
 
@@ -28,7 +30,7 @@ use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::show::escaped;
 use crate::signals::{self, code_of};
 use child::Child;
-use deadline::{HoldWatch, usual_grace};
+use deadline::{HoldWatch, KILL_BEFORE, usual_grace, warns_before};
 use store_thread::StoreThread;
 use supervisor::Supervisor;
 
@@ -86,6 +88,14 @@ pub(crate) struct ChildInput {
     pub(crate) ended: Option<oneshot::Sender<Ended>>,
 }
 
+impl ChildInput {
+    /// The value of a variable.
+    fn variable(&self, name: &str) -> Option<&str> {
+        let found = self.variables.iter().find(|(variable, _)| *variable == name);
+        found.and_then(|(_, value)| value.as_deref())
+    }
+}
+
 impl Held {
     /// A hold of these locks: with `--any` perhaps not all of the request. There is a token only if
     /// the store behind the lock gives one.
@@ -115,7 +125,8 @@ pub(crate) fn run(global: &Global, wanted: LockArgs) -> Result<u8, Failure> {
     if wanted.claim.is_some() && wanted.job.names.len() > 1 {
         return Err(Failure::new(OWN_ERROR, "--claim takes over one lock; claim each by itself"));
     }
-    let builder = global.builder()?.connect_timeout(Global::connect_limit(wanted.wait));
+    let builder = wanted.job.lease.over(global.builder()?);
+    let builder = builder.connect_timeout(Global::connect_limit(wanted.wait));
     let work = wanted.job.work.clone();
     let keep = move |events, stop| store_thread::keep(builder, wanted, events, stop);
     run_under(&work, global.json, keep)
@@ -208,14 +219,20 @@ fn supervise(
     events: SyncSender<Event>,
 ) -> Result<(Ended, Option<Signal>), Failure> {
     let clock = Runtime::system().clock;
-    let grace = work.grace.unwrap_or_else(|| usual_grace(held, clock.now()));
+    let usual = usual_grace(held, clock.now());
+    let grace = if work.command.is_empty() { KILL_BEFORE } else { work.grace.unwrap_or(usual) };
+    let warns_before = warns_before(grace, usual, held.ttl);
     let watchdog = clock.watchdog(Arc::new(move || {
         // A full inbox wakes the main thread anyway.
         let _ = events.try_send(Event::Look);
     }));
-    let watched = HoldWatch { clock, states: held.states.clone(), grace };
+    let watched = HoldWatch { clock, states: held.states.clone(), grace, warns_before };
+    if work.command.is_empty() {
+        let kept = bare::keep(&watched, held, json, inbox, &watchdog)?;
+        return Ok((kept, None));
+    }
     if watched.is_over() {
-        return Ok((Ended::LockLost(lost(&held.what, &watched)), None));
+        return Ok((Ended::LockLost(lost(&held.what, COMMAND_STOPPED, &watched)), None));
     }
     let child = Child::start(&work.command, &held.told)?;
     let mut supervisor = Supervisor::new(child, watched, &held.what, (work, json), watchdog);
@@ -231,7 +248,10 @@ fn say(what: &str, json: bool) {
     }
 }
 
-fn lost(what: &str, hold: &HoldWatch) -> Failure {
+/// What became of the command, in the message about a lost lock.
+const COMMAND_STOPPED: &str = ", the command stopped";
+
+fn lost(what: &str, and: &str, hold: &HoldWatch) -> Failure {
     let why = match hold.states.now() {
         GuardState::Lost(reason) => match hold.states.why_taken() {
             Some(why) => format!("{reason}: {}", escaped(&why)),
@@ -240,7 +260,7 @@ fn lost(what: &str, hold: &HoldWatch) -> Failure {
         _ => "the store was not heard from in time".to_owned(),
     };
     let were = if what.starts_with("the locks ") { "were" } else { "was" };
-    Failure::new(LOST, format!("{what} {were} lost, the command stopped: {why}"))
+    Failure::new(LOST, format!("{what} {were} lost{and}: {why}"))
 }
 
 /// How the command ended.

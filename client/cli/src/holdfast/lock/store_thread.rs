@@ -154,20 +154,26 @@ pub(crate) async fn hold(held: Held, events: &SyncSender<Event>, stop: &Cancella
     }
 }
 
-/// Reports the end of the hold, until `stop`.
+/// Reports that the hold is extended, and its end, until `stop`.
 pub(crate) async fn watch_over(
     mut states: GuardStates,
     events: &SyncSender<Event>,
     stop: &CancellationToken,
 ) {
-    select! {
-        () = stop.cancelled() => return,
-        _ = states.over() => {}
+    loop {
+        let now = select! {
+            () = stop.cancelled() => return,
+            now = states.changed() => now,
+        };
+        // The main thread reads the state itself.
+        if events.send(Event::Look).is_err() {
+            return;
+        }
+        if now.is_over() {
+            break;
+        }
     }
-    // The main thread reads the state itself.
-    if events.send(Event::Look).is_ok() {
-        stop.cancelled().await;
-    }
+    stop.cancelled().await;
 }
 
 /// Shows the place in the queue, on a terminal only, and disappears when dropped.

@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 use super::child::{Child, Word, ended_as_asked};
 use super::deadline::{Demand, HoldWatch, Rest, kill_at};
 use super::group::Left;
-use super::{Ended, Event, lost, next, say, stop_ourselves};
+use super::jeopardy::Jeopardy;
+use super::{COMMAND_STOPPED, Ended, Event, lost, next, say, stop_ourselves};
 use crate::args::Work;
 use crate::failure::Failure;
 use crate::signals;
@@ -29,6 +30,7 @@ pub(super) struct Supervisor<'a> {
     work: &'a Work,
     json: bool,
     watchdog: Watchdog,
+    jeopardy: Jeopardy,
     /// The command was sent TERM or KILL because of the lock.
     told_to_end: bool,
     /// The last signal that asked this process to end.
@@ -58,6 +60,7 @@ impl<'a> Supervisor<'a> {
             work,
             json,
             watchdog,
+            jeopardy: Jeopardy::default(),
             told_to_end: false,
             asked_to_end: None,
             asked_at: None,
@@ -105,7 +108,7 @@ impl<'a> Supervisor<'a> {
         let left = if is_over { Left::Nothing } else { self.child.left() };
         if left == Left::Nothing {
             return Some(if self.told_to_end {
-                Ended::LockLost(lost(self.what, &self.hold))
+                Ended::LockLost(lost(self.what, COMMAND_STOPPED, &self.hold))
             } else {
                 Ended::ByItself(rest.code)
             });
@@ -119,6 +122,9 @@ impl<'a> Supervisor<'a> {
     /// Does what is due now, and sets the watchdog to the next deadline.
     fn meet_demand(&mut self) {
         let now = self.hold.clock.now();
+        if let Some(line) = self.jeopardy.line(self.what, &self.hold, true) {
+            say(&line, self.json);
+        }
         let demanded = match self.hold.demand() {
             Demand::WaitUntil(at) => Some(at),
             Demand::AskToEnd(kill_at) => {
@@ -138,7 +144,8 @@ impl<'a> Supervisor<'a> {
         }
         let limit = limit.filter(|_| !self.killed);
         let look = self.rest.as_mut().map(|rest| rest.next_look(now));
-        self.watchdog.set([demanded, limit, look].into_iter().flatten().min());
+        let warning = self.jeopardy.next_look(&self.hold);
+        self.watchdog.set([demanded, warning, limit, look].into_iter().flatten().min());
     }
 
     fn tell_to_end(&mut self, now: Instant) {

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::Place;
 use crate::args::{Global, Work};
-use crate::failure::Failure;
+use crate::failure::{Failure, OWN_ERROR};
 use crate::show;
 
 /// How much of a payload a table shows, characters.
@@ -91,45 +91,42 @@ fn item(text: &str) -> Result<ItemId, String> {
 pub(super) fn run(global: &Global, place: Place, command: WorkCommand) -> Result<u8, Failure> {
     match command {
         WorkCommand::Add { queue: name, payload } => {
-            on(global, &place, &name, async |queue| add(global, queue, payload).await)
+            on(&place, &name, async |queue| add(global, queue, payload).await)
         }
         WorkCommand::List { queue: name, limit } => {
-            on(global, &place, &name, async |queue| list(global, queue, limit).await)
+            on(&place, &name, async |queue| list(global, queue, limit).await)
         }
-        WorkCommand::Retry(args) => on(global, &place, &args.queue, async |queue| {
+        WorkCommand::Retry(args) => on(&place, &args.queue, async |queue| {
             tell(global, &queue.retry(&args.item).await.map_err(failure)?);
             Ok(())
         }),
-        WorkCommand::Forget(args) => on(global, &place, &args.queue, async |queue| {
-            queue.forget(&args.item).await.map_err(failure)
-        }),
+        WorkCommand::Forget(args) => {
+            on(&place, &args.queue, async |queue| queue.forget(&args.item).await.map_err(failure))
+        }
+        WorkCommand::Run(args) if args.work.command.is_empty() => {
+            Err(Failure::new(OWN_ERROR, "say what to do with an item: work run QUEUE -- CMD"))
+        }
         WorkCommand::Run(args) if args.workers.get() > 1 => workers::run(args.workers),
         WorkCommand::Run(args) => run::run(global, place, args),
     }
 }
 
 /// The queue on a driver session of its own.
-async fn open(
-    global: &Global,
-    place: &Place,
-    name: &str,
-) -> Result<(Cassandra, WorkQueue), Failure> {
+async fn open(place: &Place, name: &str) -> Result<(Cassandra, WorkQueue), Failure> {
     let cassandra = place.connect(Global::connect_limit(None)).await?;
     let tables = place.layout().work;
-    let queue =
-        WorkQueue::new(&cassandra, &place.options(global), tables, name).map_err(failure)?;
+    let queue = WorkQueue::new(&cassandra, &place.options(), tables, name).map_err(failure)?;
     Ok((cassandra, queue))
 }
 
 /// Runs one operation on a queue.
 fn on(
-    global: &Global,
     place: &Place,
     name: &str,
     act: impl AsyncFnOnce(&WorkQueue) -> Result<(), Failure>,
 ) -> Result<u8, Failure> {
     block_on(async {
-        let (_, queue) = open(global, place, name).await?;
+        let (_, queue) = open(place, name).await?;
         act(&queue).await
     })??;
     Ok(0)

@@ -26,11 +26,11 @@ const FAILED_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(global: &Global, place: Place, args: RunArgs) -> Result<u8, Failure> {
     let RunArgs { queue: name, until_empty, max_attempts, work, .. } = args;
-    let (global, json) = (global.clone(), global.json);
+    let json = global.json;
     run_under(&work, json, move |events, stop| async move {
         let (cassandra, queue) = select! {
             () = stop.cancelled() => return Ok(()),
-            opened = open(&global, &place, &name) => opened?,
+            opened = open(&place, &name) => opened?,
         };
         let queue = match max_attempts {
             Some(attempts) => queue.max_attempts(attempts.get()),

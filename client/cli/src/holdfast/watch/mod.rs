@@ -1,15 +1,19 @@
 //! `holdfast watch`.
 
+mod labels;
+
 use std::io::{self, Write as _};
 
 use holdfast::{
     ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Reader, Waiter, WatchEvent,
 };
+use holdfast_runtime::Runtime;
 use serde_json::{Value, json};
 
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::{show, signals};
+use labels::Labels;
 
 /// Prints until a signal asks to end, or the reader of the output is gone: both are the normal end.
 pub(crate) fn run(global: &Global, prefix: &str) -> Result<u8, Failure> {
@@ -18,16 +22,21 @@ pub(crate) fn run(global: &Global, prefix: &str) -> Result<u8, Failure> {
 }
 
 async fn print_all(reader: &Reader, prefix: &str, as_json: bool) -> Result<(), Failure> {
+    let clock = Runtime::system().clock;
     let mut watch = reader.watch(prefix);
-    let mut known = 0;
+    let (mut known, mut labels) = (0, Labels::default());
     while let Some(event) = watch.next().await {
-        let event = event?;
+        let event = labels.complete(event?);
         match &event {
             WatchEvent::Lock(_) => known += 1,
             WatchEvent::Restarted => known = 0,
             _ => {}
         }
-        let line = if as_json { Some(json_of(&event).to_string()) } else { text(&event, known) };
+        let now = clock.wall_ms();
+        let line =
+            if as_json { Some(json_of(&event, now).to_string()) } else { text(&event, known) };
+        let line = line
+            .map(|line| if as_json { line } else { format!("{}  {line}", show::time_of_day(now)) });
         let printed = line.map_or(Ok(()), |line| writeln!(io::stdout().lock(), "{line}"));
         if printed.is_err() {
             return Ok(());
@@ -36,7 +45,7 @@ async fn print_all(reader: &Reader, prefix: &str, as_json: bool) -> Result<(), F
     Ok(())
 }
 
-/// An event for people: one line, without times.
+/// An event for people: one line.
 fn text(event: &WatchEvent, known: u64) -> Option<String> {
     match event {
         WatchEvent::Lock(lock) => Some(lock_text(lock)),
@@ -109,9 +118,17 @@ fn value_text(value: &holdfast::Value) -> String {
     format!("value {} bytes{suspect}", value.bytes.len())
 }
 
-/// An event for programs. Numbers of 64 bits that may be large are strings: JSON numbers lose
+/// An event for programs, and when this program read it. Numbers of 64 bits that may be large are strings: JSON numbers lose
 /// digits above 2^53.
-fn json_of(event: &WatchEvent) -> Value {
+fn json_of(event: &WatchEvent, now_ms: u64) -> Value {
+    let mut line = json_without_time(event);
+    if let Some(line) = line.as_object_mut() {
+        line.insert("at".to_owned(), show::instant(now_ms).into());
+    }
+    line
+}
+
+fn json_without_time(event: &WatchEvent) -> Value {
     match event {
         WatchEvent::Lock(lock) => json!({
             "event": "lock",
