@@ -130,11 +130,11 @@ impl Builder {
         self
     }
 
-    /// Lets all clients and readers that are made of this builder and its clones from here on share connections: up
-    /// to 512 sessions have one, and their keepalives are sent together; up to 128 watches have another. For a
-    /// process with hundreds of sessions or watches, which would otherwise need as many connections. When their server is gone, their sessions
-    /// come back one after the other, up to 256 at a time, and renew their leases until then. Default: each
-    /// client has a connection of its own.
+    /// Lets all clients and readers that are made of this builder and its clones from here on share
+    /// connections: up to 512 sessions have one, and their keepalives are sent together; up to 128 watches
+    /// have another. For a process with hundreds of sessions or watches, which would otherwise need as many
+    /// connections. When their server is gone, up to 256 of the sessions come back at a time, and the others
+    /// renew their leases until their turn. Default: each client has a connection of its own.
     ///
     /// A clone that gets another token, or other settings of TLS, shares with its own clones alone.
     ///

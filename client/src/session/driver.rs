@@ -45,8 +45,12 @@ async fn keep(session: &Session, access: &Access) {
     let delay_max = (ttl / 20).clamp(Duration::from_millis(100), Duration::from_secs(1));
     let mut route = Route::new(access.endpoints.clone(), delay_max);
     let mut unanswered = 0;
-    while !session.with(|machine| machine.is_closing() && !machine.has_session()) {
+    loop {
         let turn = turn_to_attach(session, access).await;
+        // It may have been closed while it waited.
+        if session.with(|machine| machine.is_closing() && !machine.has_session()) {
+            return;
+        }
         if let Some(serving) = access.attaching.serving() {
             route.lead_to(serving);
         }

@@ -277,9 +277,11 @@ impl<A: Accept> Incoming<A> {
             match self.listener.accept().await {
                 Ok(connection) => {
                     pause = FIRST_PAUSE;
-                    self.begins();
                     match Arc::clone(&self.places).try_acquire_owned() {
-                        Ok(place) => return self.admitted(connection, place),
+                        Ok(place) => {
+                            self.begins();
+                            return self.admitted(connection, place);
+                        }
                         Err(_) => self.refuse(connection),
                     }
                 }

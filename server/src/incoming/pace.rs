@@ -10,8 +10,8 @@ const BURST: Duration = Duration::from_millis(20);
 
 /// The beginnings of connections, one after the other.
 ///
-/// Whoever connects costs the thread that serves about a tenth of a millisecond. If ten thousand do so at the same
-/// moment, they wait in the backlog of the port and not in front of everything else that the thread has to do.
+/// A connection costs the thread that serves about a tenth of a millisecond. If ten thousand clients connect at the
+/// same moment, they wait in the backlog of the port and not in front of everything else that the thread has to do.
 ///
 /// At most `per_second` · (*s* + [`BURST`]) connections and one begin within *s* seconds.
 #[derive(Debug)]

@@ -62,7 +62,7 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
     Ok(0)
 }
 
-/// Asks whoever sits at the terminal. Without a terminal it is wanted: nobody is there to ask.
+/// Asks the person at the terminal. Without a terminal it is wanted: nobody is there to ask.
 fn is_wanted(question: &str) -> Result<bool, Failure> {
     let (mut input, mut output) = (io::stdin().lock(), io::stderr().lock());
     if !input.is_terminal() || !output.is_terminal() {

@@ -48,7 +48,11 @@ async fn look(global: &Global) -> Result<Store, Failure> {
         Answer { endpoint, node }
     });
     let answers = join_all(answers).await;
-    let cluster = global.builder()?.admin(LIMIT)?.cluster().await;
+    let cluster = match global.builder()?.admin(LIMIT)?.cluster().await {
+        // It serves, but not this caller.
+        Err(error @ holdfast::Error::Refused { .. }) => return Err(error.into()),
+        cluster => cluster,
+    };
     Ok(Store { answers, cluster })
 }
 

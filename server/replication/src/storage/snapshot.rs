@@ -91,7 +91,7 @@ struct State {
 /// A good file, open.
 struct Good {
     info: SnapshotInfo,
-    /// Whoever reads it has a reference of its own.
+    /// Each reader has a reference of its own.
     file: Arc<dyn DiskFile>,
 }
 

@@ -180,7 +180,8 @@ pub(crate) enum Command {
     },
     /// Whether the store serves, and each server that was named: one screen.
     ///
-    /// Exit codes: 0 a leader with a quorum serves; 123 none does; 125 an error of holdfast itself.
+    /// Exit codes: 0 a leader with a quorum serves; 123 none does; 122 the store refused the
+    /// question; 125 an error of holdfast itself.
     Status,
     /// The members of the cluster: show them; add or remove one, give it a vote, change the leader.
     ///

@@ -122,7 +122,10 @@ impl<'a> Supervisor<'a> {
     /// Does what is due now, and sets the watchdog to the next deadline.
     fn meet_demand(&mut self) {
         let now = self.hold.clock.now();
-        if let Some(line) = self.jeopardy.line(self.what, &self.hold, true) {
+        // Once the command was asked to end, the lock is not held on, whatever the store says.
+        if !self.told_to_end
+            && let Some(line) = self.jeopardy.line(self.what, &self.hold, true)
+        {
             say(&line, self.json);
         }
         let demanded = match self.hold.demand() {
