@@ -234,7 +234,7 @@ fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads()
     let data = node.setup.data.to_str().unwrap();
     let clients = node.setup.listen.to_string();
     let log = eventually(|| Some(node.log()).filter(|log| log.contains("leads"))).unwrap();
-    assert_holds(&log, &["holdfastd 0.1.0", &clients, data, "cluster", "leads"]);
+    assert_holds(&log, &[concat!("holdfastd ", env!("CARGO_PKG_VERSION")), &clients, data, "cluster", "leads"]);
 }
 
 #[test]
