@@ -406,23 +406,27 @@ mod tests {
 
     /// Later releases find these rows in the tables of earlier ones.
     #[test]
-    fn a_row_that_names_no_cluster_is_written_as_0_1_wrote_it() {
-        let kept = include_str!("../../../tests/fixtures/0.1/rows.cql");
-        for (mode, epoch, beat) in [
-            (Mode::Preparing, 1, 0),
-            (Mode::Native, 3, 7),
-            (Mode::Cassandra, 4, 0),
-            (Mode::Draining, 5, 0),
-            (Mode::Retired, 6, 2),
-        ] {
-            let durations = Durations::default();
-            let mut cells = AuthorityRow { mode, epoch, beat, durations, cluster: None }.cells();
-            cells.retain(|(_, value)| value.is_some());
-            let columns: Vec<_> = cells.iter().map(|(name, _)| name.to_string()).collect();
-            let values: Vec<_> = cells.into_iter().map(|(_, value)| in_cql(value)).collect();
-            let (columns, values) = (columns.join(", "), values.join(", "));
-            let row = format!("(\"scope\", {columns}) VALUES ('{mode}/', {values});");
-            assert!(kept.contains(&row), "{row}");
+    fn a_row_is_written_as_earlier_releases_wrote_it() {
+        let of_0_1 = include_str!("../../../tests/fixtures/0.1/rows.cql");
+        let of_0_2 = include_str!("../../../tests/fixtures/0.2/rows.cql");
+        // 0.1 named no cluster.
+        for (kept, cluster) in [(of_0_1, None), (of_0_2, ClusterTag::new(&[7; 16]))] {
+            for (mode, epoch, beat) in [
+                (Mode::Preparing, 1, 0),
+                (Mode::Native, 3, 7),
+                (Mode::Cassandra, 4, 0),
+                (Mode::Draining, 5, 0),
+                (Mode::Retired, 6, 2),
+            ] {
+                let durations = Durations::default();
+                let mut cells = AuthorityRow { mode, epoch, beat, durations, cluster }.cells();
+                cells.retain(|(_, value)| value.is_some());
+                let columns: Vec<_> = cells.iter().map(|(name, _)| name.to_string()).collect();
+                let values: Vec<_> = cells.into_iter().map(|(_, value)| in_cql(value)).collect();
+                let (columns, values) = (columns.join(", "), values.join(", "));
+                let row = format!("(\"scope\", {columns}) VALUES ('{mode}/', {values});");
+                assert!(kept.contains(&row), "{row}");
+            }
         }
     }
 

@@ -45,23 +45,29 @@ fn assert_tells_of_damage(error: &OpenError, case: &str) {
     assert!(error.to_string().contains("joins as a learner"), "{case}: {error}");
 }
 
-/// The guard, the newest snapshot and the log after it, byte by byte as release 0.1 left them.
+/// The guard, the newest snapshot and the log after it, byte by byte as earlier releases left them.
 #[test]
-fn the_folders_that_0_1_left_open_with_their_snapshot_and_the_log_after_it() {
-    for (folder, node_id) in [("one-node", 1), ("node-1", 1), ("node-2", 2), ("node-3", 3)] {
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/0.1");
-        let copy = Image::of(&fixtures.join(folder)).restore();
+fn the_folders_that_earlier_releases_left_open_with_their_snapshot_and_the_log_after_it() {
+    for release in ["0.1", "0.2"] {
+        for (folder, node_id) in [("one-node", 1), ("node-1", 1), ("node-2", 2), ("node-3", 3)] {
+            let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+            let copy = Image::of(&fixtures.join(release).join(folder)).restore();
 
-        let store = Store::open(copy.path(), StoreOptions { node_id, ..options() }).unwrap();
+            let store = Store::open(copy.path(), StoreOptions { node_id, ..options() }).unwrap();
 
-        let identity = store.identity();
-        assert_eq!((identity.node_id, identity.stage), (node_id, Stage::Initialised), "{folder}");
-        let snapshot = store.snapshots().newest().unwrap();
-        let snapshot_at = snapshot.last.unwrap().index;
-        let last = store.log().last().unwrap().index;
-        assert!(50 < snapshot_at && snapshot_at < last, "{folder}: {snapshot_at}, {last}");
-        let after = store.log().entries(snapshot_at + 1..u64::MAX, usize::MAX);
-        assert_eq!(after.len() as u64, last - snapshot_at, "{folder}");
+            let identity = store.identity();
+            assert_eq!(
+                (identity.node_id, identity.stage),
+                (node_id, Stage::Initialised),
+                "{folder}"
+            );
+            let snapshot = store.snapshots().newest().unwrap();
+            let snapshot_at = snapshot.last.unwrap().index;
+            let last = store.log().last().unwrap().index;
+            assert!(50 < snapshot_at && snapshot_at < last, "{folder}: {snapshot_at}, {last}");
+            let after = store.log().entries(snapshot_at + 1..u64::MAX, usize::MAX);
+            assert_eq!(after.len() as u64, last - snapshot_at, "{release}, {folder}");
+        }
     }
 }
 

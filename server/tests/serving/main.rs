@@ -8,7 +8,7 @@
 )]
 
 mod certificates;
-mod left_by_0_1;
+mod left_by_earlier;
 mod open_files;
 mod session_thread;
 #[path = "../support/mod.rs"]
@@ -234,7 +234,10 @@ fn the_first_lines_say_where_clients_connect_where_data_lies_and_that_it_leads()
     let data = node.setup.data.to_str().unwrap();
     let clients = node.setup.listen.to_string();
     let log = eventually(|| Some(node.log()).filter(|log| log.contains("leads"))).unwrap();
-    assert_holds(&log, &[concat!("holdfastd ", env!("CARGO_PKG_VERSION")), &clients, data, "cluster", "leads"]);
+    assert_holds(
+        &log,
+        &[concat!("holdfastd ", env!("CARGO_PKG_VERSION")), &clients, data, "cluster", "leads"],
+    );
 }
 
 #[test]
@@ -532,22 +535,22 @@ async fn garbage_on_any_port_harms_nobody() {
     stream.acquires("jobs", 1).await;
 }
 
-/// Creates `tests/fixtures/0.1` again in the folder that `HOLDFAST_FIXTURES` names. It was run
-/// once, in a build of 87a71e0: a later build leaves other folders than 0.1 did.
+/// Makes the data folders among a release's fixtures (`tests/fixtures/README.md`) in the folder that
+/// `HOLDFAST_FIXTURES` names. It is run once, in a build of the release.
 #[tokio::test]
 #[ignore = "makes fixtures of the release it is built from; only with HOLDFAST_FIXTURES"]
 async fn data_folders_of_this_release_are_left() {
     let Some(folder) = std::env::var_os("HOLDFAST_FIXTURES").map(PathBuf::from) else { return };
     let one =
         Setup::on(&folder.join("one-node")).flags(&["--snapshot-log-bytes", "12288"]).starts();
-    let kept = left_by_0_1::fill(one.setup.listen).await;
+    let kept = left_by_earlier::fill(one.setup.listen).await;
     wait_for_expiry_and_snapshot(std::slice::from_ref(&one));
     write_sessions(&folder.join("one-node.sessions"), &kept);
     one.stop();
 
     let mut nodes = cluster_in(&folder, 3, &["--snapshot-log-bytes", "12288"]);
     let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
-    let kept = left_by_0_1::fill(nodes[leader].setup.listen).await;
+    let kept = left_by_earlier::fill(nodes[leader].setup.listen).await;
     wait_for_expiry_and_snapshot(&nodes);
     write_sessions(&folder.join("three-nodes.sessions"), &kept);
     for node in &mut nodes {
@@ -557,8 +560,8 @@ async fn data_folders_of_this_release_are_left() {
     }
 }
 
-fn write_sessions(path: &Path, sessions: &[left_by_0_1::Client]) {
-    let lines: String = sessions.iter().map(left_by_0_1::Client::line).collect();
+fn write_sessions(path: &Path, sessions: &[left_by_earlier::Client]) {
+    let lines: String = sessions.iter().map(left_by_earlier::Client::line).collect();
     std::fs::write(path, lines).unwrap();
 }
 
@@ -574,34 +577,37 @@ fn wait_for_expiry_and_snapshot(nodes: &[Node]) {
     left.expect("no expiry or no snapshot in time");
 }
 
-/// The sessions, waits, values and imports of release 0.1 are served, and go on (I17, I19).
+/// The sessions, waits, values and imports of earlier releases are served, and go on (I17, I19).
 #[tokio::test]
-async fn what_0_1_left_in_the_folder_of_one_node_is_served() {
-    let folder = TempDir::new().unwrap();
-    let (data, from) = (folder.path().join("data"), left_by_0_1::fixtures());
-    left_by_0_1::copy(&from.join("one-node"), &data);
+async fn what_earlier_releases_left_in_the_folder_of_one_node_is_served() {
+    for from in left_by_earlier::RELEASES.map(left_by_earlier::fixtures) {
+        let folder = TempDir::new().unwrap();
+        let data = folder.path().join("data");
+        left_by_earlier::copy(&from.join("one-node"), &data);
 
-    let node = Setup::on(&data).starts();
+        let node = Setup::on(&data).starts();
 
-    left_by_0_1::assert_serves_what_was_left(node.setup.listen).await;
-    left_by_0_1::assert_goes_on(node.setup.listen, &from.join("one-node.sessions")).await;
+        left_by_earlier::assert_serves_what_was_left(node.setup.listen).await;
+        left_by_earlier::assert_goes_on(node.setup.listen, &from.join("one-node.sessions")).await;
+    }
 }
 
 /// Three members that were killed at the same moment, restarted at other addresses.
 #[tokio::test]
-async fn what_0_1_left_in_the_folders_of_three_nodes_is_served() {
-    let folder = TempDir::new().unwrap();
-    let from = left_by_0_1::fixtures();
-    for node in ["node-1", "node-2", "node-3"] {
-        left_by_0_1::copy(&from.join(node), &folder.path().join(node));
+async fn what_earlier_releases_left_in_the_folders_of_three_nodes_is_served() {
+    for from in left_by_earlier::RELEASES.map(left_by_earlier::fixtures) {
+        let folder = TempDir::new().unwrap();
+        for node in ["node-1", "node-2", "node-3"] {
+            left_by_earlier::copy(&from.join(node), &folder.path().join(node));
+        }
+
+        let nodes = cluster_in(folder.path(), 3, &[]);
+
+        let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
+        let leader = nodes[leader].setup.listen;
+        left_by_earlier::assert_serves_what_was_left(leader).await;
+        left_by_earlier::assert_goes_on(leader, &from.join("three-nodes.sessions")).await;
     }
-
-    let nodes = cluster_in(folder.path(), 3, &[]);
-
-    let leader = eventually(|| nodes.iter().position(leads)).expect("nobody leads");
-    let leader = nodes[leader].setup.listen;
-    left_by_0_1::assert_serves_what_was_left(leader).await;
-    left_by_0_1::assert_goes_on(leader, &from.join("three-nodes.sessions")).await;
 }
 
 fn noises() -> Vec<Vec<u8>> {

@@ -384,9 +384,9 @@ mod tests {
         assert_eq!(error, Err(DecodeError::Gap { expected: 8, found: 9 }));
     }
 
-    /// Each kind of record, and the frame around a vote, as release 0.1 stored them.
+    /// Each kind of record, and the frame around a vote, as earlier releases stored them.
     #[test]
-    fn what_0_1_stored_is_read_and_written_as_the_same_bytes() {
+    fn what_earlier_releases_stored_is_read_and_written_as_the_same_bytes() {
         let kinds = [RecordKind::Blank, RecordKind::Batch, RecordKind::Membership];
         let mut records = Vec::new();
         for (index, kind) in (7..).zip(kinds) {
@@ -402,6 +402,7 @@ mod tests {
 
         let now = format!("group of records: {}\nvote: {}\n", hex::encode(&now), hex::encode(vote));
         assert_eq!(include_str!("../../../../tests/fixtures/0.1/stored.txt"), now);
+        assert_eq!(include_str!("../../../../tests/fixtures/0.2/stored.txt"), now);
         let kept = now.lines().next().and_then(|line| line.rsplit(' ').next());
         let kept = Bytes::from(hex::decode(kept.unwrap()).unwrap());
         assert_eq!(decode_group(&kept), Ok(records));

@@ -184,10 +184,9 @@ fn no_process_of_0_1_enters_a_scope_that_we_have_moved_to_native() {
 }
 
 /// The rows of `locker_modes` in the fixtures, each as the statement that leaves it in an empty table.
-fn rows_left_by_0_1() -> Vec<Statement> {
-    let kept = include_str!("../../../../../tests/fixtures/0.1/rows.cql");
+fn rows_of(written: &str) -> Vec<Statement> {
     let ours = |line: &&str| !line.starts_with("--") && line.contains("\"locker_modes\"");
-    kept.lines().filter(ours).map(left).collect()
+    written.lines().filter(ours).map(left).collect()
 }
 
 fn left(line: &str) -> Statement {
@@ -220,48 +219,86 @@ fn left(line: &str) -> Statement {
     Statement::new(Ident::new("locker_modes"), key, action)
 }
 
-/// A scope's stage and turn, and the id and mode of each of its processes.
-async fn seen(scope: &ScopeModes) -> (Stage, i64, Vec<(String, LockerMode)>) {
-    let view = scope.view().await.unwrap();
-    assert_eq!((view.recipe, view.cluster), (None, None), "0.1 records neither");
-    let process = |one: crate::modes::Registered| {
-        assert_eq!((one.service.as_str(), one.writer), ("billing", None));
-        (one.process, one.mode)
-    };
-    (view.stage, view.turn, view.processes.into_iter().map(process).collect())
+/// What a release left, and what of it is in the ids and columns of its rows.
+struct Left {
+    rows: &'static str,
+    writer: Option<&'static str>,
+    /// Of the scope `orders/`.
+    recipe: Option<&'static str>,
+    cluster: Option<&'static str>,
 }
 
-/// Later releases find these rows where 0.1 has run. They mean what they meant, and a process that died stands in the
-/// way for its TTL.
-#[test]
-fn the_rows_of_modes_that_0_1_left_are_read_and_stand_in_the_way_for_their_ttl() {
-    let world = World::new(4);
-    world.machine.run(async {
-        let rows = rows_left_by_0_1();
-        assert_eq!(rows.len(), 5);
-        for row in &rows {
-            assert_eq!(world.model.apply(row), Answer::Applied, "{row:?}");
-        }
-        let [early, orders, all] = ["early/", "orders/", ""].map(|scope| {
-            let cassandra = world.cassandra(&world.machine.world());
-            ScopeModes::new(&cassandra, scope, ModesTable::default()).unwrap()
-        });
-        let process = |digits: &str| format!("hf1:billing/{}", digits.repeat(16));
-        let in_cassandra = vec![(process("a5"), LockerMode::Cassandra)];
-        let natively = [(process("5a"), LockerMode::Both), (process("a5"), LockerMode::Native)];
-        assert_eq!(seen(&early).await, (Stage::Cassandra, 0, in_cassandra));
-        assert_eq!(seen(&orders).await, (Stage::Native, 2, natively.to_vec()));
-        assert_eq!(seen(&all).await, (Stage::Fallback, 3, Vec::new()));
-        for scope in [&early, &orders] {
-            let refused = scope.advance().await.unwrap_err();
-            assert!(matches!(refused, MoveRefused::InTheWay { .. }), "{refused}");
-        }
+const LEFT: [Left; 2] = [
+    Left {
+        rows: include_str!("../../../../../tests/fixtures/0.1/rows.cql"),
+        writer: None,
+        recipe: None,
+        cluster: None,
+    },
+    Left {
+        rows: include_str!("../../../../../tests/fixtures/0.2/rows.cql"),
+        writer: Some("a5a5a5a5a5a5a5a5"),
+        recipe: Some("lease holdfast.leases"),
+        cluster: Some("07070707070707070707070707070707"),
+    },
+];
 
-        world.sleep(secs(181)).await;
-        assert_eq!(seen(&early).await, (Stage::Cassandra, 0, Vec::new()));
-        assert_eq!(seen(&orders).await, (Stage::Native, 2, Vec::new()));
-        assert_eq!(early.advance().await, Ok(Stage::Both));
-        assert_eq!(orders.advance().await, Ok(Stage::Fallback));
-        assert_eq!(all.go_back().await, Ok(Stage::Native));
-    });
+impl Left {
+    fn process(&self, digits: &str) -> String {
+        let writer = self.writer.map_or_else(String::new, |writer| format!("@{writer}"));
+        format!("hf1:billing{writer}/{}", digits.repeat(16))
+    }
+
+    /// A scope's stage and turn, and the id and mode of each of its processes.
+    async fn seen(&self, scope: &ScopeModes) -> (Stage, i64, Vec<(String, LockerMode)>) {
+        let view = scope.view().await.unwrap();
+        let is_orders = view.turn == 2;
+        let tied = |to: Option<&str>| to.filter(|_| is_orders).map(str::to_owned);
+        assert_eq!((view.recipe, view.cluster), (tied(self.recipe), tied(self.cluster)));
+        let process = |one: crate::modes::Registered| {
+            assert_eq!(
+                (one.service.as_str(), one.writer.is_some()),
+                ("billing", self.writer.is_some())
+            );
+            (one.process, one.mode)
+        };
+        (view.stage, view.turn, view.processes.into_iter().map(process).collect())
+    }
+}
+
+/// Later releases find these rows where earlier ones have run. They mean what they meant, and a process that died
+/// stands in the way for its TTL.
+#[test]
+fn the_rows_of_modes_that_earlier_releases_left_are_read_and_stand_in_the_way_for_their_ttl() {
+    for left in LEFT {
+        let world = World::new(4);
+        world.machine.run(async {
+            let rows = rows_of(left.rows);
+            assert_eq!(rows.len(), 5);
+            for row in &rows {
+                assert_eq!(world.model.apply(row), Answer::Applied, "{row:?}");
+            }
+            let [early, orders, all] = ["early/", "orders/", ""].map(|scope| {
+                let cassandra = world.cassandra(&world.machine.world());
+                ScopeModes::new(&cassandra, scope, ModesTable::default()).unwrap()
+            });
+            let in_cassandra = vec![(left.process("a5"), LockerMode::Cassandra)];
+            let natively =
+                [(left.process("5a"), LockerMode::Both), (left.process("a5"), LockerMode::Native)];
+            assert_eq!(left.seen(&early).await, (Stage::Cassandra, 0, in_cassandra));
+            assert_eq!(left.seen(&orders).await, (Stage::Native, 2, natively.to_vec()));
+            assert_eq!(left.seen(&all).await, (Stage::Fallback, 3, Vec::new()));
+            for scope in [&early, &orders] {
+                let refused = scope.advance().await.unwrap_err();
+                assert!(matches!(refused, MoveRefused::InTheWay { .. }), "{refused}");
+            }
+
+            world.sleep(secs(181)).await;
+            assert_eq!(left.seen(&early).await, (Stage::Cassandra, 0, Vec::new()));
+            assert_eq!(left.seen(&orders).await, (Stage::Native, 2, Vec::new()));
+            assert_eq!(early.advance().await, Ok(Stage::Both));
+            assert_eq!(orders.advance().await, Ok(Stage::Fallback));
+            assert_eq!(all.go_back().await, Ok(Stage::Native));
+        });
+    }
 }

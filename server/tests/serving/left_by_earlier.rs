@@ -1,4 +1,4 @@
-//! The data folders that release 0.1 left (`tests/fixtures/0.1`): how they were filled, and what
+//! The data folders that earlier releases left (`tests/fixtures/0.1` and so on): how they were filled, and what
 //! must be served from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a helper that fails ends its test")]
 
@@ -23,9 +23,12 @@ const TTL_MS: u64 = 900_000;
 /// Acquires and releases that make the log long enough for a snapshot.
 const CHURN: u64 = 60;
 
-/// The folder of the fixtures.
-pub(crate) fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/0.1")
+/// The releases that left folders.
+pub(crate) const RELEASES: [&str; 2] = ["0.1", "0.2"];
+
+/// The folder of a release's fixtures.
+pub(crate) fn fixtures(release: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(release)
 }
 
 /// Copies a data folder. Git keeps no empty folders, but sled needs the one it has.
@@ -190,7 +193,7 @@ pub(crate) async fn assert_serves_what_was_left(address: SocketAddr) {
     }
 }
 
-/// Resumes the session of that label with the secret that 0.1 gave it.
+/// Resumes the session of that label with the secret that the earlier release gave it.
 async fn resume(address: SocketAddr, sessions: &str, label: &str) -> Stream {
     let line = sessions.lines().find_map(|line| line.strip_prefix(label)).unwrap();
     let words: Vec<_> = line.split_whitespace().collect();
@@ -206,7 +209,7 @@ async fn resume(address: SocketAddr, sessions: &str, label: &str) -> Stream {
     stream
 }
 
-/// A client of release 0.1 continues: it releases, and the client that has waited since then is
+/// A client of the earlier release continues: it releases, and the client that has waited since then is
 /// granted.
 pub(crate) async fn assert_goes_on(address: SocketAddr, sessions: &Path) {
     let sessions = fs::read_to_string(sessions).unwrap();
