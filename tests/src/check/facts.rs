@@ -17,6 +17,8 @@ pub(super) struct Facts {
     known: BTreeMap<u16, u64>,
     /// When an operator first ended something that each client has.
     taken_away: BTreeMap<ClientId, u64>,
+    /// When a command had left work for later ones: from, until.
+    work_left: Vec<(u64, u64)>,
     /// What the names of each scope begin with.
     pub(super) scopes: Vec<String>,
     /// The last instant of the history.
@@ -56,6 +58,9 @@ impl Facts {
             }
             What::AllKnow { version } => drop(self.known.entry(*version).or_insert(at_ns)),
             What::TakesAway { of } => drop(self.taken_away.entry(*of).or_insert(at_ns)),
+            What::WorkLeft { until_ns } => {
+                self.work_left.push((at_ns, until_ns.unwrap_or(u64::MAX)));
+            }
             What::Scopes { prefixes } => self.scopes.extend_from_slice(prefixes),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
@@ -121,6 +126,11 @@ impl Facts {
     /// Since when operators may have ended anything of the client.
     pub(super) fn taken_from_ns(&self, client: ClientId) -> Option<u64> {
         self.taken_away.get(&client).copied()
+    }
+
+    /// Whether a command may have left work for later ones between these two instants.
+    pub(super) fn work_was_left(&self, from_ns: u64, until_ns: u64) -> bool {
+        self.work_left.iter().any(|(left_ns, done_ns)| *left_ns <= until_ns && *done_ns >= from_ns)
     }
 
     /// The scope of a name: its prefix; `None` for every name in no scope.

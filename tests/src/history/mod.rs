@@ -342,6 +342,12 @@ pub enum What {
         #[serde(default)]
         session: Option<u64>,
     },
+    /// A command had left work for later ones (`work_steps`), as the observer of the store writes it: a lock may be
+    /// free and waited for meanwhile.
+    WorkLeft {
+        /// When nothing was left any more. `None`: the history ends before.
+        until_ns: Option<u64>,
+    },
     /// The store acknowledged to a client that its session is alive: by the send time of the
     /// acknowledged message, the client may believe in its holds until then (DESIGN §5.4). The
     /// observer of its connection writes this when the client receives it.

@@ -59,8 +59,9 @@ struct Seen {
     queued: BTreeSet<(SessionId, RequestId)>,
     /// The number of states that were taken over whole from a leader.
     restored: u64,
-    /// Whether a command has left work for later ones.
-    work_was_left: bool,
+    /// The times during which a command had left work for later ones: from, and until; and the newest index.
+    work_left: Vec<(Instant, Option<Instant>)>,
+    work_index: u64,
     violations: Vec<String>,
 }
 
@@ -88,7 +89,7 @@ impl Observer {
         seen.state(index.get(), table.state_hash(), id);
         seen.content(index, table, id);
         seen.stamped(index.get(), table.stamp_ms(), id);
-        seen.work_was_left |= table.has_work_left();
+        seen.left_work(index.get(), table.has_work_left(), self.clock.now());
         seen.versions.entry(table.applied_version()).or_insert_with(|| self.clock.now());
         // Another node with the same hash came to the same state by the same commands.
         if seen.showed_first(index.get(), id) {
@@ -155,9 +156,9 @@ impl Observer {
         self.lock().restored
     }
 
-    /// Whether a command has left work for later ones.
-    pub(super) fn work_was_left(&self) -> bool {
-        self.lock().work_was_left
+    /// From when until when, true time, a command had left work for later ones.
+    pub(super) fn work_left(&self) -> Vec<(Instant, Option<Instant>)> {
+        self.lock().work_left.clone()
     }
 
     /// Looks at process `process` of node `id`.
@@ -190,6 +191,19 @@ fn rarely(table: &LockTable) -> u64 {
 }
 
 impl Seen {
+    /// The first node has applied an entry, or another one has: then it says nothing new.
+    fn left_work(&mut self, index: u64, is_left: bool, now: Instant) {
+        if index <= self.work_index {
+            return;
+        }
+        self.work_index = index;
+        match self.work_left.last_mut() {
+            Some((_, until @ None)) => *until = (!is_left).then_some(now),
+            _ if is_left => self.work_left.push((now, None)),
+            _ => {}
+        }
+    }
+
     fn wrong(&mut self, what: String) {
         if !self.violations.contains(&what) {
             self.violations.push(what);

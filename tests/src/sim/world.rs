@@ -463,9 +463,9 @@ impl<'m> World<'m> {
         self.observer.taken_over()
     }
 
-    /// Whether a command has left work for later ones, at any node.
-    pub fn work_was_left(&self) -> bool {
-        self.observer.work_was_left()
+    /// From when until when, true time, a command had left work for later ones.
+    pub fn work_left(&self) -> Vec<(Instant, Option<Instant>)> {
+        self.observer.work_left()
     }
 
     /// A running node's last applied index and its state hash.

@@ -604,7 +604,8 @@ impl<'a> Stage<'a> {
         let rights = self.world.rights().iter().map(given).collect();
         let expired = expiries.iter().filter_map(told).collect();
         let known = self.world.versions().into_iter().map(all_know).collect();
-        let history = merge(vec![rights, self.recorder.take(), expired, known]);
+        let left = self.world.work_left().into_iter().map(work_left).collect();
+        let history = merge(vec![rights, self.recorder.take(), expired, known, left]);
         let usual = Options::default();
         let grace = usual.grace + limits::longer_leases(&self.plan.limits);
         let report = check(&history, Options { grace, ..usual });
@@ -627,7 +628,7 @@ impl<'a> Stage<'a> {
         if self.world.log_limit_reached() {
             self.world.network().reached("max_log_bytes");
         }
-        if self.world.work_was_left() {
+        if !self.world.work_left().is_empty() {
             self.world.network().reached(limits::WORK_STEPS);
         }
         let reached = self.world.network().limits();
@@ -667,6 +668,15 @@ fn told(expiry: &Expiry) -> Option<Record> {
 /// The judge's record of a version that every member knows.
 fn all_know((version, at): (u16, Instant)) -> Record {
     Record { at_ns: nanos(at), client: STAGE, what: What::AllKnow { version } }
+}
+
+/// The judge's record of the time during which a command had left work.
+fn work_left((from, until): (Instant, Option<Instant>)) -> Record {
+    Record {
+        at_ns: nanos(from),
+        client: STAGE,
+        what: What::WorkLeft { until_ns: until.map(nanos) },
+    }
 }
 
 /// The judge's record of an acknowledgement.

@@ -234,6 +234,7 @@ fn what_else(words: &[&str]) -> What {
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,
+        ["leaves-work", until] => What::WorkLeft { until_ns: Some(number(until) * MS) },
         ["scopes", prefixes @ ..] => {
             What::Scopes { prefixes: prefixes.iter().map(|prefix| (*prefix).to_owned()).collect() }
         }

@@ -149,6 +149,18 @@ fn a_free_lock_that_a_set_keeps_is_right() {
     assert_eq!(broken(history), RIGHT);
 }
 
+/// A command may do so little that it grants nothing: the ones after it do (`work_steps`).
+#[test]
+fn a_free_lock_is_right_while_a_command_has_left_work() {
+    let history = "0 b asks 1 jobs
+         1 b queued 1
+         3 z leaves-work 6
+         5 z reads 1 jobs
+         7 z read 1 - waiting=1";
+
+    assert_eq!(broken(history), RIGHT);
+}
+
 #[test]
 fn a_deadline_that_passes_while_something_is_broken_is_right() {
     let history = "0 z healed
@@ -253,6 +265,18 @@ fn two_nodes_in_different_states_at_one_index_are_found() {
 fn a_free_lock_that_somebody_waits_for_is_found() {
     let history = "0 b asks 1 jobs
          1 b queued 1
+         6 z reads 1 jobs
+         7 z read 1 - waiting=1";
+
+    assert_eq!(broken(history), [15]);
+}
+
+/// The work that a command had left was done before the look began.
+#[test]
+fn a_free_lock_after_the_work_that_was_left_is_found() {
+    let history = "0 b asks 1 jobs
+         1 b queued 1
+         3 z leaves-work 5
          6 z reads 1 jobs
          7 z read 1 - waiting=1";
 
