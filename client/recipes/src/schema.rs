@@ -256,7 +256,7 @@ mod tests {
     }
 
     fn printed(statements: &[String]) -> String {
-        statements.iter().map(|statement| format!("{statement};\n")).collect()
+        statements.join(";\n") + ";\n"
     }
 
     /// The flag of a client that is choosing has another type in each form.

@@ -190,6 +190,7 @@ fn what_earlier_releases_wrote_is_read_and_means_the_same() {
 
 /// Makes these among a release's fixtures (`tests/fixtures/README.md`) in the folder that `HOLDFAST_FIXTURES` names.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "run by hand, once for a release")]
 #[ignore = "makes fixtures of the release it is built from; only with HOLDFAST_FIXTURES"]
 fn commands_and_table_of_this_release_are_left() {
     let Some(folder) = std::env::var_os("HOLDFAST_FIXTURES").map(PathBuf::from) else { return };
@@ -211,6 +212,7 @@ fn lines_of_commands(known: u16) -> Vec<String> {
     known.chain(others).map(line_of).collect()
 }
 
+#[expect(clippy::unwrap_used, reason = "a fixture that cannot be read fails its test")]
 fn assert_means_the_same(written: &str, known: u16) {
     let kept: Vec<&str> = written.lines().filter(|line| !line.starts_with('#')).collect();
     let now = lines_of_commands(known);
