@@ -229,11 +229,8 @@ impl Client {
 
     /// The error after `waited` without a server that served.
     pub(crate) fn unreachable(&self, waited: Duration) -> Error {
-        Error::Unreachable {
-            endpoints: self.reader.servers.endpoints.to_vec(),
-            waited,
-            last: self.session().look(|session| session.last_error().to_owned()),
-        }
+        let tried = self.session().look(|session| session.tried().clone());
+        tried.unreachable(&self.reader.servers.endpoints, waited)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::{Error, Result, wire};
 const DELAY_MAX: Duration = Duration::from_millis(500);
 /// The longest time for which a client stays away because a node tells it to.
 const COME_BACK_MAX: Duration = Duration::from_mins(1);
+/// The members that a cluster has at most: an answer that so many attempts without one follow is an old one.
+const SERVERS_MAX: usize = 9;
 
 /// The servers of calls that need no session.
 #[derive(Clone)]
@@ -61,6 +63,11 @@ impl Over {
     pub(crate) fn unavailable(leader: Option<String>) -> Self {
         leader.map_or(Self::Unavailable, Self::Named)
     }
+
+    /// Whether a server said that it does not serve now.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self, Self::Named(_) | Self::Unavailable | Self::Later { .. })
+    }
 }
 
 /// Of a read, which changes nothing.
@@ -78,14 +85,45 @@ impl From<TransportError> for NoAnswer {
 }
 
 /// What the client knows about a call without an answer.
+#[derive(Default)]
 pub(crate) struct Asked {
     pub(crate) may_be_done: bool,
-    last: String,
+    tried: Tried,
 }
 
-impl Default for Asked {
+/// Why the attempts so far came to nothing.
+#[derive(Clone, Debug)]
+pub(crate) struct Tried {
+    last: String,
+    /// A server answered, and does not serve now.
+    answered: bool,
+    /// Attempts without an answer since then.
+    silent: usize,
+}
+
+impl Default for Tried {
     fn default() -> Self {
-        Self { may_be_done: false, last: "nobody answered yet".to_owned() }
+        Self { last: "nobody answered yet".to_owned(), answered: false, silent: 0 }
+    }
+}
+
+impl Tried {
+    /// Notes an attempt's error. An answer says more than the silence of other servers after it.
+    pub(crate) fn note(&mut self, why: String, answered: bool) {
+        self.silent = if answered { 0 } else { self.silent + 1 };
+        if answered || !self.answered || self.silent > SERVERS_MAX {
+            (self.last, self.answered) = (why, answered);
+        }
+    }
+
+    pub(crate) fn last(&self) -> &str {
+        &self.last
+    }
+
+    /// The error of a client that tried `endpoints` for as long as it `waited`.
+    pub(crate) fn unreachable(&self, endpoints: &[String], waited: Duration) -> Error {
+        let Self { last, answered, .. } = self.clone();
+        Error::Unreachable { endpoints: endpoints.to_vec(), waited, last, answered }
     }
 }
 
@@ -119,11 +157,11 @@ impl Servers {
                     }
                     Ok(Err(NoAnswer::Elsewhere { why, next, may_be_done })) => {
                         asked.may_be_done = before || may_be_done;
-                        asked.last = why;
+                        asked.tried.note(why, next.is_answer());
                         next
                     }
                     Err(_) => {
-                        asked.last = format!("{endpoint} does not answer");
+                        asked.tried.note(format!("{endpoint} does not answer"), false);
                         Over::Unreached
                     }
                 };
@@ -132,12 +170,12 @@ impl Servers {
                 }
             }
         });
-        answer.await.unwrap_or_else(|_| Err(self.unreachable(asked.last.clone())))
+        answer.await.unwrap_or_else(|_| Err(self.unreachable(&asked.tried)))
     }
 
-    /// The error when the limit has passed; `last` is the error of the last attempt.
-    pub(crate) fn unreachable(&self, last: String) -> Error {
-        Error::Unreachable { endpoints: self.endpoints.to_vec(), waited: self.limit, last }
+    /// The error when the limit has passed.
+    pub(crate) fn unreachable(&self, tried: &Tried) -> Error {
+        tried.unreachable(&self.endpoints, self.limit)
     }
 }
 

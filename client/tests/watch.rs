@@ -500,7 +500,7 @@ async fn nobody_there_ends_a_watch_that_was_told_nothing_yet_after_the_connect_t
         event = watch.next() => event,
     };
 
-    let Some(Err(Error::Unreachable { endpoints, waited, last })) = event else {
+    let Some(Err(Error::Unreachable { endpoints, waited, last, answered: false })) = event else {
         panic!("{event:?}");
     };
     assert_eq!((endpoints.len(), waited), (3, LIMIT));

@@ -20,6 +20,8 @@ pub mod loopback;
 pub mod simulated;
 mod system;
 mod transport;
+#[cfg(feature = "version")]
+pub mod version;
 
 use std::fmt;
 use std::future::Future;

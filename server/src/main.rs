@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
-use holdfast_runtime::{Runtime, core_dumps};
+use holdfast_runtime::{Runtime, core_dumps, version};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
 use holdfast_server::{node, telemetry, tls};
@@ -19,7 +20,7 @@ use rustix::process::{Resource, Rlimit, setrlimit, umask};
 /// ./holdfast-data. Every setting is a flag, a variable HOLDFAST_… and a key of the settings
 /// file; a flag wins over a variable, a variable over the file, the file over the default.
 #[derive(Debug, Parser)]
-#[command(version, after_help = exit::HELP, args_conflicts_with_subcommands = true)]
+#[command(name = "holdfastd", version, after_help = exit::HELP, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     action: Option<Action>,
@@ -65,7 +66,7 @@ fn run() -> Result<(), Exit> {
             let certificates = certificates(&settings.config)?;
             print(&settings);
             print(&certificates);
-            for line in settings.retired() {
+            for line in settings.retired().chain(settings.config.unwise()) {
                 print(format!("# {line}\n"));
             }
             Ok(())
@@ -103,6 +104,10 @@ fn keep_to_oneself() {
 
 /// clap's own message, with the exit code of this program; a request for help is no error.
 fn usage(error: &clap::Error) -> Exit {
+    if error.kind() == ErrorKind::DisplayVersion {
+        print(format_args!("holdfastd {}\n", version::of(env!("CARGO_PKG_VERSION"))));
+        return Exit::Stopped;
+    }
     // A closed standard error leaves no way to report that it is closed.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage } else { Exit::Stopped }

@@ -23,7 +23,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::{LogFormat, NodeConfig, log_filter};
 
 /// Libraries whose lines below a warning only help an operator who asks for them by name.
-const QUIET: [&str; 6] = ["openraft", "sled", "h2", "hyper", "tonic", "tower"];
+const QUIET: [&str; 5] = ["sled", "h2", "hyper", "tonic", "tower"];
+/// Libraries of which only errors do: openraft warns ten times a second of a member that is down, which has lines of
+/// ours (`node/announce.rs`).
+const QUIETER: [&str; 1] = ["openraft"];
 
 /// How long the end of the process waits for its last lines to be written.
 const FLUSH_WITHIN: Duration = Duration::from_millis(500);
@@ -79,10 +82,12 @@ pub fn flush() {
     }
 }
 
-/// The directives of the settings, and `warn` for each library they do not name.
+/// The directives of the settings, and `warn` or `error` for each library they do not name.
 fn directives(log_level: &str) -> String {
-    let quiet = QUIET.iter().filter(|library| !log_level.contains(*library));
-    quiet.flat_map(|library| [library, "=warn,"]).chain([log_level]).collect()
+    let quiet = QUIET.iter().map(|library| (library, "=warn,"));
+    let quieter = QUIETER.iter().map(|library| (library, "=error,"));
+    let unnamed = quiet.chain(quieter).filter(|(library, _)| !log_level.contains(**library));
+    unnamed.flat_map(|(library, level)| [*library, level]).chain([log_level]).collect()
 }
 
 const LINES_MAX: usize = 2_048;
@@ -192,8 +197,9 @@ mod tests {
 
     #[test]
     fn a_library_is_quiet_unless_it_is_named() {
-        assert!(directives("debug").contains("openraft=warn"));
-        assert!(!directives("info,openraft=debug").contains("openraft=warn"));
+        assert!(directives("debug").contains("openraft=error"));
+        assert!(directives("debug").contains("tonic=warn"));
+        assert!(!directives("info,openraft=debug").contains("openraft=error"));
         log_filter(&directives("info,openraft=debug")).unwrap();
     }
 

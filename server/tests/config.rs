@@ -360,6 +360,43 @@ fn with_a_certificate_a_node_listens_anywhere_and_check_config_says_when_it_ends
 }
 
 #[test]
+fn check_config_warns_of_what_is_legal_and_unwise() {
+    let two = "--members=1=10.0.0.1:7420/10.0.0.1:7421, 2=10.0.0.1:7430/10.0.0.1:7431";
+    let listen = ["--insecure", "--listen=0.0.0.0:7420", "--peer-listen=0.0.0.0:7421"];
+    let others = ["--admin-listen=0.0.0.0:7422", "--log-level=debug", "--ttl-default-ms=1000"];
+    let advertise = ["--advertise=10.0.0.1:7420", "--peer-advertise=10.0.0.1:7421"];
+    let question = Question::new().flags(&[two]).flags(&listen).flags(&others).flags(&advertise);
+
+    let said = question.flags(&["--data-dir=/dev/shm/holdfast"]).accepted();
+
+    let warned = [
+        "# members: 2 members go on without 0 of them",
+        "# members: more than one is on 10.0.0.1",
+        "# insecure: whoever reaches these ports",
+        "# ttl_default_ms: a change of leader may take longer than 1000 ms",
+        "# log_level: debug writes lines for every request",
+        "# admin_listen: whoever reaches it reads the metrics",
+        "# data_dir: /dev/shm/holdfast is on tmpfs",
+    ];
+    assert_holds(&said, &warned);
+    let away = ["--insecure", "--listen=0.0.0.0:7420", "--advertise=127.0.0.1:7420"];
+    let said = Question::new().flags(&away).accepted();
+    assert_holds(&said, &["# advertise: clients are sent to 127.0.0.1:7420, which is their own"]);
+}
+
+#[test]
+fn check_config_warns_of_nothing_in_three_members_on_one_machine_for_a_trial() {
+    let three = "--members=1=127.0.0.1:7420/127.0.0.1:7421,2=127.0.0.1:7430/127.0.0.1:7431,\
+                 3=127.0.0.1:7440/127.0.0.1:7441";
+
+    let said = Question::new().flags(&[three]).accepted();
+
+    let warned = |line: &&str| line.starts_with("# ") && line.contains(": ");
+    let about = said.lines().filter(warned).filter(|line| !line.contains("data_dir"));
+    assert_eq!(about.count(), 0, "{said}");
+}
+
+#[test]
 fn settings_of_tls_stand_together() {
     let (folder, flags) = certificates();
     let [cert, key, ca] = &flags;

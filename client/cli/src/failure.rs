@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use holdfast::Error;
 
+use crate::colour::Tone;
+
 /// The lock was lost, and the command stopped.
 pub const LOST: u8 = 121;
 /// The store refused.
@@ -57,7 +59,7 @@ impl Failure {
             let line = serde_json::json!({ "error": self.message, "exit_code": self.code });
             eprintln!("{line}");
         } else {
-            eprintln!("{program}: {}", self.message);
+            anstream::eprintln!("{}: {}", Tone::Wrong.of(program), self.message);
         }
     }
 }
@@ -65,7 +67,12 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Unreachable { endpoints, waited, last } => {
+            Error::Unreachable { endpoints, waited, last, answered: true } => {
+                let advice = "; a majority of the members has to run and to reach each other: see holdfast status";
+                let who = "the cluster has lost its quorum, or is electing a leader: nobody led";
+                return Self::unanswered(who, endpoints, *waited, last, advice);
+            }
+            Error::Unreachable { endpoints, waited, last, answered: false } => {
                 let advice = "; is holdfastd running? start it with ./target/release/holdfastd, or \
                               name the servers with --endpoints";
                 return Self::unanswered("no server answered", endpoints, *waited, last, advice);
@@ -90,6 +97,7 @@ mod tests {
             endpoints: vec!["a:1".into(), "b:2".into()],
             waited: Duration::from_secs(5),
             last: "connection refused".into(),
+            answered: false,
         });
 
         assert_eq!(failure.code, NOT_REACHED);

@@ -1,6 +1,7 @@
 //! Common parts of the command lines of `holdfast` and `holdfast-migrate`. Not an API: it changes
 //! with them.
 
+pub mod colour;
 pub mod failure;
 #[cfg(feature = "cassandra")]
 pub mod place;
@@ -12,7 +13,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use holdfast_runtime::core_dumps;
+use clap::error::ErrorKind;
+use holdfast_runtime::{core_dumps, version};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use failure::{Failure, OWN_ERROR};
@@ -28,6 +30,10 @@ pub fn main_of<C: Parser>(
     let cli = match C::try_parse() {
         Ok(cli) => cli,
         Err(usage) => {
+            if usage.kind() == ErrorKind::DisplayVersion {
+                line(format_args!("{name} {}", version::of(env!("CARGO_PKG_VERSION"))));
+                return ExitCode::SUCCESS;
+            }
             // Help and version are requests, everything else is the caller's mistake. If even this
             // cannot be printed, there is no other output.
             let _ = usage.print();
@@ -93,7 +99,7 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Prints a line of a subcommand's answer. A closed standard output is no error.
 pub fn line(text: impl Display) {
     use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
 /// Prints a line of a subcommand's answer, for programs or for people.

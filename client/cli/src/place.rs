@@ -36,7 +36,7 @@ impl Reach {
 /// Converts an error as for a Holdfast server, with another message when Cassandra cannot be
 /// reached.
 pub fn failure(error: Error) -> Failure {
-    if let Error::Unreachable { endpoints, waited, last } = &error {
+    if let Error::Unreachable { endpoints, waited, last, .. } = &error {
         return Failure::unanswered("no answer from Cassandra", endpoints, *waited, last, "");
     }
     error.into()

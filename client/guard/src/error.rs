@@ -55,14 +55,17 @@ pub enum Error {
     /// No leading server answered in time. Certain: the caller holds nothing through this call. If
     /// its request did arrive, the client cancels it as soon as it reaches a server; otherwise it
     /// ends with the session.
-    #[error("no server could be reached{} (tried {}): {last}", after(Some(.waited)), .endpoints.join(", "))]
+    #[error("{}{} (tried {}): {last}", silence(*.answered), after(Some(.waited)), .endpoints.join(", "))]
     Unreachable {
         /// The endpoints that the client tried.
         endpoints: Vec<String>,
         /// For how long.
         waited: Duration,
-        /// The error of the last attempt.
+        /// The error of the last attempt; of the last that a server answered, if one did.
         last: String,
+        /// A server answered, and none of those that did has a leader with a quorum: a majority of the members is
+        /// down or cut off, or they are electing a leader.
+        answered: bool,
     },
     /// No answer came in time, or none can come any more. The outcome of the operation is unknown;
     /// the state of the lock is not: a guard is unsafe from the start of its release, and the store
@@ -253,6 +256,11 @@ fn listed(names: &[String]) -> String {
         number if number <= LISTED_MAX => format!("{listed} are"),
         number => format!("{listed} and {} more are", number - LISTED_MAX),
     }
+}
+
+/// What [`Error::Unreachable`] says happened.
+fn silence(answered: bool) -> &'static str {
+    if answered { "no server leads with a quorum" } else { "no server could be reached" }
 }
 
 fn after(waited: Option<&Duration>) -> String {

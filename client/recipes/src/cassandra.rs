@@ -70,7 +70,7 @@ impl Cassandra {
     /// The error of a call that began at `began` and waits no longer; `last` says why it has no answer.
     pub(crate) fn unreachable(&self, began: Instant, last: String) -> Error {
         let waited = self.runtime.clock.now().saturating_since(began);
-        Error::Unreachable { endpoints: self.nodes(), waited, last }
+        Error::Unreachable { endpoints: self.nodes(), waited, last, answered: false }
     }
 }
 

@@ -62,7 +62,7 @@ pub async fn open(
 fn not_open(why: NotOpen) -> Error {
     match why {
         NotOpen::Unreachable { contact_points: endpoints, waited, last } => {
-            Error::Unreachable { endpoints, waited, last }
+            Error::Unreachable { endpoints, waited, last, answered: false }
         }
         NotOpen::Refused(message) => Error::invalid(message),
         NotOpen::Setting(message) => Error::InvalidConfig { message },

@@ -16,7 +16,7 @@ use holdfast_proto::v1;
 use holdfast_runtime::{Instant, TransportError, Watched};
 
 use super::WatchEvent;
-use crate::endpoints::{NoAnswer, Over, Route};
+use crate::endpoints::{NoAnswer, Over, Route, Tried};
 use crate::reader::{ATTEMPT_LIMIT, Reader};
 use crate::{Result, wire};
 
@@ -36,7 +36,7 @@ pub(super) struct WatchStream {
     limit: LookLimit,
     /// What was reported since the last `Restarted`.
     reported: Reported,
-    last: String,
+    tried: Tried,
     over: bool,
 }
 
@@ -104,7 +104,7 @@ impl WatchStream {
             pause: None,
             limit: LookLimit::NotBegun,
             reported: Reported::default(),
-            last: "nobody answered yet".to_owned(),
+            tried: Tried::default(),
             over: false,
         }
     }
@@ -254,7 +254,7 @@ impl WatchStream {
         if now < until {
             return Ok(Some(until.saturating_since(now)));
         }
-        Err(self.reader.servers.unreachable(self.last.clone()))
+        Err(self.reader.servers.unreachable(&self.tried))
     }
 
     /// Handles the end of an attempt or of its stream; `next` is the endpoint to try then, if
@@ -265,11 +265,11 @@ impl WatchStream {
                 return Err(wire::refused(wire::refusal_reason(reason), message));
             }
             NoAnswer::Elsewhere { why, next: over, .. } => {
-                self.last = why;
+                self.tried.note(why, over.is_answer());
                 next.map_or(over, Over::Named)
             }
         };
-        tracing::debug!(prefix = self.prefix, why = self.last, "a watch is over");
+        tracing::debug!(prefix = self.prefix, why = self.tried.last(), "a watch is over");
         self.pause = self.route.failed(next, &*self.reader.servers.runtime.rng);
         Ok(())
     }

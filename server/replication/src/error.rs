@@ -73,7 +73,7 @@ pub enum ProposeError {
     #[error("not allowed: {0}")]
     Forbidden(Missing),
     /// No quorum answered in time. For a read or a confirmation: nothing happened.
-    #[error("no quorum answered within {waited_ms} ms")]
+    #[error("no quorum answers (waited {waited_ms} ms)")]
     Unavailable {
         /// How long the caller waited, milliseconds.
         waited_ms: u64,

@@ -128,7 +128,10 @@ impl FromStr for Member {
             Some((node_id, advertise, peer_advertise))
         });
         let (node_id, advertise, peer_advertise) = parts.ok_or_else(|| {
-            format!("`{text}` is not a member; write 1=host:7420/host:7421 (id, clients, peers)")
+            format!(
+                "`{text}` is not a member; write 1=host:7420/host:7421 (id, clients, peers), \
+                 and commas or spaces between members"
+            )
         })?;
         Ok(Self {
             node_id: node_id.parse().map_err(|_| format!("`{node_id}` is not a node id"))?,
@@ -153,7 +156,9 @@ impl FromStr for Members {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.split_whitespace().map(str::parse).collect::<Result<_, _>>().map(Self)
+        let is_between = |c: char| c == ',' || c.is_whitespace();
+        let each = text.split(is_between).filter(|member| !member.is_empty());
+        each.map(str::parse).collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -228,6 +233,11 @@ mod tests {
         let text = "1=a:7420/a:7421 2=[::1]:7420/b:7421";
 
         assert_eq!(text.parse::<Members>().unwrap().to_string(), text);
+        for written in
+            ["1=a:7420/a:7421,2=[::1]:7420/b:7421", "1=a:7420/a:7421, 2=[::1]:7420/b:7421 "]
+        {
+            assert_eq!(written.parse::<Members>().unwrap().to_string(), text);
+        }
     }
 
     #[test]

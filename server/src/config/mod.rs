@@ -18,6 +18,7 @@ mod distance;
 #[cfg(test)]
 mod fuzz;
 mod source;
+mod unwise;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -406,7 +407,7 @@ settings! {
     /// node. Later the members in the log count, and addresses given here win over those in the log.
     ///
     /// In a file: `members = [{ node_id = 1, advertise = "a:7420", peer_advertise = "a:7421" }, …]`;
-    /// as a flag or variable: `"1=a:7420/a:7421 2=b:7420/b:7421 3=c:7420/c:7421"`.
+    /// as a flag or variable: `1=a:7420/a:7421,2=b:7420/b:7421,3=c:7420/c:7421`.
     ///
     /// Default: this one node. Bounds: 9 members; this node is one of them, no id and no address
     /// twice.

@@ -19,6 +19,7 @@
 //! cores, on a thread of their own (`session_thread.rs`). The log's writer, the admin port and the opening
 //! of the folder have threads of their own.
 
+mod announce;
 mod event_queue;
 mod session_thread;
 mod settings;
@@ -45,7 +46,7 @@ use tonic::transport::server::Router;
 
 use self::session_thread::SessionQueue;
 pub use self::view::Condition;
-use self::view::{Phase, Running, View, announce};
+use self::view::{Phase, Running, View};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
@@ -284,7 +285,11 @@ impl Start<'_> {
         let running =
             Running::new(config, condition.clone(), door, hub.clone(), counters, connections);
         self.view.set(Phase::Running(Arc::new(running)));
-        let announcer = runtime.spawn("announcer", announce(replica.clone()));
+        let faults = announce::faults(replica.clone(), condition.clone(), runtime.clone());
+        let announcers = [
+            runtime.spawn("announcer", announce::changes(replica.clone())),
+            runtime.spawn("faults", faults),
+        ];
         let mut ports = Vec::new();
         let Listeners { peers, clients, local } = listeners;
         if let Some(claim) = peers {
@@ -295,7 +300,8 @@ impl Start<'_> {
         let ClientPort { router, health } =
             client_port(hub.clone(), condition, replica.clone(), &rpc)?;
         ports.push(self.clients_port(clients, local, router)?);
-        let mut tellers = vec![announcer, health];
+        let mut tellers = vec![health];
+        tellers.extend(announcers);
         if let Some(tls) = admission.tls.clone() {
             let ends = admission.metrics.certificate_ends.clone();
             tellers.push(runtime.spawn("certificates", tls.keep(hangups, ends, runtime.clone())));

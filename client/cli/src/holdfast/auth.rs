@@ -278,7 +278,7 @@ fn list_roles(rules: &Rules, as_json: bool) -> String {
             show::escaped(&owners(&role.name).join(" ")),
         ]
     };
-    show::table(&["ROLE", "ALLOWS", "WHO HAS IT"], rules.roles.iter().map(row)).to_string()
+    show::table(&["ROLE", "ALLOWS", "WHO HAS IT"], rules.roles.iter().map(row))
 }
 
 /// How far the end of a token is, by this machine's clock.
@@ -310,5 +310,5 @@ fn list_tokens(rules: &Rules, as_json: bool) -> String {
             token.ends_ms.map_or_else(|| "-".to_owned(), ends),
         ]
     };
-    show::table(&["TOKEN", "ROLES", "ENDS"], rules.tokens.iter().map(row)).to_string()
+    show::table(&["TOKEN", "ROLES", "ENDS"], rules.tokens.iter().map(row))
 }

@@ -3,13 +3,14 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use comfy_table::Cell;
 use holdfast::{ClusterMember, ClusterStatus, ScopeStatus, Scopes};
 use holdfast_cli::{block_on, hex};
 use serde_json::{Value, json};
 
 use crate::args::{ClusterCommand, Global, ScopeCommand};
 use crate::failure::{Failure, OWN_ERROR};
-use crate::show;
+use crate::show::{self, Tone};
 
 /// `holdfast cluster`.
 pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, Failure> {
@@ -133,35 +134,40 @@ fn status_text(status: &ClusterStatus) -> String {
         "VERSION",
     ];
     let table = show::table(&header, status.members.iter().map(row));
+    let tone = match status.quorum {
+        Some(quorum) if quorum < Duration::from_secs(1) => Tone::Good,
+        _ => Tone::Wrong,
+    };
+    let quorum = tone.of(quorum);
     format!(
         "cluster {}, term {}: node {} leads, {quorum}{changing}\n{}\na new member's node id is {} \
          or above",
         hex(&status.cluster),
         status.term,
         status.leader,
-        table.trim_fmt(),
+        table,
         status.highest_node_id.saturating_add(1),
     )
 }
 
-fn row(member: &ClusterMember) -> [String; 10] {
+fn row(member: &ClusterMember) -> Vec<Cell> {
     let number = |number: Option<u64>| number.map_or_else(|| "-".into(), |n| n.to_string());
     let answers = match member.silent {
-        _ if member.answers => "yes".to_owned(),
-        Some(silent) => format!("not for {}", show::length(silent)),
-        None => "not yet".to_owned(),
+        _ if member.answers => Cell::new("yes"),
+        Some(silent) => show::cell(Tone::Wrong, format!("not for {}", show::length(silent))),
+        None => show::cell(Tone::Wrong, "not in this term"),
     };
-    [
-        member.node.to_string(),
-        role(member).to_owned(),
-        show::escaped(&member.advertise),
-        show::escaped(&member.peer_advertise),
-        number(member.last_log),
-        number(member.applied),
-        number(member.snapshot),
-        member.lag.to_string(),
+    vec![
+        Cell::new(member.node),
+        if member.leads { show::cell(Tone::Good, role(member)) } else { Cell::new(role(member)) },
+        Cell::new(show::escaped(&member.advertise)),
+        Cell::new(show::escaped(&member.peer_advertise)),
+        Cell::new(number(member.last_log)),
+        Cell::new(number(member.applied)),
+        Cell::new(number(member.snapshot)),
+        Cell::new(member.lag),
         answers,
-        member.version.as_deref().map_or_else(|| "-".to_owned(), show::escaped),
+        Cell::new(member.version.as_deref().map_or_else(|| "-".to_owned(), show::escaped)),
     ]
 }
 
@@ -244,7 +250,7 @@ fn scopes_text(scopes: &Scopes) -> String {
         let trouble = scope.trouble.as_ref()?;
         Some(format!("\n{}: {trouble}", show::escaped(&scope.prefix)))
     });
-    format!("{}{}", table.trim_fmt(), troubles.collect::<String>())
+    format!("{}{}", table, troubles.collect::<String>())
 }
 
 fn scope_row(scope: &ScopeStatus) -> [String; 9] {
@@ -293,7 +299,7 @@ mod tests {
         (status.quorum, status.changing) = (Some(Duration::from_millis(80)), true);
         status.members = vec![member(1), silent, learner];
 
-        let text = status_text(&status);
+        let text = anstream::adapter::strip_str(&status_text(&status)).to_string();
         let lines: Vec<&str> = text.lines().collect();
 
         assert!(lines[0].contains("term 7: node 1 leads, a quorum answers; a change"), "{text}");

@@ -59,7 +59,7 @@ async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let header = ["LOCK", "HELD BY", "MODE", "FOR", "TOKEN", "WAITING", "VALUE"];
-    show::line(show::table(&header, locks.iter().map(row)).trim_fmt());
+    show::line(show::table(&header, locks.iter().map(row)));
     Ok(())
 }
 

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<u8, Failure> {
+    cli.global.color.apply();
     match cli.command {
         Command::Lock(args) => lock::run(&cli.global, args),
         Command::Try(job) => {

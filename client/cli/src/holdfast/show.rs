@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use chrono::{DateTime, Local, SecondsFormat, Utc};
-use comfy_table::{Row, Table, presets};
+use comfy_table::{
+    Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, Width, presets,
+};
 use holdfast::{Holder, Waiter};
+pub(crate) use holdfast_cli::colour::Tone;
 pub(crate) use holdfast_cli::{either, escaped, line};
 use serde_json::{Value, json};
 
@@ -16,14 +19,66 @@ pub(crate) fn label(label: &str, identity: &str, is_imported: bool) -> String {
     format!("{}{who}{imported}", escaped(label))
 }
 
-/// A table without lines; without a header if that is empty.
-pub(crate) fn table<R: Into<Row>>(header: &[&str], rows: impl IntoIterator<Item = R>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
+/// A cell with a tone.
+pub(crate) fn cell(tone: Tone, text: impl Into<String>) -> Cell {
+    let cell = Cell::new_owned(text.into());
+    match tone {
+        Tone::Title => cell.add_attribute(Attribute::Bold),
+        Tone::Good => cell.fg(Color::Green),
+        Tone::Caution => cell.fg(Color::Yellow),
+        Tone::Wrong => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+    }
+}
+
+/// A table without lines; without a header if that is empty. On a terminal it is as wide as that at most: long cells
+/// go on in the next line, and if there are too many columns each row becomes a list of its own.
+pub(crate) fn table<R: Into<Row>>(header: &[&str], rows: impl IntoIterator<Item = R>) -> String {
+    let width = Table::new().width();
+    arranged(header, rows.into_iter().map(Into::into).collect(), width)
+}
+
+/// The narrowest that a column with longer cells gets.
+const NARROWEST: usize = 14;
+/// Between two columns.
+const GAP: usize = 2;
+
+fn arranged(header: &[&str], rows: Vec<Row>, width: Option<u16>) -> String {
+    let longest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.cell_iter().nth(column));
+        cells.map(|cell| cell.content().chars().count()).max().unwrap_or(0)
+    };
+    let columns = header.iter().enumerate();
+    let needed = columns.map(|(at, title)| title.len().max(longest(at).min(NARROWEST)) + GAP);
+    if width.is_some_and(|width| needed.sum::<usize>() > usize::from(width)) {
+        let lists = rows.iter().map(|row| list(header, row, width).trim_fmt());
+        return lists.collect::<Vec<_>>().join("\n\n");
+    }
+    let mut table = without_lines(width);
     if !header.is_empty() {
-        table.set_header(header);
+        table.set_header(header.iter().map(|title| cell(Tone::Title, *title)));
     }
     table.add_rows(rows);
+    for (column, title) in table.column_iter_mut().zip(header) {
+        let title = u16::try_from(title.len() + GAP).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(title)));
+    }
+    table.trim_fmt()
+}
+
+/// A row as a list of its cells with their titles.
+fn list(header: &[&str], row: &Row, width: Option<u16>) -> Table {
+    let mut table = without_lines(width);
+    let titles = header.iter().map(|title| cell(Tone::Title, *title));
+    table.add_rows(titles.zip(row.cell_iter()).map(|(title, cell)| vec![title, cell.clone()]));
+    table
+}
+
+fn without_lines(width: Option<u16>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).enforce_styling().style_text_only();
+    if let Some(width) = width {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+    }
     table
 }
 
@@ -136,6 +191,44 @@ mod tests {
     fn an_instant_for_programs_is_in_utc() {
         assert_eq!(instant(1_795_836_000_123).as_deref(), Some("2026-11-28T03:20:00.123Z"));
         assert_eq!(instant(u64::MAX), None);
+    }
+
+    /// Without the codes of colours.
+    fn plain(header: &[&str], rows: &[[&str; 3]], width: u16) -> Vec<String> {
+        let rows = rows.iter().map(|row| Row::from(row.to_vec())).collect();
+        let shown = anstream::adapter::strip_str(&arranged(header, rows, Some(width))).to_string();
+        shown.lines().map(str::to_owned).collect()
+    }
+
+    const HEADER: [&str; 3] = ["LOCK", "HELD BY", "MODE"];
+    const LOCKS: [[&str; 3]; 2] = [
+        ["orders/42", "billing", "exclusive"],
+        ["a-name-that-is-long/and/longer", "vm:1", "shared"],
+    ];
+
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal_and_its_titles_are_whole() {
+        let wide = plain(&HEADER, &LOCKS, 80);
+        assert_eq!(wide.len(), 3, "{wide:?}");
+        let narrow = plain(&HEADER, &LOCKS, 44);
+        assert!(narrow.iter().all(|line| line.chars().count() <= 44), "{narrow:?}");
+        assert!(narrow.len() > 3 && narrow[0].contains("HELD BY"), "{narrow:?}");
+    }
+
+    #[test]
+    fn where_not_even_the_titles_fit_each_row_is_a_list() {
+        let said = [
+            " LOCK     orders/42",
+            " HELD BY  billing",
+            " MODE     exclusive",
+            "",
+            " LOCK     a-name-that-i",
+            "          s-long/and/lo",
+            "          nger",
+            " HELD BY  vm:1",
+            " MODE     shared",
+        ];
+        assert_eq!(plain(&HEADER, &LOCKS, 24), said);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{ENDPOINTS_DEFAULT, Global};
 use crate::failure::{Failure, NOT_REACHED};
-use crate::show;
+use crate::show::{self, Tone};
 
 /// How long each server, and the leader, may take.
 const LIMIT: Duration = Duration::from_secs(3);
@@ -83,6 +83,8 @@ impl Store {
             }
             Err(_) => "not serving: no server can be reached".to_owned(),
         };
+        let tone = if self.serves() { Tone::Good } else { Tone::Wrong };
+        let first = tone.of(first);
         format!("{first}\n{}", show::table(&["SERVER", "NODE", "STATE", "VERSION"], self.rows()))
     }
 

@@ -130,7 +130,7 @@ impl TimeClient {
         }
         let endpoints = self.replicas.iter().map(|replica| replica.name.clone()).collect();
         let waited = self.runtime.clock.now().saturating_since(began);
-        Err(Error::Unreachable { endpoints, waited, last })
+        Err(Error::Unreachable { endpoints, waited, last, answered: false })
     }
 
     async fn ask(&self, replica: &Replica) -> Result<u64, NoTime> {

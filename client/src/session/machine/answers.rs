@@ -7,6 +7,7 @@ use holdfast_proto::v1;
 
 use super::retries::is_for_now;
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
+use crate::endpoints::Tried;
 use crate::info::PlaceReport;
 use crate::session::request::{Key, Phase, Request};
 use crate::{FencingToken, LostReason, Place, wire};
@@ -89,6 +90,7 @@ impl Machine {
                 });
                 self.lease.set_ttl(Duration::from_millis(opened.ttl_ms));
                 self.stream = Stream::Ready;
+                self.tried = Tried::default();
                 self.to_send = self.requests.keys().into_iter().map(Intent::Acquire).collect();
             }
         }

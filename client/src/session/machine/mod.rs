@@ -45,6 +45,7 @@ use self::arriving::Arriving;
 use self::retries::Retries;
 use super::cover::Covers;
 use super::request::{GivingBack, Key, Phase, Request, Requests, fail_all};
+use crate::endpoints::Tried;
 use crate::hold::Hold;
 use crate::info::PlaceReport;
 use crate::items::{AcquireRequest, past_limit};
@@ -173,7 +174,7 @@ pub(crate) struct Machine {
     closing: bool,
     close_sent: bool,
     opening: watch::Sender<Opening>,
-    last_error: String,
+    tried: Tried,
 }
 
 impl Machine {
@@ -199,7 +200,7 @@ impl Machine {
             closing: false,
             close_sent: false,
             opening: watch::Sender::new(Opening::Trying),
-            last_error: "nobody answered yet".into(),
+            tried: Tried::default(),
         }
     }
 
@@ -243,8 +244,9 @@ impl Machine {
         &self.config.label
     }
 
-    pub(crate) fn last_error(&self) -> &str {
-        &self.last_error
+    /// Why no server has served the session since the last one did.
+    pub(crate) fn tried(&self) -> &Tried {
+        &self.tried
     }
 
     /// Makes a request.

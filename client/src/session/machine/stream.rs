@@ -36,15 +36,14 @@ impl Machine {
         self.lease.forget_unanswered();
         match end {
             StreamEnd::Redirected(Some(leader)) => {
-                self.last_error = format!("redirected to {leader}");
+                self.tried.note(format!("redirected to {leader}"), true);
             }
-            StreamEnd::Redirected(None) => self.last_error = "no leader is known".into(),
-            StreamEnd::Unavailable { message, .. } | StreamEnd::Failed { message } => {
-                self.last_error.clone_from(message);
-            }
+            StreamEnd::Redirected(None) => self.tried.note("no leader is known".into(), true),
+            StreamEnd::Unavailable { message, .. } => self.tried.note(message.clone(), true),
+            StreamEnd::Failed { message } => self.tried.note(message.clone(), false),
             StreamEnd::SessionOver => {}
             StreamEnd::Refused(error) => {
-                self.last_error = error.to_string();
+                self.tried.note(error.to_string(), true);
                 fail_all(self.requests.take_unsent(), error);
                 self.opening.send_replace(Opening::Refused(error.clone()));
             }

@@ -7,6 +7,7 @@ use holdfast_proto::v1;
 
 use super::arriving::Arriving;
 use super::{Intent, Machine, Retries, Stream};
+use crate::endpoints::Tried;
 use crate::session::request::{Key, Phase};
 use crate::{Error, LostReason, Place};
 
@@ -53,6 +54,7 @@ impl Machine {
     /// under the same id (I23).
     pub(super) fn synchronise(&mut self, state: v1::State, index: u64) {
         self.stream = Stream::Ready;
+        self.tried = Tried::default();
         self.to_send.clear();
         let known: BTreeMap<_, _> =
             state.requests.into_iter().map(|entry| (entry.request_id, entry)).collect();

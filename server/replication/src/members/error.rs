@@ -24,7 +24,7 @@ pub enum MembershipError {
     #[error(transparent)]
     Refused(#[from] MembershipRefusal),
     /// No quorum answered. Nothing was changed.
-    #[error("no quorum answered within {waited_ms} ms; nothing was changed")]
+    #[error("no quorum answers (waited {waited_ms} ms); nothing was changed")]
     Unavailable {
         /// How long the leader waited, milliseconds.
         waited_ms: u64,

@@ -139,6 +139,21 @@ async fn status_says_whether_the_store_serves_and_what_each_server_does() {
     assert_eq!(ended.code, Some(123), "{ended:?}");
     assert!(ended.out.starts_with("not serving: "), "{ended:?}");
     assert_eq!(ended.out.matches("refused").count(), 2, "{ended:?}");
+    let ended = Program::start("holdfast", &["--endpoints", &endpoints, "try", "x", "--", "true"]);
+    let ended = ended.end(LIMIT).await;
+    assert_eq!(ended.code, Some(123), "{ended:?}");
+    assert!(ended.err.contains("the cluster has lost its quorum"), "{ended:?}");
+    assert!(ended.err.contains("see holdfast status"), "{ended:?}");
+    assert_says_what_is_wrong_once(&cluster.log(leader));
+}
+
+/// The log of a leader whose two followers died some seconds ago: a line about each of them, and one about the quorum;
+/// none of the consensus library, which has ten a second.
+fn assert_says_what_is_wrong_once(log: &str) {
+    let count = |says: &str| log.matches(says).count();
+    assert_eq!(count("does not answer this leader"), 2, "{log}");
+    assert_eq!(count("this node does not serve: leads in term"), 1, "{log}");
+    assert_eq!(count("openraft"), 0, "{log}");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Builder;
 use holdfast_cli::CONNECT_LIMIT;
+use holdfast_cli::colour::Colours;
 pub(crate) use holdfast_cli::duration;
 use holdfast_cli::tls::TlsArgs;
 
@@ -39,6 +40,9 @@ pub(crate) struct Global {
     /// Print JSON, for programs.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Colours in what people read.
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colours,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
 }

@@ -151,7 +151,7 @@ pub(super) fn print(global: &Global, row: Row) {
     if let Some(Value::String(error)) = row.get("first_error") {
         rows.push(["the first error".to_owned(), show::escaped(error)]);
     }
-    show::line(show::table(&[], rows).trim_fmt());
+    show::line(show::table(&[], rows));
 }
 
 fn title(row: &Row) -> String {

@@ -243,7 +243,7 @@ impl Chosen {
         let Some(time) = &self.time else { return Ok(()) };
         match time.now_us().await {
             Ok(_) => Ok(()),
-            Err(Error::Unreachable { endpoints, waited, last }) => {
+            Err(Error::Unreachable { endpoints, waited, last, .. }) => {
                 let who = "no answer from the time service";
                 let advice = "; holdfast cassandra clock is one replica of it";
                 Err(Failure::unanswered(who, &endpoints, waited, &last, advice))
@@ -400,8 +400,8 @@ fn waited_before_too(error: Error, spent: Duration) -> Error {
         Error::NotGranted { names, holders, waited } => {
             Error::NotGranted { names, holders, waited: waited.map(|waited| waited + spent) }
         }
-        Error::Unreachable { endpoints, waited, last } => {
-            Error::Unreachable { endpoints, waited: waited + spent, last }
+        Error::Unreachable { endpoints, waited, last, answered } => {
+            Error::Unreachable { endpoints, waited: waited + spent, last, answered }
         }
         other => other,
     }

@@ -176,7 +176,7 @@ pub(crate) fn json(verdict: &Verdict) -> Value {
 pub(crate) fn print(verdict: &Verdict, no_locks: bool) {
     let rows = rows(verdict, no_locks).into_iter();
     let table = show::table(&[], rows.map(|(what, figure)| [what.to_owned(), figure]));
-    show::line(table.trim_fmt());
+    show::line(table);
     show::line(conclusion(verdict, no_locks));
 }
 

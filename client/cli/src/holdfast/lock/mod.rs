@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, LockArgs, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
-use crate::show::escaped;
+use crate::show::{Tone, escaped};
 use crate::signals::{self, code_of};
 use child::Child;
 use deadline::{HoldWatch, KILL_BEFORE, usual_grace, warns_before};
@@ -244,7 +244,7 @@ fn say(what: &str, json: bool) {
     if json {
         eprintln!("{}", serde_json::json!({ "warning": what }));
     } else {
-        eprintln!("holdfast: {what}");
+        anstream::eprintln!("{}: {what}", Tone::Caution.of("holdfast"));
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod labels;
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 
 use holdfast::{
     ChangeKind, Holder, LockChange, LockInfo, LostReason, Mode, Reader, Waiter, WatchEvent,
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::show::Tone;
 use crate::{show, signals};
 use labels::Labels;
 
@@ -37,7 +38,7 @@ async fn print_all(reader: &Reader, prefix: &str, as_json: bool) -> Result<(), F
             if as_json { Some(json_of(&event, now).to_string()) } else { text(&event, known) };
         let line = line
             .map(|line| if as_json { line } else { format!("{}  {line}", show::time_of_day(now)) });
-        let printed = line.map_or(Ok(()), |line| writeln!(io::stdout().lock(), "{line}"));
+        let printed = line.map_or(Ok(()), |line| writeln!(anstream::stdout().lock(), "{line}"));
         if printed.is_err() {
             return Ok(());
         }
@@ -53,7 +54,8 @@ fn text(event: &WatchEvent, known: u64) -> Option<String> {
         WatchEvent::Synced => Some(format!("# {known} locks; changes follow")),
         WatchEvent::Restarted => Some("# the watch broke; the state anew".into()),
         WatchEvent::Interrupted => {
-            Some("# the watch lost its server; what is above may be out of date".into())
+            let what = "# the watch lost its server; what is above may be out of date";
+            Some(Tone::Caution.of(what))
         }
         WatchEvent::Resumed => Some("# the watch goes on; all changes since then follow".into()),
         WatchEvent::Compacted => {
@@ -85,7 +87,9 @@ fn change_text(change: &LockChange) -> Option<String> {
         ChangeKind::Left(waiter) => format!("{} waits no more ({waiting} waiting)", who(waiter)),
         ChangeKind::Granted(holder) => held_by(holder),
         ChangeKind::Released(holder) => format!("released{}", by(holder)),
-        ChangeKind::Lost(holder, reason) => format!("lost{}: {reason}", by(holder)),
+        ChangeKind::Lost(holder, reason) => {
+            Tone::Wrong.of(format_args!("lost{}: {reason}", by(holder)))
+        }
         ChangeKind::ValueChanged(Some(value)) => value_text(value),
         ChangeKind::ValueChanged(None) => "value removed".to_owned(),
         _ => return None,

@@ -217,8 +217,12 @@ mod tests {
         assert_eq!(asked(Ok(7)).await, Ok(7));
         let refused = asked(Err(Error::invalid("the cell has no time".into()))).await;
         assert_eq!(refused, Err(NoTime::Refused("the cell has no time".into())));
-        let unreachable =
-            Error::Unreachable { endpoints: Vec::new(), waited: KEEPALIVE, last: "down".into() };
+        let unreachable = Error::Unreachable {
+            endpoints: Vec::new(),
+            waited: KEEPALIVE,
+            last: "down".into(),
+            answered: false,
+        };
         let not_now = asked(Err(unreachable)).await.unwrap_err();
         assert!(matches!(&not_now, NoTime::NotNow(why) if why.contains("down")), "{not_now:?}");
     }

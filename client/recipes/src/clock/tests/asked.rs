@@ -78,7 +78,9 @@ fn when_nobody_tells_the_time_each_is_named_with_its_reason() {
     };
     machine.run(async {
         let error = ask(vec![None, refused()]).await;
-        let Error::Unreachable { endpoints, waited, last } = &error else { panic!("{error:?}") };
+        let Error::Unreachable { endpoints, waited, last, .. } = &error else {
+            panic!("{error:?}")
+        };
         assert_eq!((endpoints.len(), *waited), (2, ms(500)));
         assert_eq!(last, "a:1: no answer within 500ms; b:2: the cell has no time");
 

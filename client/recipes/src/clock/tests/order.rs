@@ -91,7 +91,12 @@ async fn places(model: &Model) -> Vec<String> {
 
 fn not_now() -> Result<u64> {
     let endpoints = vec!["a:1".into()];
-    Err(Error::Unreachable { endpoints, waited: MINUTE, last: "connection refused".into() })
+    Err(Error::Unreachable {
+        endpoints,
+        waited: MINUTE,
+        last: "connection refused".into(),
+        answered: false,
+    })
 }
 
 /// The local clock is available, and is not used.

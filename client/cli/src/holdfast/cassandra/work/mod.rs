@@ -7,7 +7,6 @@ use std::io::BufRead as _;
 use std::num::{NonZeroU16, NonZeroU32};
 
 use clap::{Args, Subcommand};
-use comfy_table::Table;
 use holdfast_cli::block_on;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Cassandra, ItemId, ItemStatus, Listed, WorkQueue};
@@ -178,7 +177,7 @@ fn words(status: &ItemStatus) -> (&'static str, Option<&str>) {
     }
 }
 
-fn table(listed: &[Listed]) -> Table {
+fn table(listed: &[Listed]) -> String {
     let row = |Listed { id, status, attempts, payload, .. }: &Listed| {
         let (status, by) = words(status);
         let by = by.map(show::escaped).unwrap_or_default();
