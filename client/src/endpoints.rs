@@ -64,9 +64,10 @@ impl Over {
         leader.map_or(Self::Unavailable, Self::Named)
     }
 
-    /// Whether a server said that it does not serve now.
+    /// Whether a server said that none serves now. One that names a leader does not say that: what counts is how
+    /// the attempt at that one ends.
     pub(crate) fn is_answer(&self) -> bool {
-        matches!(self, Self::Named(_) | Self::Unavailable | Self::Later { .. })
+        matches!(self, Self::Unavailable | Self::Later { .. })
     }
 }
 
@@ -336,6 +337,24 @@ mod tests {
         assert!(route.failed(names_a(), &Zeros).is_some(), "it was not reached just now");
         assert_eq!((route.next().as_str(), route.failed(names_a(), &Zeros)), ("a:1", None));
         assert_eq!(route.next(), "a:1", "it may be back");
+    }
+
+    #[test]
+    fn an_answer_says_more_than_the_silence_after_it_until_nobody_answers() {
+        let error = |tried: &Tried| match tried.unreachable(&[], Duration::ZERO) {
+            Error::Unreachable { last, answered, .. } => (last, answered),
+            other => panic!("{other:?}"),
+        };
+        let mut tried = Tried::default();
+        tried.note("b cannot be reached".into(), Over::Named("b".into()).is_answer());
+        assert_eq!(error(&tried), ("b cannot be reached".into(), false), "somebody leads");
+        tried.note("no quorum".into(), Over::Unavailable.is_answer());
+        for _ in 0..SERVERS_MAX {
+            tried.note("silent".into(), Over::Unreached.is_answer());
+            assert_eq!(error(&tried), ("no quorum".into(), true));
+        }
+        tried.note("silent".into(), false);
+        assert_eq!(error(&tried), ("silent".into(), false));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use crate::witness::Witness;
 /// A node logs this when it starts.
 const STARTED: &str = "INFO holdfast_server::node: holdfastd ";
 /// A node logs this only once its data folder is open.
-pub(super) const OPENED: &str = " holdfast_server::node::view: ";
+pub(super) const OPENED: &str = " holdfast_server::node::announce: ";
 
 /// The client id of the harness's own records.
 const HARNESS: ClientId = ClientId(0);

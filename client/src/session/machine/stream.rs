@@ -36,7 +36,7 @@ impl Machine {
         self.lease.forget_unanswered();
         match end {
             StreamEnd::Redirected(Some(leader)) => {
-                self.tried.note(format!("redirected to {leader}"), true);
+                self.tried.note(format!("redirected to {leader}"), false);
             }
             StreamEnd::Redirected(None) => self.tried.note("no leader is known".into(), true),
             StreamEnd::Unavailable { message, .. } => self.tried.note(message.clone(), true),
