@@ -17,6 +17,10 @@ fix:
 packages:
     .ci/package --no-verify
 
+# What people install, in target/install: a static archive, packages for Debian, an image, a list of what is in them.
+release *arguments:
+    deploy/package/build.sh {{ arguments }}
+
 # The tests; arguments go to tests/run, for instance `just test --only fast`.
 test *arguments:
     tests/run {{ arguments }}

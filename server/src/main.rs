@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap_mangen::Man;
 use holdfast_runtime::{Runtime, core_dumps, version};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
@@ -46,7 +47,13 @@ enum Action {
         as_started: Option<PathBuf>,
 
         #[command(flatten)]
-        overrides: Overrides,
+        overrides: Box<Overrides>,
+    },
+    /// The manual page, into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder; it is there.
+        folder: PathBuf,
     },
 }
 
@@ -62,7 +69,7 @@ fn run() -> Result<(), Exit> {
     let arguments = Arguments::from_arg_matches(&matches).map_err(|error| usage(&error))?;
     match (arguments.action, matches.subcommand()) {
         (Some(Action::CheckConfig { config, as_started, overrides }), Some((_, matches))) => {
-            let settings = load(as_started.or(config).as_deref(), overrides, matches)?;
+            let settings = load(as_started.or(config).as_deref(), *overrides, matches)?;
             let certificates = certificates(&settings.config)?;
             print(&settings);
             print(&certificates);
@@ -71,6 +78,7 @@ fn run() -> Result<(), Exit> {
             }
             Ok(())
         }
+        (Some(Action::Man { folder }), _) => manual_page(&folder),
         _ => serve(&load(arguments.config.as_deref(), arguments.overrides, &matches)?),
     }
 }
@@ -111,6 +119,12 @@ fn usage(error: &clap::Error) -> Exit {
     // A closed standard error leaves no way to report that it is closed.
     let _ = error.print();
     if error.use_stderr() { Exit::Usage } else { Exit::Stopped }
+}
+
+/// Writes `holdfastd.8`.
+fn manual_page(folder: &Path) -> Result<(), Exit> {
+    let page = Man::new(Arguments::command()).section("8").generate_to(folder);
+    page.map(drop).map_err(|error| exit::say(Exit::Usage, &error))
 }
 
 /// How long the files of TLS are still good for, as comments below the settings.

@@ -33,6 +33,11 @@ pub(crate) enum CertCommand {
     Node(NodeArgs),
     /// Make a client's certificate: NAME.pem and NAME.key. Its owner is the identity cn:NAME.
     Client(ClientArgs),
+    /// Make all of a cluster that are missing: the CA, those of nodes, those of clients. Files that are there stay.
+    ///
+    /// For what starts a cluster by itself and may run again, as a compose file. The key of the CA is in the same folder:
+    /// where nodes see that folder, whoever takes one over can make certificates.
+    All(AllArgs),
 }
 
 /// Where certificates are, and how long they last.
@@ -88,15 +93,28 @@ pub(crate) struct ClientArgs {
     days: u32,
 }
 
+/// Of `cert all`.
+#[derive(Debug, Args)]
+pub(crate) struct AllArgs {
+    #[command(flatten)]
+    files: CertFiles,
+    /// The name of the cluster, as `cluster_name` in the settings of its nodes.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    cluster: ClusterName,
+    /// A node: its id, and where clients reach it, without ports. Once for each node.
+    #[arg(long = "node", value_name = "ID=ADDRESS,…", required = true, value_parser = node)]
+    nodes: Vec<(u64, Vec<String>)>,
+    /// A client. Once for each.
+    #[arg(long = "client", value_name = "NAME", value_parser = file_name)]
+    clients: Vec<String>,
+    /// How long those of nodes and clients are valid, days; the CA ten times as long.
+    #[arg(long, default_value_t = 365, value_parser = value_parser!(u32).range(1..=3_650))]
+    days: u32,
+}
+
 pub(crate) fn run(global: &Global, command: &CertCommand) -> Result<u8, Failure> {
     match command {
-        CertCommand::Ca(args) => {
-            let made = make::ca(&args.name, term(args.days)).map_err(failed)?;
-            let dir = &args.files.dir;
-            let new = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            new.map_err(|error| Failure::own(&format!("{} cannot be made", dir.display()), error))?;
-            write(global, dir, "ca", &made, args.days)
-        }
+        CertCommand::Ca(args) => make_ca(global, &args.files.dir, &args.name, args.days),
         CertCommand::Node(args) => {
             let name = NodeName { cluster: args.cluster.clone(), id: args.id };
             let made = args.files.ca()?.node(&name, &args.address, term(args.days));
@@ -107,7 +125,36 @@ pub(crate) fn run(global: &Global, command: &CertCommand) -> Result<u8, Failure>
             let made = args.files.ca()?.client(&args.name, term(args.days)).map_err(failed)?;
             write(global, &args.files.dir, &args.name, &made, args.days)
         }
+        CertCommand::All(args) => make_all(global, args),
     }
+}
+
+fn make_ca(global: &Global, dir: &Path, name: &str, days: u32) -> Result<u8, Failure> {
+    let made = make::ca(name, term(days)).map_err(failed)?;
+    let new = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    new.map_err(|error| Failure::own(&format!("{} cannot be made", dir.display()), error))?;
+    write(global, dir, "ca", &made, days)
+}
+
+fn make_all(global: &Global, args: &AllArgs) -> Result<u8, Failure> {
+    let dir = &args.files.dir;
+    let is_missing = |stem: &str| !dir.join(format!("{stem}.pem")).exists();
+    if is_missing("ca") {
+        make_ca(global, dir, "Holdfast CA", args.days * 10)?;
+    }
+    for (id, address) in &args.nodes {
+        let stem = format!("node-{id}");
+        if is_missing(&stem) {
+            let name = NodeName { cluster: args.cluster.clone(), id: Some(*id) };
+            let made = args.files.ca()?.node(&name, address, term(args.days)).map_err(failed)?;
+            write(global, dir, &stem, &made, args.days)?;
+        }
+    }
+    for client in args.clients.iter().filter(|client| is_missing(client)) {
+        let made = args.files.ca()?.client(client, term(args.days)).map_err(failed)?;
+        write(global, dir, client, &made, args.days)?;
+    }
+    Ok(0)
 }
 
 impl CertFiles {
@@ -197,6 +244,13 @@ fn file_name(text: &str) -> Result<String, String> {
     name(text)
 }
 
+/// A node's id and addresses.
+fn node(text: &str) -> Result<(u64, Vec<String>), String> {
+    let (id, addresses) = text.split_once('=').ok_or("write 1=node-1.example.com,10.0.0.1")?;
+    let id = id.parse().ok().filter(|id| *id > 0).ok_or_else(|| format!("`{id}` is no node id"))?;
+    Ok((id, addresses.split(',').map(address).collect::<Result<_, _>>()?))
+}
+
 /// A host without a port: with one, no client would find the name it has dialled.
 fn address(text: &str) -> Result<String, String> {
     let allowed =
@@ -261,6 +315,29 @@ mod tests {
         fs::write(folder.path().join("app.pem"), "mine").unwrap();
         assert!(cert(&folder, &["client", "app"]).unwrap_err().contains("is there already"));
         assert!(!folder.path().join("app.key").exists());
+    }
+
+    #[test]
+    fn all_that_are_missing_are_made_and_the_others_stay() {
+        let folder = TempDir::new().unwrap();
+        let read = |file: &str| fs::read(folder.path().join(file));
+        let all = ["all", "--node", "1=node-1,127.0.0.1", "--node", "2=node-2", "--client", "ops"];
+        assert_eq!(cert(&folder, &all), Ok(0));
+        let files = ["ca.pem", "node-1.pem", "node-2.key", "ops.pem"];
+        let made = files.map(|file| read(file).unwrap());
+        fs::remove_file(folder.path().join("ops.pem")).unwrap();
+        fs::remove_file(folder.path().join("ops.key")).unwrap();
+
+        assert_eq!(cert(&folder, &all), Ok(0));
+
+        let now = files.map(|file| read(file).unwrap());
+        assert_eq!(now[..3], made[..3]);
+        assert!(now[3] != made[3], "it was made anew");
+        for (node, says) in
+            [("node-1", "write 1="), ("0=a", "no node id"), ("1=a:7420", "without a port")]
+        {
+            assert!(cert(&folder, &["all", "--node", node]).unwrap_err().contains(says), "{node}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod cut_off;
 mod demo;
 mod inspect;
 mod lock;
+mod manual;
 mod quota;
 mod show;
 mod signals;
@@ -56,6 +57,8 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
         Command::Demo { no_locks } => demo::run(&cli.global, no_locks),
         Command::Bench(args) => bench::run(&cli.global, &args),
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man { folder } => manual::pages(&folder),
         Command::BenchHolder { name, ttl } => bench::hold(&cli.global, &name, ttl),
         Command::DemoWorker(args) => demo::run_worker(&args),
     }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap_complete::Shell;
 use holdfast::Builder;
 use holdfast_cli::CONNECT_LIMIT;
 use holdfast_cli::colour::Colours;
@@ -231,6 +232,20 @@ pub(crate) enum Command {
     /// Starts servers of its own (the holdfastd beside this program, data in a temporary folder,
     /// every answer synced) or, without --members, measures those of --endpoints.
     Bench(BenchArgs),
+    /// Completions for a shell, on standard output.
+    ///
+    /// For bash: `holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast`. The
+    /// package for Debian has them.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// The manual pages, into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder; it is there.
+        folder: PathBuf,
+    },
     /// The process that `bench` kills while it holds a lock.
     #[command(hide = true)]
     BenchHolder {
