@@ -64,7 +64,8 @@ build_programs() {
 # Linked with nothing: for any Linux, and for an image without one.
 build_static() {
   [[ -z ${static-} ]] || return 0
-  RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static" \
+  # Random bytes come from the system call, also where there is no /dev.
+  RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static --cfg getrandom_backend=\"linux_getrandom\"" \
     cargo build --profile "$profile" --locked --bins "${packages[@]}" --target "$triple"
   static=$target/$triple/$folder_of_profile
   local program

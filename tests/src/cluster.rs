@@ -43,6 +43,8 @@ pub struct Setup {
     pub places: Vec<Place>,
     /// Libraries that each node's process is started with.
     pub preload: Vec<PathBuf>,
+    /// The holdfastd of each node until it gets another; `None`: the one that is tested.
+    pub program: Option<PathBuf>,
     /// The folder of settings, data and logs, which is kept; `None`: a folder that is removed
     /// unless the test fails.
     pub folder: Option<PathBuf>,
@@ -87,6 +89,7 @@ impl Setup {
             power: false,
             places: Vec::new(),
             preload: Vec::new(),
+            program: None,
             folder: None,
         }
     }
@@ -156,6 +159,7 @@ pub struct Node {
     peer_advertise: String,
     namespace: Option<Arc<Namespace>>,
     variables: Vec<(String, String)>,
+    program: Option<PathBuf>,
     child: Option<Child>,
     /// It waits to be added rather than forming a cluster.
     joins: bool,
@@ -172,7 +176,10 @@ impl Cluster {
         let places = setup.places.iter().cloned().chain(std::iter::repeat_with(Place::on_loopback));
         let nodes: Vec<Node> = (1..=setup.nodes as u64)
             .zip(places)
-            .map(|(id, place)| Node::prepare(id, place, &folder))
+            .map(|(id, place)| Node {
+                program: setup.program.clone(),
+                ..Node::prepare(id, place, &folder)
+            })
             .collect();
         let power = setup.power.then(|| shim::built("lostwrite/lostwrite.c"));
         let preload = setup.preload.iter().cloned().chain(power.clone()).collect();
@@ -277,7 +284,7 @@ impl Cluster {
         let node = &mut self.nodes[index];
         assert!(node.child.is_none(), "node {} runs already", node.id);
         let log = OpenOptions::new().create(true).append(true).open(&node.log).unwrap();
-        let mut command = Command::new(binary("holdfastd"));
+        let mut command = Command::new(node.program.clone().unwrap_or_else(|| binary("holdfastd")));
         command.arg("--config").arg(&node.config).envs(node.variables.iter().cloned());
         if !self.preload.is_empty() {
             command.env("LD_PRELOAD", std::env::join_paths(&self.preload).unwrap());
@@ -293,6 +300,11 @@ impl Cluster {
             namespace.admit(&mut command).unwrap();
         }
         node.child = Some(spawn(&mut command, &log));
+    }
+
+    /// Sets the holdfastd of a node, from its next start on; `None`: the one that is tested.
+    pub fn set_program(&mut self, index: usize, program: Option<PathBuf>) {
+        self.nodes[index].program = program;
     }
 
     /// Sets the environment of a node's process, from its next start on.
@@ -455,6 +467,7 @@ impl Node {
             peer_advertise: place.peer_advertise,
             namespace: place.namespace,
             variables: Vec::new(),
+            program: None,
             child: None,
             joins: false,
             gone: false,

@@ -25,5 +25,6 @@ mod secured;
 mod security_guide;
 mod tls;
 mod unix_socket;
+mod upgrade;
 mod vocabulary;
 mod watching;
