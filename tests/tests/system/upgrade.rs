@@ -22,11 +22,16 @@ const RELEASE_BEFORE: &str = include_str!("../../upgrade/release-before");
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The programs of the release before, as `tests/upgrade/build` has made them.
-fn before(program: &str) -> PathBuf {
+fn built_before(program: &str) -> PathBuf {
     let folder = std::env::var_os("HOLDFAST_RELEASE_BEFORE");
     let folder =
         folder.expect("HOLDFAST_RELEASE_BEFORE names the folder that tests/upgrade/build prints");
     PathBuf::from(folder).join(program)
+}
+
+fn release_before() -> &'static str {
+    let line = RELEASE_BEFORE.lines().find(|line| !line.starts_with('#'));
+    line.and_then(|line| line.split(' ').next()).expect("the file names it")
 }
 
 /// Locks and gives back until told to end; the longest that a grant took.
@@ -53,7 +58,17 @@ async fn roll(run: &mut Run, indexes: impl IntoIterator<Item = usize>, program: 
     }
 }
 
-/// The releases that the members are of, as their leader knows them.
+/// Waits until the leader knows that the members are of these releases: it asks them once a second.
+async fn are_of(cluster: &Cluster, expected: [&str; 3]) {
+    let all = async {
+        while releases(cluster).await != expected {
+            Runtime::system().sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let in_time = Runtime::system().timeout(LIMIT, all).await.is_ok();
+    assert!(in_time, "not {expected:?}, but {:?}", releases(cluster).await);
+}
+
 async fn releases(cluster: &Cluster) -> Vec<String> {
     let arguments = ["--endpoints", &cluster.endpoints(), "cluster", "status", "--json"];
     let ended = Program::start("holdfast", &arguments).end(LIMIT).await;
@@ -65,12 +80,14 @@ async fn releases(cluster: &Cluster) -> Vec<String> {
 #[tokio::test]
 #[ignore = "started by tests/run full, which builds the release before"]
 async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing() {
-    let old = before("holdfastd");
+    let old = built_before("holdfastd");
     let setup = Setup { program: Some(old.clone()), ..Setup::nodes(3) };
     let mut run = Run::start(&setup, &Plan::default()).await;
     let endpoints = run.cluster.endpoints();
     let over = Arc::new(AtomicBool::new(false));
-    let probe = tokio::spawn(longest_call(endpoints.clone(), over.clone()));
+    let (tell, longest) = tokio::sync::oneshot::channel();
+    let call = longest_call(endpoints.clone(), over.clone());
+    let _probe = Runtime::system().spawn("probe", async move { drop(tell.send(call.await)) });
     let hold = [
         "--endpoints",
         &endpoints,
@@ -81,22 +98,21 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
         "-c",
         "echo held; exec sleep 600",
     ];
-    let mut holder = Program::start_at(&before("holdfast"), &hold);
+    let mut holder = Program::start_at(&built_before("holdfast"), &hold);
     holder.line("held", LIMIT).await;
 
     roll(&mut run, 0..2, None).await;
-    let of_third = releases(&run.cluster).await.pop().unwrap();
-    let is_named = RELEASE_BEFORE.lines().any(|line| line.split(' ').next() == Some(&of_third));
-    assert!(is_named, "two of three are rolled, not the third: {of_third}");
+    let (before, now) = (release_before(), env!("CARGO_PKG_VERSION"));
+    are_of(&run.cluster, [now, now, before]).await;
     // No member of the release before has had to know a command of this one.
     roll(&mut run, 0..2, Some(old)).await;
+    are_of(&run.cluster, [before; 3]).await;
     roll(&mut run, 0..3, None).await;
     run.nothing_lost().await;
 
-    let now = env!("CARGO_PKG_VERSION");
-    assert_eq!(releases(&run.cluster).await, [now; 3]);
+    are_of(&run.cluster, [now; 3]).await;
     over.store(true, Ordering::Relaxed);
-    let longest = probe.await.unwrap();
+    let longest = longest.await.unwrap();
     assert!(longest < CALL_MAX, "a call took {longest:?}");
     // A client of the release before, which has held through all of it.
     let queued = ["--endpoints", &endpoints, "try", "upgrade/held", "--", "true"];
