@@ -129,7 +129,7 @@ make_debs() {
   make_files "$built"
   local package
   for package in holdfast-server holdfast-cli; do
-    say "$(cargo deb --quiet --locked --no-build --strip --profile "$profile" -p "$package" --output "$out/")"
+    say "$(cargo deb --quiet --locked --no-build --strip ${debug:+--fast} --profile "$profile" -p "$package" --output "$out/")"
   done
 }
 
