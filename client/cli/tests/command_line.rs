@@ -444,3 +444,19 @@ fn a_right_whose_prefix_is_no_utf_8_is_refused() {
     assert_eq!(output.status.code(), Some(125), "{}", said(&output));
     assert!(said(&output).contains("UTF-8"), "{}", said(&output));
 }
+
+/// Standard error is a pipe here: it has colours only where they are asked for.
+#[test]
+fn colours_are_for_terminals_and_for_those_who_ask_for_them() {
+    let (_server, address) = FakeServer::start();
+    let list = |arguments: &[&str]| {
+        let output = holdfast(&address.to_string(), arguments).arg("list").output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("page_size is 0"), "{text}");
+        text.contains('\u{1b}')
+    };
+    assert!(!list(&[]));
+    assert!(list(&["--color", "always"]));
+    assert!(!list(&["--color", "never"]));
+    assert!(!list(&["--color", "auto"]));
+}

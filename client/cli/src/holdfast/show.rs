@@ -19,14 +19,14 @@ pub(crate) fn label(label: &str, identity: &str, is_imported: bool) -> String {
     format!("{}{who}{imported}", escaped(label))
 }
 
-/// A cell with a tone.
+/// A cell with a tone: the colours of [`Tone::style`], in the words of tables.
 pub(crate) fn cell(tone: Tone, text: impl Into<String>) -> Cell {
     let cell = Cell::new_owned(text.into());
     match tone {
         Tone::Title => cell.add_attribute(Attribute::Bold),
-        Tone::Good => cell.fg(Color::Green),
-        Tone::Caution => cell.fg(Color::Yellow),
-        Tone::Wrong => cell.fg(Color::Red).add_attribute(Attribute::Bold),
+        Tone::Good => cell.fg(Color::DarkGreen),
+        Tone::Caution => cell.fg(Color::DarkYellow),
+        Tone::Wrong => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
     }
 }
 

@@ -92,7 +92,7 @@ impl Store {
         self.answers.iter().map(|Answer { endpoint, node }| match node {
             Ok(node) => {
                 let state = state(node).to_owned();
-                vec![endpoint.clone(), node.node.to_string(), state, node.version.clone()]
+                vec![endpoint.clone(), node.node.to_string(), state, show::escaped(&node.version)]
             }
             Err(error) => {
                 vec![endpoint.clone(), "-".to_owned(), why(error), "-".to_owned()]
