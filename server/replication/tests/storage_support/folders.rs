@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a folder that cannot be made ends its test")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_replication::storage::{
@@ -90,26 +92,43 @@ pub(crate) fn assert_whole(store: &Store, case: &str) {
     assert_eq!(body, "state at 99", "{case}");
 }
 
+/// The files below a folder with their bytes, in the order of their names.
+fn read(folder: &Path) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let bytes = fs::read(&path)?;
+                files.push((path.strip_prefix(folder).unwrap().to_path_buf(), bytes));
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 /// Every file of a folder with its bytes, so that each damage starts from the same state.
 pub(crate) struct Image(pub(crate) Vec<(PathBuf, Vec<u8>)>);
 
 impl Image {
+    /// The folder once it is at rest: the log of an open store prepares and frees segments in the
+    /// background, so a file can go while the folder is read. Two equal readings in a row are one
+    /// state; a single one may be a mixture that was never on the disk.
     pub(crate) fn of(folder: &Path) -> Self {
-        let mut files = Vec::new();
-        let mut folders = vec![folder.to_path_buf()];
-        while let Some(next) = folders.pop() {
-            for entry in fs::read_dir(next).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    let bytes = fs::read(&path).unwrap();
-                    files.push((path.strip_prefix(folder).unwrap().to_path_buf(), bytes));
-                }
+        let mut before = read(folder).ok();
+        for _ in 0..1_000 {
+            thread::sleep(Duration::from_millis(2));
+            let now = read(folder).ok();
+            if now.is_some() && now == before {
+                return Self(now.unwrap_or_default());
             }
+            before = now;
         }
-        files.sort();
-        Self(files)
+        panic!("the files of {} do not come to rest", folder.display());
     }
 
     pub(crate) fn restore(&self) -> TempDir {
