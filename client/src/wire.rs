@@ -85,6 +85,7 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::NothingToWaitFor => RefusalReason::NothingToWaitFor,
         v1::RefusalReason::LockHeld => RefusalReason::LockHeld,
         v1::RefusalReason::Suspended => RefusalReason::Suspended,
+        v1::RefusalReason::Restored => RefusalReason::Restored,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,

@@ -188,6 +188,8 @@ pub enum RefusalReason {
     LockHeld,
     /// The lock's scope grants nothing at the moment, and the request would not wait.
     Suspended,
+    /// The cluster was restored from a backup and grants nothing yet, and the request would not wait.
+    Restored,
     /// The locks asked for together are not all in one scope.
     SeveralScopes,
     /// The scope cannot be set or removed in its present state; the message names the obstacle.
@@ -213,7 +215,8 @@ impl RefusalReason {
             | Self::SessionUnknown
             | Self::NothingToWaitFor
             | Self::LockHeld
-            | Self::Suspended => true,
+            | Self::Suspended
+            | Self::Restored => true,
             Self::Invalid
             | Self::TtlOutOfRange
             | Self::Unsupported

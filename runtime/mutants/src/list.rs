@@ -130,6 +130,14 @@ mutants! {
         "a snapshot is read without the values of locks";
     SnapshotForgetsTokens, "snapshot-forgets-tokens", "I3, I17",
         "the token counter of a snapshot is read as one less than it was";
+    RestoreRepeatsTokens, "restore-repeats-tokens", "I3, §15",
+        "a restored cluster goes on with the token counter of the backup";
+    RestoreGrantsAtOnce, "restore-grants-at-once", "I6, §15",
+        "a restored cluster grants while clients of the old one may rely on their holds";
+    RestoredScopeUnmarked, "restored-scope-unmarked", "I3, I24, §15",
+        "a restored scope gets authority in the epoch of the backup";
+    RestoredValueTrusted, "restored-value-trusted", "§15",
+        "a value is not suspect after a restore";
 
     // Leases, at the leader.
     ExpiryFromOtherTenure, "expiry-from-other-tenure", "§5.2, I6",

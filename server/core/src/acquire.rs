@@ -27,6 +27,8 @@ pub(crate) enum Denial {
     NotImported,
     /// The scope of all its locks was suspended.
     Suspended,
+    /// The table was restored and granted nothing yet.
+    Restored,
 }
 
 impl Denial {
@@ -35,13 +37,14 @@ impl Denial {
         match self {
             Self::Held { at, .. } | Self::Awaited { at, .. } => Some(at.into()),
             Self::NotImported | Self::Suspended => Some(0),
-            Self::NothingFree => None,
+            Self::NothingFree | Self::Restored => None,
         }
     }
 
     pub(crate) fn rejection(self, lock_set: &LockSet) -> Rejection {
         let lock = self.at().and_then(|at| lock_set.get(at)).map(|(lock, _)| lock.clone());
         match (self, lock) {
+            (Self::Restored, _) => Rejection::Restored,
             (Self::Held { holder, token, .. }, Some(lock)) => {
                 Rejection::LockHeld { lock, holder, token }
             }
@@ -248,6 +251,9 @@ impl LockTable {
 
     /// What is in the way of a request: the first of its locks that is not free to it.
     pub(crate) fn denial(&self, lock_set: &LockSet) -> Denial {
+        if self.grants_after_ms().is_some() {
+            return Denial::Restored;
+        }
         if self.is_suspended(lock_set) {
             return Denial::Suspended;
         }

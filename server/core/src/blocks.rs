@@ -131,13 +131,22 @@ impl<'a, R: Read> BlockReader<'a, R> {
 
     /// Reads the end; nothing may follow it.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.end()?;
+        if self.input.read(&mut [0])? != 0 {
+            return Err(damaged("there is more behind its end"));
+        }
+        Ok(())
+    }
+
+    /// Reads the end.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
         if self.taken < self.block.len() {
             return Err(damaged("its last block is longer than its content"));
         }
         if !self.ended {
             self.next_block()?;
         }
-        if !self.ended || self.input.read(&mut [0])? != 0 {
+        if !self.ended {
             return Err(damaged("there is more behind its end"));
         }
         Ok(())

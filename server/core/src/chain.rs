@@ -61,6 +61,11 @@ impl Chain {
         Self { hash: [0; 32], index: LogIndex::new(0), kept: VecDeque::new() }
     }
 
+    /// Begins at `index` with the hash of another chain, as if nothing came before it.
+    pub(crate) fn begin_after(&mut self, other: &Self, index: LogIndex) {
+        *self = Self { hash: other.hash, index, kept: VecDeque::new() };
+    }
+
     pub(crate) fn hash(&self) -> [u8; 32] {
         self.hash
     }

@@ -226,6 +226,18 @@ pub enum Command {
     /// long as the table has such work ([`LockTable::has_work_left`](crate::LockTable::has_work_left)).
     /// Harmless if there is none.
     CarryOn,
+    /// A restored table grants from here on: nobody relies on a hold of the old cluster any more. The
+    /// leader proposes it once it has waited ([`LockTable::grants_after_ms`](crate::LockTable::grants_after_ms)).
+    /// Harmless if the table grants.
+    GrantAgain,
+    /// Has the tokens of a new cluster begin above those of every cluster before it
+    /// ([`tokens_begin_at`](crate::tokens_begin_at)). Harmless once there was a token or a scope.
+    BeginTokens {
+        /// Of names in no scope.
+        epoch: u16,
+        /// The first token counts one more.
+        counter: u64,
+    },
 }
 
 /// What a command does for its caller.
@@ -371,8 +383,10 @@ impl Command {
             | Self::Resume { .. }
             | Self::RaiseEpoch { .. } => 4,
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
-            Self::By { .. } | Self::EndClosed { .. } => 6,
+            Self::By { deed: Deed::Rule { change }, .. } => change.version(),
+            Self::By { .. } | Self::EndClosed { .. } => RULES_SINCE,
             Self::LimitWork { .. } | Self::CarryOn => 7,
+            Self::GrantAgain | Self::BeginTokens { .. } => RESTORES_SINCE,
         }
     }
 
@@ -419,7 +433,11 @@ pub struct Witness {
 }
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 7;
+pub const COMMAND_VERSION: u16 = 8;
+/// The version of commands from which on there are rules.
+pub(crate) const RULES_SINCE: u16 = 6;
+/// The version of commands from which on tables are restored from backups.
+pub(crate) const RESTORES_SINCE: u16 = 8;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

@@ -83,6 +83,9 @@ impl LockTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         check_import(ttl_ms, rows.len())?;
+        if self.grants_after_ms().is_some() {
+            return Err(Rejection::Restored);
+        }
         let mut opened = None;
         let mut fates = Vec::new();
         for (request, row) in (1..).map(RequestId::new).zip(rows) {

@@ -80,6 +80,7 @@
 mod access;
 mod acquire;
 mod answer;
+mod backup;
 mod blocks;
 mod chain;
 mod check;
@@ -101,6 +102,7 @@ mod queue;
 mod quota;
 mod rejection;
 mod release;
+mod restore;
 mod scope;
 mod scope_check;
 mod session;
@@ -118,6 +120,7 @@ pub use access::{
     RuleChange, Rules, RulesError, TOKENS_MAX, Token, Verb,
 };
 pub use answer::{Acquired, Answer, Applied, Grant, Outcome, Was};
+pub use backup::{BACKUP_VERSION, Backup, BackupError, BackupHeader, BackupOrigin};
 pub use chain::{ReplicaFault, WITNESS_EVERY};
 pub use check::Violation;
 pub use command::{
@@ -137,6 +140,7 @@ pub use limits::{Limits, TTL_CEILING_MS};
 pub use lock_set::{Item, Items, Mode, Need};
 pub use quota::{Quantity, Quota, Usage};
 pub use rejection::Rejection;
+pub use restore::{RESTORED_INDEX, RestoreError, RestorePlan, tokens_begin_at};
 pub use scope::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 pub use size::{IMPORT_BYTES, PLACE_BYTES, REQUEST_BYTES, SESSION_BYTES};
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};

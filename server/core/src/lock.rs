@@ -177,7 +177,7 @@ impl Lock {
 impl LockTable {
     /// The locks of a request that are free to it, if it is new.
     pub(crate) fn free_to_newcomer(&self, lock_set: &LockSet) -> Part {
-        if self.is_suspended(lock_set) {
+        if self.grants_after_ms().is_some() || self.is_suspended(lock_set) {
             return Part::default();
         }
         self.part_where(lock_set, Lock::is_free_to_newcomer)

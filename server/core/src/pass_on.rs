@@ -125,11 +125,11 @@ impl LockTable {
         self.tell_contended(before, events);
     }
 
-    /// Notes the head of a queue, or puts it off until the scope is resumed, or removes the lock if
+    /// Notes the head of a queue, or puts it off until the scope or the table grants again, or removes the lock if
     /// nothing keeps it.
     fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
         match self.locks.get(name).map(|lock| lock.queue.first()) {
-            Some(Some(_)) if self.scopes.is_suspended(name) => {}
+            Some(Some(_)) if self.grants_nothing_of(name) => {}
             Some(Some((ticket, _))) => heads.add(ticket, name),
             Some(None) => self.tidy(name),
             None => {}

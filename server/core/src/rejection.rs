@@ -217,6 +217,14 @@ pub enum Rejection {
         /// The lock.
         lock: LockName,
     },
+    /// The cluster was restored from a backup and grants nothing yet: clients of the cluster before it may
+    /// still rely on their holds. A request that would not wait gets it, kept under its id; and an
+    /// import, which is not recorded.
+    #[error(
+        "the cluster was restored from a backup, and grants nothing until no client of the old one can \
+         rely on a hold any more; try again, or wait for the lock"
+    )]
+    Restored,
     /// A request for locks of several scopes, or of a scope and none: one token could not rise for
     /// all of them. Not recorded: the id may be used for another request.
     #[error("{first} and {second} are not in the same scope; ask for them one after the other")]
@@ -381,6 +389,7 @@ impl Rejection {
                 | Self::LockAwaited { .. }
                 | Self::NotImported { .. }
                 | Self::Suspended { .. }
+                | Self::Restored
                 | Self::NothingFree
         )
     }

@@ -139,6 +139,7 @@ impl LockTable {
         };
         // A token allows for this epoch: a scope's epochs end far below its maximum.
         self.counters.epoch = self.counters.epoch.max(was.epoch.saturating_add(1));
+        self.restored.forget_scope(scope);
         events.push(Event::ScopeChanged { scope: scope.clone(), now: None });
         self.look_at_scope(scope, events);
         Ok(Answer::Scope { now: None })
@@ -201,6 +202,7 @@ impl LockTable {
         check_epoch(epoch)?;
         let now = ScopeState { epoch, suspended: true, fresh: false };
         let answer = self.change_scope(scope, now, events);
+        self.restored.forget_scope(scope);
         self.stop_looking_at(scope);
         if self.work.is_limited() {
             let sweep = Sweep { below: epoch, after: None };
@@ -302,7 +304,7 @@ impl LockTable {
             else {
                 return;
             };
-            let looks = self.work.looks_left().min(LOOKS_AT_ONCE);
+            let looks = self.looks_at_once();
             let names: Vec<LockName> =
                 self.awaited_in(&scope, after.as_ref()).take(looks).cloned().collect();
             let pending = &mut self.work.pending_mut().looks;
@@ -372,6 +374,20 @@ impl LockTable {
     ) -> impl Iterator<Item = &'a LockName> {
         let awaited = self.awaited.range::<str, _>((begin(scope, after), Bound::Unbounded));
         awaited.take_while(|name| scope.contains(name))
+    }
+
+    /// The locks with a queue behind that one, or all of them.
+    pub(crate) fn awaited_after<'a>(
+        &'a self,
+        after: Option<&'a LockName>,
+    ) -> impl Iterator<Item = &'a LockName> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.awaited.range::<LockName, _>((begin, Bound::Unbounded))
+    }
+
+    /// How many awaited locks the command may look at together.
+    pub(crate) fn looks_at_once(&self) -> usize {
+        self.work.looks_left().min(LOOKS_AT_ONCE)
     }
 
     /// The scope of a request: that of each of its locks.

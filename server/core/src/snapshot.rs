@@ -29,6 +29,7 @@ use crate::lock::Holder;
 use crate::lock_set::{LockSet, Part};
 use crate::queue::Waiter;
 use crate::quota::Load;
+use crate::restore::Restored;
 use crate::scope::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
@@ -38,7 +39,7 @@ use crate::work::{Pending, Work};
 /// The highest version this build reads. It writes the lowest that has room for the table: a member
 /// that does not know the commands for what is in it does not know its version either, and may need
 /// the snapshot.
-pub const SNAPSHOT_VERSION: u16 = 7;
+pub const SNAPSHOT_VERSION: u16 = 8;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 /// The first version with a flag for imported sessions, and with the highest applied command
@@ -53,6 +54,8 @@ const SAYS_MAX_BYTES: u16 = 5;
 const HAS_RULES: u16 = 6;
 /// The first version with the limit of work and what commands have left.
 const HAS_WORK: u16 = 7;
+/// The first version with what a restore has left.
+const HAS_RESTORED: u16 = 8;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -121,6 +124,7 @@ pub struct Frozen {
     rules: Arc<Rules>,
     work_limit: Option<u64>,
     pending: Arc<Pending>,
+    restored: Restored,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
 }
@@ -151,6 +155,7 @@ impl LockTable {
         let scopes = self.scopes.iter().map(|(scope, state)| (scope.clone(), state)).collect();
         let rules = Arc::clone(&self.rules);
         let (work_limit, pending) = self.work.stored();
+        let restored = self.restored.clone();
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
         Frozen {
             header,
@@ -160,6 +165,7 @@ impl LockTable {
             rules,
             work_limit,
             pending,
+            restored,
             sessions,
             values,
         }
@@ -212,6 +218,7 @@ impl LockTable {
                     let (limit, pending) = BorshDeserialize::deserialize_reader(blocks)?;
                     table.work = Work::restored(limit, pending);
                 }
+                table.restored = read_from(HAS_RESTORED, version, blocks)?;
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
             _ => {}
@@ -440,11 +447,37 @@ impl Frozen {
         self.header.chain.hash()
     }
 
+    /// The largest stamp of a batch so far, Unix milliseconds.
+    pub fn stamp_ms(&self) -> u64 {
+        self.header.stamp_ms
+    }
+
+    /// The last numbers that were given out.
+    pub(crate) fn counters(&self) -> Counters {
+        self.header.counters
+    }
+
+    pub(crate) fn scopes(&self) -> impl Iterator<Item = &(ScopePrefix, ScopeState)> {
+        self.scopes.iter()
+    }
+
+    /// How many sessions are open, and how many locks carry a value.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.header.sessions, self.header.values)
+    }
+
+    /// As [`LockTable::largest_ttl_ms`].
+    pub(crate) fn largest_ttl_ms(&self) -> u64 {
+        let sessions = self.sessions.iter().map(|(_, session)| session.ttl_ms);
+        sessions.fold(self.header.limits.ttl_max_ms, u64::max)
+    }
+
     /// The lowest version that has room for it.
     fn version(&self) -> u16 {
-        // Callers and rules come by commands of the version of the same number, and so does work that is
-        // left.
+        // Callers and rules come by commands of the version of the same number, and so do work that is
+        // left and what a restore has left.
         match self.max_table_bytes {
+            _ if self.applied_version >= HAS_RESTORED => HAS_RESTORED,
             _ if self.applied_version >= HAS_WORK => HAS_WORK,
             _ if self.applied_version >= HAS_RULES => HAS_RULES,
             Some(_) => SAYS_MAX_BYTES,
@@ -471,6 +504,9 @@ impl Frozen {
                 (max_bytes, &*self.rules).serialize(&mut blocks)?;
                 if version >= HAS_WORK {
                     (self.work_limit, &*self.pending).serialize(&mut blocks)?;
+                }
+                if version >= HAS_RESTORED {
+                    self.restored.serialize(&mut blocks)?;
                 }
             }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,

@@ -15,6 +15,7 @@ use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
 use crate::quota::Usages;
+use crate::restore::Restored;
 use crate::scope::Scopes;
 use crate::session::{Opens, Session};
 use crate::shards::{Shards, piece_by_piece};
@@ -52,6 +53,8 @@ pub struct LockTable {
     pub(crate) scopes: Scopes,
     /// The limit of what one command does, and what commands have left.
     pub(crate) work: Work,
+    /// What a restore has left to be done.
+    pub(crate) restored: Restored,
     /// Shared with frozen tables until they change.
     pub(crate) rules: Arc<Rules>,
     pub(crate) stamp_ms: u64,
@@ -108,6 +111,7 @@ impl LockTable {
             max_table_bytes: None,
             scopes: Scopes::default(),
             work: Work::new(),
+            restored: Restored::default(),
             rules: Arc::default(),
             stamp_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
@@ -182,9 +186,7 @@ impl LockTable {
         match *command {
             Command::Configure { limits } => self.configure(limits),
             Command::OpenSession { ttl_ms, ref label, secret_hash } => {
-                let (caller, knows_closed) = (&Caller::default(), false);
-                let opens = Opens { caller, ttl_ms, label, secret_hash, knows_closed };
-                self.open_session(&opens, events)
+                self.open_for_nobody(ttl_ms, label, secret_hash, events)
             }
             Command::CloseSession { session } => {
                 self.end_session(session, EndCause::Closed, events)
@@ -234,7 +236,21 @@ impl LockTable {
             }
             Command::LimitWork { steps } => self.limit_work(steps),
             Command::CarryOn => Ok(self.carry_on(events)),
+            Command::GrantAgain => Ok(self.grant_again(events)),
+            Command::BeginTokens { epoch, counter } => self.begin_tokens(epoch, counter),
         }
+    }
+
+    fn open_for_nobody(
+        &mut self,
+        ttl_ms: u64,
+        label: &Label,
+        secret_hash: [u8; 32],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        let caller = &Caller::default();
+        let opens = Opens { caller, ttl_ms, label, secret_hash, knows_closed: false };
+        self.open_session(&opens, events)
     }
 
     fn do_for(&mut self, caller: &Caller, deed: &Deed, events: &mut Vec<Event>) -> Outcome {

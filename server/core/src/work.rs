@@ -14,6 +14,7 @@
 //! | holds of an earlier epoch | `RaiseEpoch` | names; of one session, tokens |
 //! | heads of queues that may be granted | whatever makes room | tickets |
 //! | awaited locks of a scope that grants again | `Resume`, `RemoveScope` | names |
+//! | awaited locks of a restored table that grants again | `GrantAgain` | names |
 //! | holders to be told that others wait | `Acquire`, and grants | names; of one lock, tokens |
 //!
 //! `SetScope` looks at every lock of the scope as well. Its caller has to know what came of it, so
@@ -300,6 +301,7 @@ impl LockTable {
         self.sweep_further(events);
         self.grant_left(events);
         self.look_further(events);
+        self.look_after_restore(events);
         self.tell_further(events);
         Answer::CarriedOn { more: self.has_work_left() }
     }
@@ -312,7 +314,7 @@ impl LockTable {
 
     /// Whether commands have left work for [`Command::CarryOn`](crate::Command::CarryOn). O(1).
     pub fn has_work_left(&self) -> bool {
-        self.work.pending().has_work()
+        self.work.pending().has_work() || self.restored.has_looks()
     }
 
     /// How many steps all commands did since this table was made or read. Not part of the state.

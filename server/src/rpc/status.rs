@@ -40,6 +40,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::NotImported
         | RefusalReason::NothingToWaitFor
         | RefusalReason::Suspended
+        | RefusalReason::Restored
         | RefusalReason::SeveralScopes
         | RefusalReason::Scope
         | RefusalReason::Rules

@@ -62,6 +62,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::EpochNotAbove { .. }
         | Rejection::UnusableLimits { .. } => refusal(RefusalReason::Invalid, message),
         Rejection::Suspended { .. } => refusal(RefusalReason::Suspended, message),
+        Rejection::Restored => refusal(RefusalReason::Restored, message),
         Rejection::SeveralScopes { .. } => refusal(RefusalReason::SeveralScopes, message),
         Rejection::TooManyScopes { .. } => limit("scopes", message),
         Rejection::UnknownScope { .. }

@@ -7,6 +7,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 
 use super::{AccessName, Caller, Identity, Right, Rules, Token, Verb};
 use crate::answer::{Answer, Outcome};
+use crate::command::RULES_SINCE;
 use crate::event::Event;
 use crate::quota::Quota;
 use crate::{LockTable, Rejection};
@@ -74,6 +75,18 @@ pub enum RuleChange {
         /// All that is said; an empty one: nothing.
         quota: Quota,
     },
+}
+
+impl RuleChange {
+    /// The version of commands that first knew all that it says.
+    pub(crate) fn version(&self) -> u16 {
+        match self {
+            Self::SetRole { rights, .. } => {
+                rights.iter().map(|right| right.verb.version()).fold(RULES_SINCE, u16::max)
+            }
+            _ => RULES_SINCE,
+        }
+    }
 }
 
 /// Why a change of the rules was refused. They are as before.

@@ -28,7 +28,7 @@ pub use names::{
 
 use crate::LockTable;
 use crate::check::Violation;
-use crate::command::{Command, Deed};
+use crate::command::{Command, Deed, RESTORES_SINCE, RULES_SINCE};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::quota::Quota;
 
@@ -60,11 +60,13 @@ pub enum Verb {
     Force,
     /// Doing either without the wait after which no client relies on a hold (I6).
     Now,
+    /// Taking a backup: every value, and the hash of every token.
+    Backup,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -77,6 +79,7 @@ impl Verb {
         Self::Revoke,
         Self::Force,
         Self::Now,
+        Self::Backup,
     ];
 
     /// As people write it.
@@ -94,12 +97,21 @@ impl Verb {
             Self::Revoke => "revoke",
             Self::Force => "force",
             Self::Now => "now",
+            Self::Backup => "backup",
         }
     }
 
     /// The verb of that name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|verb| verb.name() == text)
+    }
+
+    /// The version of commands that first knew it.
+    pub(crate) const fn version(self) -> u16 {
+        match self {
+            Self::Backup => RESTORES_SINCE,
+            _ => RULES_SINCE,
+        }
     }
 
     /// Whether it is about names of locks, or prefixes of them.
@@ -377,6 +389,8 @@ impl LockTable {
             | Command::LimitTable { .. }
             | Command::LimitWork { .. }
             | Command::CarryOn
+            | Command::GrantAgain
+            | Command::BeginTokens { .. }
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
             | Command::StopWaiting { .. }

@@ -109,7 +109,7 @@ impl LockTable {
     /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
     /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
-    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or resuming its suspended scope looks at it, or it is left for a later command |
+    /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or its scope or the table grants nothing and looks at it when it does, or it is left for a later command |
     /// | I25 | the index has each imported row once, where the session of the import says |
     /// | I27 | values are no longer than allowed |
     /// | I35 | a revoked session waits for nothing; a closed hold is that of its request |
@@ -205,7 +205,17 @@ impl LockTable {
         }
         let high = self.scopes.iter().find(|(_, state)| state.epoch > SCOPE_EPOCH_MAX);
         ensure(high.is_none(), "scope", || format!("{high:?} has an epoch that is none"))?;
-        Ok(())
+        let gone = self.restored.scopes().find(|scope| self.scopes.get(scope).is_none());
+        ensure(gone.is_none(), "scope", || format!("{gone:?} is restored, and no scope"))?;
+        self.check_restored()
+    }
+
+    /// A table that was restored and grants nothing yet has no holder (I6).
+    fn check_restored(&self) -> Check {
+        let held = self
+            .grants_after_ms()
+            .and(self.locks.iter().find(|(_, lock)| !lock.holders.is_empty()));
+        ensure(held.is_none(), "I6", || format!("{held:?} is held, and nothing is granted yet"))
     }
 
     /// Whether that part of a request lies in one scope, or in none.
@@ -253,7 +263,7 @@ impl LockTable {
                 State::Denied(denial) => {
                     let names_one = denial.at().is_some_and(|at| at < lock_set.len());
                     let claim = denial == Denial::NotImported;
-                    let suspended = denial == Denial::Suspended;
+                    let suspended = matches!(denial, Denial::Suspended | Denial::Restored);
                     let sound = (claim || !lock_set.waits())
                         && (names_one == lock_set.needs_all() || suspended);
                     ensure(sound && (names_one || denial.at().is_none()), "index", || {
@@ -346,8 +356,8 @@ impl LockTable {
                 let lock = self.locks.get(name);
                 let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
                 let left = lock.is_some_and(|lock| self.is_head_left(name, lock));
-                next == Some(ticket)
-                    && (self.scopes.is_suspended(name) || is_looked_at(name) || left)
+                let later = is_looked_at(name) || self.restored.will_look_at(name);
+                next == Some(ticket) && (self.scopes.is_suspended(name) || later || left)
             })
     }
 

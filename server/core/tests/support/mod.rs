@@ -110,6 +110,9 @@ pub(crate) fn some_batch() -> Batch {
             by("cn:app", Deed::RemoveScope { scope: scope("s/") }),
             Command::LimitWork { steps: 9 },
             Command::CarryOn,
+            Command::GrantAgain,
+            Command::BeginTokens { epoch: 331, counter: 1 << 40 },
+            by("cn:app", Deed::Rule { change: set_role("night", &[right(Verb::Backup, "")]) }),
         ]
         .into_iter()
         .chain(commands_of_rules())
@@ -196,8 +199,15 @@ pub(crate) fn table_before_work() -> LockTable {
 }
 
 /// The same, with a limit of work.
-pub(crate) fn busy_table() -> LockTable {
+pub(crate) fn table_before_restores() -> LockTable {
     table_with_rules(vec![Command::LimitWork { steps: 1 << 20 }])
+}
+
+/// The same, and a role that may take backups.
+pub(crate) fn busy_table() -> LockTable {
+    let role = set_role("night", &[right(Verb::Backup, "")]);
+    let more = [by("anonymous", Deed::Rule { change: role })];
+    table_with_rules([Command::LimitWork { steps: 1 << 20 }].into_iter().chain(more).collect())
 }
 
 fn table_with_rules(more: Vec<Command>) -> LockTable {
@@ -216,7 +226,9 @@ fn commands_of_rules() -> Vec<Command> {
     let label = Label::parse("test").unwrap();
     let opens =
         Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32], knows_closed: true };
-    let everything = Verb::ALL.map(|verb| right(verb, ""));
+    // As fixtures of earlier releases have it.
+    let known = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Backup);
+    let everything: Vec<_> = known.map(|verb| right(verb, "")).collect();
     let of_one = |role: &str| [access_name(role)].into();
     let changes = [
         set_role("all", &everything),

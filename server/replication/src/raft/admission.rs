@@ -68,6 +68,8 @@ impl Kind {
             | Command::LimitTable { .. }
             | Command::LimitWork { .. }
             | Command::CarryOn
+            | Command::GrantAgain
+            | Command::BeginTokens { .. }
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
             | Command::StopWaiting { .. }
@@ -133,6 +135,8 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::LimitTable { .. }
         | Command::LimitWork { .. }
         | Command::CarryOn
+        | Command::GrantAgain
+        | Command::BeginTokens { .. }
         | Command::OpenSession { .. }
         | Command::Import { .. }
         | Command::SetScope { .. }
