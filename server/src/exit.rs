@@ -14,6 +14,7 @@ pub const HELP: &str = "\
 Exit codes:
    0  stopped by SIGTERM or SIGINT, or by the end of a command
   64  a flag or variable that does not exist or cannot be read
+  65  the backup cannot be restored; no folder was made
   69  cannot listen: the address is in use or not of this machine
   70  a fault inside the node; the log line before says which
   73  the data folder cannot be used; nothing was changed in it
@@ -31,6 +32,8 @@ pub enum Exit {
     Stopped = 0,
     /// The command line cannot be read.
     Usage = 64,
+    /// A backup is damaged, or of another kind, or its tokens might not rise.
+    Backup = 65,
     /// A listener could not be opened.
     Listen = 69,
     /// A fault inside the node: a bug, or replicas that disagree.

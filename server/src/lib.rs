@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod node;
 pub mod open_files;
 mod repeated_lines;
+pub mod restore;
 pub mod rpc;
 pub mod session;
 pub mod telemetry;

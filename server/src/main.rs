@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use holdfast_runtime::{Runtime, core_dumps, version};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
-use holdfast_server::{node, telemetry, tls};
+use holdfast_server::{node, restore, telemetry, tls};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
 
@@ -49,6 +49,34 @@ enum Action {
         #[command(flatten)]
         overrides: Box<Overrides>,
     },
+    /// Makes the data folder of this node from a backup (`holdfast cluster backup`): that of the first
+    /// member of a new cluster.
+    ///
+    /// The old cluster must never run again. Values come back, marked as suspect; roles, identities, bearer
+    /// tokens, quotas, limits and scopes too. Sessions, holds and waits do not. The new cluster grants no
+    /// lock until no client of the old one can rely on a hold; its tokens are larger than all before.
+    Restore {
+        /// The backup.
+        #[arg(value_name = "BACKUP")]
+        backup: PathBuf,
+
+        /// Begin tokens in this epoch instead of with the clock: above any epoch that the old cluster, or one
+        /// restored from it, ever had. For a clock that cannot be set right.
+        #[arg(long, value_name = "N")]
+        epoch: Option<u16>,
+
+        /// DANGEROUS: grant locks at once. Two may hold one lock then (guarantee 1 is broken), unless you
+        /// know that no client of the old cluster runs any more.
+        #[arg(long)]
+        now: bool,
+
+        /// The settings file (TOML). Without it there is none.
+        #[arg(long, value_name = "FILE", env = "HOLDFAST_CONFIG")]
+        config: Option<PathBuf>,
+
+        #[command(flatten)]
+        overrides: Box<Overrides>,
+    },
     /// The manual page, into a folder.
     #[command(hide = true)]
     Man {
@@ -76,6 +104,13 @@ fn run() -> Result<(), Exit> {
             for line in settings.retired().chain(settings.config.unwise()) {
                 print(format!("# {line}\n"));
             }
+            Ok(())
+        }
+        (Some(Action::Restore { backup, epoch, now, config, overrides }), Some((_, matches))) => {
+            let settings = load(config.as_deref(), *overrides, matches)?;
+            keep_to_oneself();
+            let done = restore::run(&settings.config, &restore::Wish { backup, epoch, now });
+            print(done.map_err(|refusal| exit::say(refusal.exit(), &refusal))?.report());
             Ok(())
         }
         (Some(Action::Man { folder }), _) => manual_page(&folder),

@@ -78,10 +78,14 @@ impl Driver {
         let told_at = runtime.clock.now() + with_allowance(longest_ttl(&*consensus));
         // Positive, and far below the largest value.
         let first_beat = i64::try_from(runtime.rng.next_u64() >> 2).unwrap_or(0);
+        let mut machine = AuthorityMachine::new(terms, told_at, first_beat);
+        if is_restored(&*consensus, &scope) {
+            machine.restored();
+        }
         Self {
             row: Authority::new(tables.clone(), runtime.clock.clone(), scope.as_str()),
             tables,
-            machine: Mutex::new(AuthorityMachine::new(terms, told_at, first_beat)),
+            machine: Mutex::new(machine),
             limit: Mutex::new(AnswerLimit::between(
                 terms.durations.bump_every(),
                 terms.durations.take_over_wait() / 2,
@@ -247,8 +251,13 @@ impl Driver {
     }
 
     /// Refuses a row that the leaders of another cluster keep: with both writing it, each would have
-    /// authority. (`OwnCluster`)
+    /// authority. (`OwnCluster`) Of a scope that comes from a backup it is the row of the cluster before:
+    /// this one takes it over with the write that raises its epoch, after which no leader of the other
+    /// cluster can write it any more.
     fn own(&self, look: Look) -> Result<Look, Fault> {
+        if self.machine().is_behind() {
+            return Ok(look);
+        }
         let kept_by = look.row.and_then(|row| row.cluster);
         match (kept_by, self.cluster) {
             (Some(theirs), Some(own)) if theirs != own && !mutant!(RowOfOtherCluster) => {
@@ -264,8 +273,12 @@ impl Driver {
     }
 
     /// Adds this cluster's tag to a row of version 0.1 with the next bump. No client can have taken over
-    /// since the row was read, and the change compares that no cluster has set its tag before.
+    /// since the row was read, and the change compares that no cluster has set its tag before. Sets it
+    /// whatever it was in the write that takes over the row of a restored scope.
     fn adopted(&self, from: AuthorityRow, to: AuthorityRow) -> AuthorityRow {
+        if self.machine().is_behind() {
+            return AuthorityRow { cluster: self.cluster, ..to };
+        }
         let own = self.cluster.filter(|_| is_bump(from, to));
         AuthorityRow { cluster: to.cluster.or(own), ..to }
     }
@@ -376,6 +389,13 @@ fn state_of(consensus: &dyn Consensus, scope: &ScopePrefix) -> Option<ScopeState
     let mut state = None;
     consensus.read(&mut |table, _| state = table.scope(scope));
     state
+}
+
+/// Whether the scope comes from a backup and its epoch was not raised since.
+fn is_restored(consensus: &dyn Consensus, scope: &ScopePrefix) -> bool {
+    let mut restored = false;
+    consensus.read(&mut |table, _| restored = table.is_scope_restored(scope));
+    restored
 }
 
 /// The longest TTL of all clients' sessions: for that long a client may not have learned of a scope that

@@ -13,6 +13,8 @@
 //! - Every rise of the core's epoch comes one wait after the row was seen native above it.
 //! - A write of the row, other than a bump, has an epoch above the row's and the core's, and the W and V
 //!   that it found. Which W and V a bump writes is in `changing.rs`.
+//! - Of a scope that comes from a backup the epoch of the row is raised above that of the core, before there is
+//!   any authority: the old cluster may have been further than the backup (DESIGN §15).
 //! - Nothing of a machine outlives the tenure.
 
 use std::time::Duration;
@@ -153,6 +155,8 @@ pub(super) struct AuthorityMachine {
     counted_at: Option<Instant>,
     /// The scope is about to be removed, by this moment at the latest.
     retire_until: Option<Instant>,
+    /// The scope comes from a backup, and neither its row nor its epoch was raised since.
+    is_behind: bool,
     trouble: Option<Trouble>,
     tally: Tally,
 }
@@ -176,9 +180,21 @@ impl AuthorityMachine {
             drained: false,
             counted_at: None,
             retire_until: None,
+            is_behind: false,
             trouble: None,
             tally: Tally::default(),
         }
+    }
+
+    /// The scope comes from a backup, and its epoch was not raised since: so what the table has of it may be
+    /// older than the row.
+    pub(super) fn restored(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Whether a raise of the row's epoch is still owed because the scope comes from a backup.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// Some clients may not know of the scope before `told_at`.
@@ -247,7 +263,9 @@ impl AuthorityMachine {
             self.trouble = Some(Trouble::RowGone);
             return self.look_again(now);
         }
-        let (mode, epoch, beat) = (Mode::Preparing, core.epoch, self.first_beat);
+        // Of a restored scope the epoch has to be raised, whether it had a row or not.
+        let epoch = core.epoch.saturating_add(u16::from(self.is_behind));
+        let (mode, beat) = (Mode::Preparing, self.first_beat);
         // The driver adds the cluster.
         let (durations, cluster) = (self.terms.durations, None);
         RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster })
@@ -256,6 +274,10 @@ impl AuthorityMachine {
     fn change(&mut self, now: Instant, core: ScopeState, row: AuthorityRow) -> RowStep {
         let to = |to| RowStep::Change { from: row, to };
         match row.mode {
+            // Whoever had authority in the row's epoch has it no more, and the core's rises after the wait.
+            Mode::Native | Mode::Preparing if self.is_behind => {
+                self.next_epoch(now, core, row, row.mode)
+            }
             // `RowIsRaised`: otherwise no authority would ever be of the core's epoch.
             Mode::Native | Mode::Preparing if row.epoch < core.epoch && !mutant!(RowNotRaised) => {
                 self.next_epoch(now, core, row, row.mode)
@@ -288,7 +310,8 @@ impl AuthorityMachine {
                     return RowStep::Wait(until);
                 }
                 // No client can have taken over or hold in Cassandra: the epoch need not rise.
-                let (mode, epoch) = (Mode::Preparing, row.epoch.max(core.epoch));
+                let least = core.epoch.saturating_add(u16::from(self.is_behind));
+                let (mode, epoch) = (Mode::Preparing, row.epoch.max(least));
                 to(AuthorityRow { mode, epoch, ..row.bumped() })
             }
         }
@@ -414,6 +437,7 @@ impl AuthorityMachine {
             return self.not_written(from, to, now, core);
         };
         self.learn(to, self.waited_from(began, ended, to, true), core);
+        self.is_behind &= to.epoch <= core.epoch;
         if from.is_some_and(|from| is_bump(from, to)) {
             self.failed_bumps = 0;
             self.bumped_at = Some(began);

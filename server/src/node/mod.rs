@@ -22,7 +22,7 @@
 mod announce;
 mod event_queue;
 mod session_thread;
-mod settings;
+pub(crate) mod settings;
 mod view;
 
 use std::convert::Infallible;

@@ -13,7 +13,7 @@ use crate::rpc::RpcSettings;
 use crate::session::SessionSettings;
 
 /// For the replica.
-pub(super) fn replica(config: &Config) -> ReplicaConfig {
+pub(crate) fn replica(config: &Config) -> ReplicaConfig {
     let Config { node, cluster, .. } = config;
     let members = cluster.members.0.iter().map(member).collect();
     ReplicaConfig {
@@ -69,6 +69,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
 pub(super) fn rpc(config: &Config) -> RpcSettings {
     let node = &config.node;
     RpcSettings {
+        cluster_name: config.cluster.cluster_name.to_string(),
         admins: config.cluster.admins.0.clone(),
         // With `insecure` the members' port takes both.
         members_without_tls: config.has_peers && (node.insecure || !node.has_tls()),

@@ -1,29 +1,41 @@
 //! `holdfast.v1.ClusterService`: the members of the cluster, for operators.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::stream::BoxStream;
 use holdfast_core::Verb;
 use holdfast_proto::v1;
 use holdfast_proto::v1::ClusterRefusalReason as Reason;
 use holdfast_proto::v1::cluster_service_server::ClusterService;
 use tonic::{Request, Response, Status};
 
-use super::access::{By, Door};
+use super::access::{By, Door, token_of};
 use super::acts::Act;
+use super::backup::Backups;
 use super::status;
 use crate::config::Advertised;
 use crate::members::{Change, ClusterStatus, Member, MemberStatus, Members};
+use crate::session::Hub;
 
 /// The service.
 #[derive(Debug)]
 pub(super) struct ClusterApi {
     members: Arc<dyn Members>,
+    hub: Arc<Hub>,
+    backups: Backups,
     door: Door,
 }
 
 impl ClusterApi {
-    pub(super) fn new(members: Arc<dyn Members>, door: Door) -> Self {
-        Self { members, door }
+    pub(super) fn new(
+        members: Arc<dyn Members>,
+        hub: Arc<Hub>,
+        door: Door,
+        cluster_name: &str,
+    ) -> Self {
+        let backups = Backups::new(hub.clone(), cluster_name);
+        Self { members, hub, backups, door }
     }
 
     /// Each change is logged with its caller, and with what came of it.
@@ -37,6 +49,8 @@ impl ClusterApi {
 
 #[tonic::async_trait]
 impl ClusterService for ClusterApi {
+    type BackupStream = BoxStream<'static, Result<v1::BackupResponse, Status>>;
+
     async fn cluster_status(
         &self,
         request: Request<v1::ClusterStatusRequest>,
@@ -44,7 +58,7 @@ impl ClusterService for ClusterApi {
         self.door.admit(&request, Verb::Status).await?;
         let status = self.members.members();
         let status = status.map_err(|error| status::of_membership_error(&error))?;
-        Ok(Response::new(cluster(&status)))
+        Ok(Response::new(cluster(&status, self.hub.grants_in())))
     }
 
     async fn add_learner(
@@ -94,6 +108,21 @@ impl ClusterService for ClusterApi {
         self.change(by, Change::TransferLeader { to }).await?;
         Ok(Response::new(v1::TransferLeadershipResponse {}))
     }
+
+    async fn backup(
+        &self,
+        request: Request<v1::BackupRequest>,
+    ) -> Result<Response<Self::BackupStream>, Status> {
+        let by = self.door.admit_by(&request, Verb::Backup).await?;
+        let act = Act::asked(by, &"Backup");
+        match self.backups.begin().await {
+            Ok((chunks, sent)) => {
+                let counts = self.door.while_it_counts(token_of(&request), chunks);
+                Ok(Response::new(self.backups.stream(act, counts, sent)))
+            }
+            Err(status) => act.end(Err(status)),
+        }
+    }
 }
 
 /// A node id within the bounds of the setting `node_id`.
@@ -116,7 +145,7 @@ fn invalid(message: &str) -> Status {
     status::of_cluster_refusal(Reason::Invalid, message)
 }
 
-fn cluster(status: &ClusterStatus) -> v1::ClusterStatusResponse {
+fn cluster(status: &ClusterStatus, grants_in: Option<Duration>) -> v1::ClusterStatusResponse {
     v1::ClusterStatusResponse {
         cluster_id: status.cluster.map(|id| id.0.to_vec().into()).unwrap_or_default(),
         leader_id: status.leader,
@@ -125,7 +154,12 @@ fn cluster(status: &ClusterStatus) -> v1::ClusterStatusResponse {
         changing: status.changing,
         highest_node_id: status.highest_node_id,
         members: status.members.iter().map(|member| of_member(member, status.leader)).collect(),
+        grants_in_ms: grants_in.map(millis),
     }
+}
+
+fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn of_member(status: &MemberStatus, leader: u64) -> v1::ClusterMember {

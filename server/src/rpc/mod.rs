@@ -13,6 +13,7 @@ mod access;
 mod acts;
 mod arriving;
 mod auth_service;
+mod backup;
 #[cfg(any(test, feature = "simulation"))]
 mod calls;
 mod cluster_service;
@@ -96,6 +97,8 @@ pub struct RpcSettings {
     ///
     /// Default: 5 000. Minimum: 100.
     pub keepalive_timeout_ms: u64,
+    /// The name of the cluster, which its backups carry. Default: empty.
+    pub cluster_name: String,
     /// Identities with every right. Default: none. The same on all nodes: a leader goes by its own.
     pub admins: BTreeSet<Identity>,
     /// Whether other members may connect to this node without TLS: a caller that asks for the state of the
@@ -113,6 +116,7 @@ impl Default for RpcSettings {
             max_header_bytes: 16_384,
             keepalive_interval_ms: 5_000,
             keepalive_timeout_ms: 5_000,
+            cluster_name: String::new(),
             admins: BTreeSet::new(),
             members_without_tls: false,
         }
@@ -169,8 +173,13 @@ pub fn client_port(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let reflection = InterceptedService::new(reflection, reflects(door.clone()));
-    let cluster_service = ClusterServiceServer::new(ClusterApi::new(members, door.clone()))
-        .max_decoding_message_size(settings.max_message_bytes);
+    let cluster_service = ClusterServiceServer::new(ClusterApi::new(
+        members,
+        hub.clone(),
+        door.clone(),
+        &settings.cluster_name,
+    ))
+    .max_decoding_message_size(settings.max_message_bytes);
     let scope_service = ScopeServiceServer::new(ScopeApi::new(hub.clone(), door.clone()))
         .max_decoding_message_size(settings.max_message_bytes);
     let auth_service =

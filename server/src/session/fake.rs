@@ -166,6 +166,13 @@ impl Fake {
         }
     }
 
+    /// The state is replaced by that of a snapshot.
+    pub(crate) fn replace(&self, table: LockTable) {
+        let index = table.applied_index();
+        *self.table.lock().unwrap() = (table, index);
+        self.restore();
+    }
+
     async fn confirmed(self: Arc<Self>) -> Result<Confirmed, ProposeError> {
         let number = self.confirms_asked.fetch_add(1, Ordering::Relaxed);
         let mut switches = self.switches.subscribe();

@@ -20,7 +20,7 @@ use crate::error::ProposeError;
 
 /// Pause after a round that brought no quorum, and before an expiry of unknown outcome is proposed
 /// again.
-const RETRY: Duration = Duration::from_millis(100);
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 /// Time between a deadline and its expiry, in which frames that have arrived are handled.
 const GRACE: Duration = Duration::from_millis(20);
 /// A sleep that ended later than this after its time means that the node was paused.
@@ -73,6 +73,7 @@ impl Lead {
     async fn serve(&self, tenure: Tenure, role: &mut Receiver<Role>) -> bool {
         let over = async { role.wait_for(|now| now.tenure() != Some(tenure)).await.is_ok() };
         let work = async {
+            let begun = self.registry.runtime.clock.now();
             self.begin(tenure).await;
             holdfast_runtime::select! {
                 () = self.notice_pauses(tenure) => {}
@@ -80,6 +81,7 @@ impl Lead {
                 () = self.expire(tenure) => {}
                 () = self.tell_places() => {}
                 () = self.vouch_for_watches(tenure) => {}
+                () = self.end_wait_after_restore(tenure, begun) => {}
             }
             std::future::pending::<()>().await;
         };

@@ -46,6 +46,7 @@ mod places;
 pub(crate) mod refusals;
 mod registry;
 mod renewals;
+mod restored;
 mod settings;
 mod stream;
 #[cfg(test)]
@@ -55,9 +56,10 @@ mod watch;
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_core::{Caller, Missing};
+use holdfast_core::{Backup, BackupOrigin, Caller, Label, Missing};
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
@@ -69,6 +71,7 @@ use crate::authority::{FallbackSettings, ScopeAuthorities};
 use crate::bytes_budget::BytesBudget;
 use crate::consensus::Consensus;
 use crate::denials::Noted;
+use crate::error::ProposeError;
 use crate::incoming::ConnectionCounts;
 use lead::Lead;
 use registry::Registry;
@@ -85,6 +88,11 @@ impl ClusterId for Bytes {
     fn cluster_id(&self) -> Option<Bytes> {
         Some(self.clone())
     }
+}
+
+/// This build, as its backups name it.
+fn written_by() -> Label {
+    Label::parse(concat!("holdfastd ", env!("CARGO_PKG_VERSION"))).unwrap_or_default()
 }
 
 /// The session layer of one node.
@@ -143,6 +151,30 @@ impl Hub {
     /// The replica behind it.
     pub(crate) fn consensus(&self) -> &Arc<dyn Consensus> {
         &self.consensus
+    }
+
+    /// In how long a restored cluster that this node leads grants again; `None` if it grants.
+    pub(crate) fn grants_in(&self) -> Option<Duration> {
+        self.registry.grants_in()
+    }
+
+    /// A backup of everything that was committed before this call.
+    ///
+    /// # Errors
+    ///
+    /// [`ProposeError`]: this node does not lead, or no quorum answers.
+    pub async fn backup(&self, cluster_name: Label) -> Result<Backup, ProposeError> {
+        self.consensus.confirm().await?;
+        let mut frozen = None;
+        self.consensus.read(&mut |table, _| frozen = Some(table.freeze()));
+        let cluster = self.cluster_id.cluster_id();
+        let origin = BackupOrigin {
+            cluster_id: cluster.and_then(|id| id.as_ref().try_into().ok()).unwrap_or_default(),
+            cluster_name,
+            written_by: written_by(),
+            taken_ms: self.registry.runtime.clock.wall_ms(),
+        };
+        Ok(Backup::new(origin, frozen.ok_or(ProposeError::ShuttingDown)?))
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

@@ -18,6 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use holdfast_core::{LEASE_PARTS, LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
@@ -89,6 +90,8 @@ pub(super) struct State {
     pub(super) waiting: Waiting,
     /// `Some` while this node leads.
     pub(super) leases: Option<Leases>,
+    /// `Some` while this node leads a restored cluster that grants nothing yet: when it does again.
+    grants_at: Option<Instant>,
     last_stream: u64,
     /// Set once, when the node stops.
     stopping: Option<Stopping>,
@@ -238,12 +241,24 @@ impl Registry {
         self.watches.end_tenure(leader);
         let mut state = self.lock();
         state.leases = None;
+        state.grants_at = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let attached = std::mem::take(&mut state.attached);
         self.count_attached(&state);
         drop(state);
         attached.into_values().map(|attached| attached.outbox).collect()
+    }
+
+    /// When a restored cluster grants again.
+    pub(super) fn set_grants_at(&self, at: Option<Instant>) {
+        self.lock().grants_at = at;
+    }
+
+    /// In how long a restored cluster that this node leads grants again; `None` if it grants.
+    pub(super) fn grants_in(&self) -> Option<Duration> {
+        let now = self.runtime.clock.now();
+        self.lock().grants_at.map(|at| at.saturating_since(now))
     }
 
     /// Sends a stream to the leader, because this node leads no more.

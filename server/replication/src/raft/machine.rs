@@ -9,8 +9,6 @@
 
 use std::io::{self, BufReader};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
@@ -25,6 +23,7 @@ use prost::Message;
 use tokio::sync::{Notify, watch};
 
 use super::fault::{Fault, FaultSlot};
+use super::freeing::free_with_pauses;
 use super::log::Log;
 use super::metrics::Stopwatch;
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
@@ -475,7 +474,7 @@ impl Builder {
 }
 
 /// The meta of a snapshot as it is stored, with the cluster it belongs to (I22).
-fn meta_bytes(meta: &SnapshotMeta, highest_node_id: u64, identity: &Identity) -> Bytes {
+pub(super) fn meta_bytes(meta: &SnapshotMeta, highest_node_id: u64, identity: &Identity) -> Bytes {
     let cluster = identity.cluster.map(|id| Bytes::copy_from_slice(&id.0)).unwrap_or_default();
     let identity = (cluster, identity.incarnation);
     snapshot_meta_to_wire(meta, highest_node_id, identity).encode_to_vec().into()
@@ -511,26 +510,9 @@ fn read_table(kept: Arc<dyn KeptSnapshot>, meta: &SnapshotMeta) -> Result<LockTa
 /// simulation stays on its one thread.
 fn free_off_runtime(may_block: bool, pieces: impl Iterator<Item = usize> + Send + 'static) {
     if may_block {
-        drop(tokio::task::spawn_blocking(|| free(pieces, || thread::sleep(FREES_AGAIN))));
+        drop(tokio::task::spawn_blocking(|| free_with_pauses(pieces)));
     } else {
-        free(pieces, || ());
-    }
-}
-
-/// Entries that are freed at once: a tenth of a millisecond's work.
-const FREED_AT_ONCE: usize = 1_000;
-/// The pause after it. The allocator has one lock for what the Raft thread has allocated; without
-/// pauses that thread would wait for it again and again, as long as a large table is being freed.
-const FREES_AGAIN: Duration = Duration::from_micros(200);
-
-fn free(pieces: impl Iterator<Item = usize>, mut pause: impl FnMut()) {
-    let mut freed = 0;
-    for entries in pieces {
-        freed += entries;
-        if freed >= FREED_AT_ONCE {
-            freed = 0;
-            pause();
-        }
+        pieces.for_each(drop);
     }
 }
 
@@ -551,7 +533,7 @@ pub(super) async fn off_runtime<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use super::*;
     use crate::raft::MemoryStore;
@@ -587,18 +569,6 @@ mod tests {
         // A simulation has one thread.
         free_off_runtime(false, table(tell));
         assert_eq!(told.recv().unwrap(), thread::current().id());
-    }
-
-    /// SC4: the thread that serves waits for the allocator, too.
-    #[test]
-    fn a_large_table_is_freed_with_pauses_and_a_small_one_without() {
-        let pauses = |pieces: usize| {
-            let mut pauses = 0;
-            free((0..pieces).map(|_| 400), || pauses += 1);
-            pauses
-        };
-
-        assert_eq!((pauses(2), pauses(3), pauses(9)), (0, 1, 3));
     }
 
     fn of(index: u64, members: &[u64]) -> StoredMembership {

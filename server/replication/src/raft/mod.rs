@@ -29,6 +29,7 @@ mod departure;
 mod disk_times;
 mod fault;
 mod formation;
+mod freeing;
 mod grpc;
 mod hand_over;
 mod handler;
@@ -47,6 +48,7 @@ mod proposer;
 mod quorum_round;
 mod relief;
 mod replica;
+mod restored;
 #[cfg(any(test, feature = "simulation"))]
 mod runtime;
 mod sending;
@@ -62,6 +64,7 @@ pub use crate::members::{
 pub use crate::storage::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 pub use fault::Fault;
 pub use formation::Forming;
+pub use freeing::free_with_pauses;
 pub use grpc::{GrpcNetwork, Proven, peer_server};
 #[cfg(test)]
 pub use memory_network::{Leg, MemoryNetwork};
@@ -70,6 +73,7 @@ pub use memory_store::MemoryStore;
 pub use metrics::ReplicationMetrics;
 pub use peers::{Lane, Peer, PeerAnswer, PeerError, PeerNetwork, PeerStream};
 pub use replica::{Replica, ReplicaConfig, ReplicaStatus, StartError};
+pub use restored::found_restored;
 
 #[cfg(test)]
 mod tests;

@@ -3,11 +3,14 @@
 //! The limit is part of the replicated state, because all members have to leave the same work. So the
 //! leader proposes it once all members know the command for it (I29), as it does with the limit of table
 //! bytes. Until then each command does all of its work, on every member alike.
+//!
+//! A new cluster begins its tokens at the time in the same way (DESIGN §15): the first grant comes after that,
+//! unless a member does not say within that time which commands it knows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::Command;
+use holdfast_core::{Command, tokens_begin_at};
 use holdfast_runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
@@ -18,7 +21,7 @@ use crate::error::ProposeError;
 
 /// Pause before the limit is proposed again. The members report their versions as often.
 const LIMIT_AGAIN: Duration = Duration::from_secs(1);
-/// Pause after a proposal to carry on that was not applied. Clients may wait for what is left.
+/// Pause after a proposal to carry on, or to begin tokens, that was not applied. Clients may wait for it.
 const CARRY_ON_AGAIN: Duration = Duration::from_millis(50);
 
 /// Proposes, while this node leads, one command at a time: other commands get in between.
@@ -37,8 +40,10 @@ impl WorkKeeper {
         loop {
             let pause = match self.next() {
                 Some(command) => {
-                    let pause =
-                        if command == Command::CarryOn { CARRY_ON_AGAIN } else { LIMIT_AGAIN };
+                    let pause = match command {
+                        Command::LimitWork { .. } => LIMIT_AGAIN,
+                        _ => CARRY_ON_AGAIN,
+                    };
                     if self.propose(command).await {
                         continue;
                     }
@@ -62,8 +67,13 @@ impl WorkKeeper {
     /// What the table lacks; `None` if nothing, or if another node leads.
     fn next(&mut self) -> Option<Command> {
         self.role.borrow_and_update().tenure()?;
-        let (limit, work_left) =
-            self.shared.look(|table, _| (table.work_limit(), table.has_work_left()));
+        let (limit, work_left, is_new) = self
+            .shared
+            .look(|table, _| (table.work_limit(), table.has_work_left(), table.may_begin_tokens()));
+        let begin = tokens_begin_at(self.runtime.clock.wall_ms()).filter(|_| is_new);
+        if let Some((epoch, counter)) = begin.filter(|(_, counter)| *counter > 0) {
+            return Some(Command::BeginTokens { epoch, counter });
+        }
         if work_left {
             return Some(Command::CarryOn);
         }

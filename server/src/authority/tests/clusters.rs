@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::Command;
+use holdfast_core::{Command, RestorePlan};
 use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Durations, Mode};
 use holdfast_keyspace::database::Tables;
 use holdfast_keyspace::model::Model;
@@ -13,6 +13,9 @@ use super::super::FallbackSettings;
 use super::super::lead::ScopeAuthorities;
 use super::world::{Node, Raft, cluster, scope};
 use holdfast_mutants::{Mutant, while_armed};
+
+/// A day of 2026.
+const NOW_MS: u64 = 1_795_000_000_000;
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -97,6 +100,42 @@ fn of_two_clusters_on_one_row_one_has_authority_and_the_other_says_what_is_wrong
             let says = "its row in the table authority cannot be used; the leader's log says why";
             assert_eq!(troubles.iter().flatten().collect::<Vec<_>>(), [&says], "seed {seed}");
         }
+    }
+}
+
+/// DESIGN §15: the second cluster begins with a backup of the first, which runs on although it should not. The
+/// restored one takes the row over, in an epoch above; at no moment do both have authority, and the first
+/// gets none any more.
+#[test]
+fn a_restored_cluster_takes_the_row_over_from_the_one_before_it() {
+    for seed in 0..20 {
+        let machine = Machine::new(seed);
+        let (model, world) = (Model::new(&machine), machine.world());
+        let [old, new] = [1, 2].map(|number| Alone::new(&machine, &model, number));
+        let outcome = machine.run(async {
+            let sleep = |time| world.runtime().sleep(time);
+            old.begin();
+            sleep(secs(20)).await;
+            assert!(old.has_authority(), "seed {seed}");
+            let plan = RestorePlan { now_ms: NOW_MS, epoch: None, ttl_max_ms: 1_000, now: true };
+            new.raft.restore(old.raft.table().restored(&plan).unwrap());
+            new.raft.elect(0);
+            let (mut together, mut last_old, mut first_new) = (0, 0, None);
+            for tick in 0..600 {
+                sleep(Duration::from_millis(100)).await;
+                let have = (old.has_authority(), new.has_authority());
+                together += usize::from(have.0 && have.1);
+                last_old = if have.0 { tick } else { last_old };
+                first_new = first_new.or(have.1.then_some(tick));
+            }
+            (together, last_old, first_new)
+        });
+        let (together, last_old, first_new) = outcome;
+        assert_eq!(together, 0, "seed {seed}");
+        let first_new = first_new.unwrap_or_else(|| panic!("seed {seed}: no authority"));
+        assert!(last_old < first_new, "seed {seed}: {last_old} and {first_new}");
+        let state = new.raft.table().scope(&scope()).unwrap();
+        assert!(state.epoch > 300 && !new.raft.table().is_scope_restored(&scope()), "{state:?}");
     }
 }
 

@@ -482,3 +482,69 @@ fn each_rule_that_is_taken_away_is_noticed() {
         assert!(run.is_err(), "nothing notices that {mutant} is armed");
     }
 }
+
+/// DESIGN §15: whichever of the two was further, nobody has authority in an epoch that was there before.
+#[test]
+fn of_a_restored_scope_the_row_is_raised_above_both_before_any_authority() {
+    for (of_row, of_core, raised) in [(3, 331, 332), (400, 331, 401), (331, 331, 332)] {
+        for mode in [Mode::Native, Mode::Preparing] {
+            let mut machine = machine();
+            machine.restored();
+            machine.read(looked(0.0, 0.1, Some(row(mode, of_row, 5))), core(of_core));
+
+            let to = make(&mut machine, 0.2, 0.3, core(of_core));
+
+            assert_eq!(to, row(mode, raised, 0));
+            assert_eq!(machine.authority(), None);
+            assert!(!machine.is_behind(), "once is enough");
+            // From here on as after every raise: the core follows after the wait.
+            make(&mut machine, 0.4, 0.5, core(of_core));
+            assert_eq!(machine.authority().map(|right| right.epoch), Some(raised));
+            let wait = terms().durations.return_wait().as_secs_f64();
+            let step = |now| machine.core_step(at(now), core(of_core));
+            assert!(matches!(step(0.2 + wait), CoreStep::Wait(_)));
+            assert_eq!(step(0.4 + wait), CoreStep::Raise(raised));
+        }
+    }
+}
+
+/// A write whose outcome is unknown may not have been made.
+#[test]
+fn a_raise_of_unknown_outcome_is_still_owed() {
+    let mut machine = machine();
+    machine.restored();
+    machine.read(looked(0.0, 0.1, Some(row(Mode::Native, 3, 5))), core(331));
+    machine.confirmed(true, at(0.2));
+    let (from, to) = change(&mut machine, 0.2, core(331));
+    machine.writes();
+    machine.not_written(Some(from), to, at(1.0), core(331));
+    assert!(machine.is_behind());
+    machine.read(looked(2.0, 2.1, Some(to)), core(331));
+    assert_eq!(make(&mut machine, 2.2, 2.3, core(331)).epoch, to.epoch + 1);
+}
+
+/// A scope that was retired, or that had no row yet, and one that Cassandra serves.
+#[test]
+fn a_restored_scope_gets_another_epoch_from_every_state_of_its_row() {
+    let fresh = ScopeState { fresh: true, ..core(331) };
+    let mut none = machine();
+    none.restored();
+    none.read(looked(0.0, 0.1, None), fresh);
+    none.confirmed(true, at(0.2));
+    let RowStep::Create(made) = none.row_step(at(0.2), fresh) else { panic!("no row is made") };
+    assert_eq!((made.mode, made.epoch), (Mode::Preparing, 332));
+
+    let mut retired = machine();
+    retired.restored();
+    retired.read(looked(0.0, 0.1, Some(row(Mode::Retired, 331, 5))), core(331));
+    let to = make(&mut retired, 0.2, 0.3, core(331));
+    assert_eq!((to.mode, to.epoch), (Mode::Preparing, 332));
+
+    let mut served = machine();
+    served.restored();
+    served.read(looked(0.0, 0.1, Some(row(Mode::Cassandra, 500, 5))), core(331));
+    let later = terms().switch_every.as_secs_f64() + 1.0;
+    let to = make(&mut served, later, later + 0.1, core(331));
+    assert_eq!((to.mode, to.epoch), (Mode::Draining, 501));
+    assert!(!served.is_behind());
+}

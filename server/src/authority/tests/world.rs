@@ -65,6 +65,18 @@ impl Raft {
         Arc::new(Self { world: machine.world(), state: Mutex::new(state), nodes: OnceLock::new() })
     }
 
+    /// The table as of now.
+    pub(super) fn table(&self) -> LockTable {
+        self.lock().table.clone()
+    }
+
+    /// Begins with a table that was restored.
+    pub(super) fn restore(&self, table: LockTable) {
+        let mut state = self.lock();
+        state.index = table.applied_index().get();
+        state.table = table;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,6 +2,7 @@
 
 mod acts;
 mod arriving;
+mod backup;
 mod calls;
 mod cluster;
 mod frames;

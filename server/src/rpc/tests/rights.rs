@@ -97,6 +97,7 @@ pub(super) fn calls() -> Vec<Call> {
         call!("ClusterService/Promote", Whole(Verb::Members), ClusterServiceClient, promote, v1::PromoteRequest { node_id: 9 }),
         call!("ClusterService/Remove", Whole(Verb::Members), ClusterServiceClient, remove, v1::RemoveRequest { node_id: 9 }),
         call!("ClusterService/TransferLeader", Whole(Verb::Members), ClusterServiceClient, transfer_leader, v1::TransferLeadershipRequest { to: None }),
+        call!("ClusterService/Backup", Whole(Verb::Backup), ClusterServiceClient, backup, v1::BackupRequest {}),
         call!("ScopeService/SetScope", On(Verb::Scope), ScopeServiceClient, set_scope, v1::SetScopeRequest { scope: NAME.to_owned() }),
         call!("ScopeService/RemoveScope", On(Verb::Scope), ScopeServiceClient, remove_scope, v1::RemoveScopeRequest { scope: NAME.to_owned() }),
         call!("ScopeService/ListScopes", Whole(Verb::Status), ScopeServiceClient, list_scopes, v1::ListScopesRequest {}),

@@ -13,6 +13,7 @@ mod owners;
 mod places;
 mod renewals;
 mod requests;
+mod restored;
 mod scopes;
 mod slow_readers;
 mod streams;

@@ -74,7 +74,7 @@ impl Held {
 }
 
 /// The voters and the learners according to the leader.
-async fn members(cluster: &Cluster) -> (Vec<u64>, Vec<u64>) {
+pub(super) async fn members(cluster: &Cluster) -> (Vec<u64>, Vec<u64>) {
     let (leader, _) = cluster.leader().await;
     let status = cluster.replica(leader).members().unwrap();
     let (votes, learns): (Vec<_>, Vec<_>) = status.members.iter().partition(|one| one.votes);
@@ -105,12 +105,12 @@ where
     panic!("no answer after fifty questions");
 }
 
-async fn add(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
+pub(super) async fn add(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
     ask(cluster, |leader| async move { leader.change(Change::AddLearner(member(node_id))).await })
         .await
 }
 
-async fn promote(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
+pub(super) async fn promote(cluster: &Cluster, node_id: u64) -> Result<(), MembershipError> {
     ask(cluster, |leader| async move { leader.change(Change::Promote { node_id }).await }).await
 }
 

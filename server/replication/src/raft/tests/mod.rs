@@ -11,5 +11,6 @@ mod one_node;
 mod over_grpc;
 mod peers;
 mod repeatable;
+mod restored;
 mod slow_followers;
 mod three_nodes;
