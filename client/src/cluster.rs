@@ -25,6 +25,8 @@ pub struct ClusterStatus {
     pub highest_node_id: u64,
     /// The members, by rising id.
     pub members: Vec<ClusterMember>,
+    /// In how long the cluster grants locks again, if it was restored from a backup and grants nothing yet.
+    pub grants_in: Option<Duration>,
 }
 
 /// A member as its leader reports it.
@@ -138,6 +140,7 @@ impl ClusterStatus {
             changing: status.changing,
             highest_node_id: status.highest_node_id,
             members: status.members.into_iter().map(ClusterMember::from_wire).collect(),
+            grants_in: status.grants_in_ms.map(Duration::from_millis),
         }
     }
 }

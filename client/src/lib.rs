@@ -48,6 +48,7 @@
 mod acquire;
 mod admin;
 mod attaching;
+mod backup;
 mod builder;
 mod client;
 mod cluster;
@@ -73,6 +74,7 @@ mod wire;
 
 pub use acquire::{Acquire, TryAcquire};
 pub use admin::Admin;
+pub use backup::BackupStream;
 pub use builder::Builder;
 pub use client::Client;
 pub use cluster::{ClusterMember, ClusterStatus};

@@ -1,11 +1,11 @@
 //! gRPC: the operators' calls, each on a connection of its own.
 
-use holdfast_proto::v1::RefusalReason;
 use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
-use tonic::{Response, Status};
+use holdfast_proto::v1::{BackupResponse, RefusalReason};
+use tonic::{Response, Status, Streaming};
 
 use super::bearer::{Bearer, Line};
 use super::grpc::{Connect, Windows, broken_by, channel};
@@ -22,6 +22,25 @@ pub(crate) struct Services {
 
 /// A service's answer.
 pub(crate) type Said<T> = Result<Response<T>, Status>;
+
+/// The bytes of a backup.
+pub(crate) struct Chunks(Streaming<BackupResponse>);
+
+impl Chunks {
+    pub(crate) fn new(stream: Streaming<BackupResponse>) -> Self {
+        Self(stream)
+    }
+
+    /// The next bytes; `None` at the end. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// What the server said, or what broke the connection.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        let next = self.0.message().await.map_err(|status| broken_by(&status))?;
+        Ok(next.map(|response| response.chunk.into()))
+    }
+}
 
 /// Makes one call at one server.
 pub(crate) async fn ask<T, F>(

@@ -503,7 +503,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime tls types"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),
-        ("holdfast-cli", "client recipes runtime tls"),
+        ("holdfast-cli", "client core recipes runtime tls"),
         ("holdfast-migrate", "keyspace cli client mutants recipes runtime types"),
         ("holdfast-tests", "keyspace client core migrate mutants proto recipes runtime server"),
     ]);

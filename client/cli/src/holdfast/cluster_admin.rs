@@ -9,6 +9,7 @@ use holdfast_cli::{block_on, hex};
 use serde_json::{Value, json};
 
 use crate::args::{ClusterCommand, Global, ScopeCommand};
+use crate::backup;
 use crate::failure::{Failure, OWN_ERROR};
 use crate::show::{self, Tone};
 
@@ -18,6 +19,7 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
     | ClusterCommand::Add { limit, .. }
     | ClusterCommand::Promote { limit, .. }
     | ClusterCommand::Remove { limit, .. }
+    | ClusterCommand::Backup { limit, .. }
     | ClusterCommand::TransferLeader { limit, .. }) = command;
     if let ClusterCommand::Remove { node, yes: false, .. } = command
         && !is_wanted(&format!("Remove node {node} for ever? Its id is never used again."))?
@@ -25,8 +27,13 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
         return Err(Failure::new(OWN_ERROR, "nothing was removed"));
     }
     let admin = global.builder()?.admin(limit.timeout)?;
+    if let ClusterCommand::Backup { file, force, .. } = command {
+        return backup::take(global, &admin, file, *force);
+    }
     let done = block_on(async {
         match command {
+            // Written above.
+            ClusterCommand::Backup { .. } => Ok(String::new()),
             ClusterCommand::Status(_) => {
                 let status = admin.cluster().await?;
                 Ok(if global.json { status_json(&status) } else { status_text(&status) })
@@ -101,6 +108,7 @@ fn status_json(status: &ClusterStatus) -> String {
         "quorum_ms": status.quorum.map(show::millis),
         "changing": status.changing,
         "highest_node_id": status.highest_node_id,
+        "grants_in_ms": status.grants_in.map(show::millis),
         "members": status.members.iter().map(member_json).collect::<Vec<_>>(),
     })
     .to_string()
@@ -139,8 +147,10 @@ fn status_text(status: &ClusterStatus) -> String {
         _ => Tone::Wrong,
     };
     let quorum = tone.of(quorum);
+    let restored =
+        waits(status).map_or_else(String::new, |waits| format!("\n{}", Tone::Wrong.of(waits)));
     format!(
-        "cluster {}, term {}: node {} leads, {quorum}{changing}\n{}\na new member's node id is {} \
+        "cluster {}, term {}: node {} leads, {quorum}{changing}{restored}\n{}\na new member's node id is {} \
          or above",
         hex(&status.cluster),
         status.term,
@@ -148,6 +158,16 @@ fn status_text(status: &ClusterStatus) -> String {
         table,
         status.highest_node_id.saturating_add(1),
     )
+}
+
+/// That a restored cluster grants nothing yet.
+pub(crate) fn waits(status: &ClusterStatus) -> Option<String> {
+    let left = status.grants_in?;
+    Some(format!(
+        "restored from a backup: it grants no lock for another {}, until no client of the old cluster can \
+         rely on one",
+        show::length(left)
+    ))
 }
 
 fn row(member: &ClusterMember) -> Vec<Cell> {

@@ -2,6 +2,7 @@
 
 mod args;
 mod auth;
+mod backup;
 mod bench;
 #[cfg(feature = "cassandra")]
 mod cassandra;
@@ -50,6 +51,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Status => status::run(&cli.global),
         Command::Cluster(command) => cluster_admin::cluster(&cli.global, &command),
+        Command::Backup(command) => backup::run(&cli.global, &command),
         Command::Scope(command) => cluster_admin::scope(&cli.global, &command),
         Command::Auth { command, limit } => auth::run(&cli.global, &command, limit.timeout),
         Command::Cert(command) => cert::run(&cli.global, &command),

@@ -8,6 +8,7 @@ use holdfast_cli::{block_on, endpoints};
 use serde_json::{Value, json};
 
 use crate::args::{ENDPOINTS_DEFAULT, Global};
+use crate::cluster_admin;
 use crate::failure::{Failure, NOT_REACHED};
 use crate::show::{self, Tone};
 
@@ -84,7 +85,9 @@ impl Store {
             Err(_) => "not serving: no server can be reached".to_owned(),
         };
         let tone = if self.serves() { Tone::Good } else { Tone::Wrong };
-        let first = tone.of(first);
+        let waits = self.cluster.as_ref().ok().and_then(cluster_admin::waits);
+        let waits = waits.map_or_else(String::new, |waits| format!("\n{}", Tone::Wrong.of(waits)));
+        let first = format!("{}{waits}", tone.of(first));
         format!("{first}\n{}", show::table(&["SERVER", "NODE", "STATE", "VERSION"], self.rows()))
     }
 
@@ -115,6 +118,7 @@ impl Store {
             "serving": self.serves(),
             "leader": cluster.map(|cluster| cluster.leader),
             "term": cluster.map(|cluster| cluster.term),
+            "grants_in_ms": cluster.and_then(|cluster| cluster.grants_in).map(show::millis),
             "servers": servers.collect::<Vec<_>>(),
         })
     }

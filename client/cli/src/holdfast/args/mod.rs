@@ -196,6 +196,11 @@ pub(crate) enum Command {
     /// outcome was seen in time; 125 an error of holdfast itself, or a wrong command line.
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Backups that `cluster backup` wrote: check one, or show what is in it. No server is needed.
+    ///
+    /// Exit codes: 0 the backup is whole; 122 it is not, or is none; 125 it cannot be read.
+    #[command(subcommand)]
+    Backup(BackupCommand),
     /// Scopes with fallback: prefixes of names that Cassandra serves while no server can be reached.
     ///
     /// The leader answers, whichever server is called. Exit codes as of cluster.
@@ -415,6 +420,20 @@ pub(crate) enum ClusterCommand {
         #[command(flatten)]
         limit: ClusterLimit,
     },
+    /// Write a backup of the locks' table to a file. Needs the verb `backup`.
+    ///
+    /// It contains what was acknowledged before: values, rules, hashes of tokens, scopes, limits, and the
+    /// numbers from which tokens go on. The file appears when it is whole, checked and synced, readable by
+    /// its owner only. `holdfastd restore` begins a new cluster with it.
+    Backup {
+        /// The file.
+        file: PathBuf,
+        /// Replace the file if it is there.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
     /// Let another voter lead.
     TransferLeader {
         /// The voter that is to lead [default: any that has caught up].
@@ -422,6 +441,21 @@ pub(crate) enum ClusterCommand {
         to: Option<u64>,
         #[command(flatten)]
         limit: ClusterLimit,
+    },
+}
+
+/// Of `backup`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BackupCommand {
+    /// Whether a backup is whole: every byte, and everything that has to hold in a lock table.
+    Verify {
+        /// The file.
+        file: PathBuf,
+    },
+    /// What is in a backup: whose it is, of when, what a restore brings back and what it leaves out.
+    Show {
+        /// The file.
+        file: PathBuf,
     },
 }
 
