@@ -56,7 +56,7 @@ leader-death *arguments:
 
 # Three nodes with a million held locks write, drop and install snapshots; how long nothing is granted.
 pauses *arguments:
-    cargo build --release --locked -p holdfast-tests -p holdfast-server --bins
+    cargo build --release --locked -p holdfast-tests -p holdfast-server -p holdfast-cli --bins
     ./target/release/holdfast-pauses {{ arguments }}
 
 # Three nodes with very many sessions, waiters or watchers: memory, CPU, and how long a quiet client waits.

@@ -19,6 +19,7 @@ use holdfast_tests::admin;
 use holdfast_tests::cluster::{Cluster, Setup};
 use holdfast_tests::many_holds::{self, TTL_MS};
 use holdfast_tests::pauses::{Pauses, Reading};
+use holdfast_tests::program::Program;
 use nix::sys::signal::Signal;
 
 /// Between two looks at the nodes.
@@ -126,6 +127,10 @@ impl Measured {
             tell(what, &reading);
             longest = longest.max(reading.longest_pause);
         };
+        self.runtime.sleep(AFTERWARDS * 2).await;
+        note("held");
+        self.a_backup_is_taken().await;
+        note("backed up");
         self.snapshots_are_written().await;
         note("written, dropped");
         if self.arguments.nodes > 1 {
@@ -137,6 +142,22 @@ impl Measured {
         }
         pauses.end().await;
         longest
+    }
+
+    /// A client takes a backup of it all, and checks it.
+    async fn a_backup_is_taken(&self) {
+        let file = self.cluster.folder().join("million.hfb");
+        let (path, endpoint) = (file.to_str().unwrap(), self.address());
+        let began = self.runtime.clock.now();
+        let taking = ["--endpoints", endpoint, "cluster", "backup", path];
+        let ended = Program::start("holdfast", &taking)
+            .end(Duration::from_secs(self.arguments.limit))
+            .await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let took = self.runtime.clock.now().saturating_since(began);
+        let bytes = std::fs::metadata(&file).unwrap().len();
+        let (kib, seconds) = (bytes >> 10, took.as_secs_f64());
+        println!("a backup of {kib} KiB, received and checked in {seconds:.1} s");
     }
 
     /// Each node writes its snapshots.
@@ -198,15 +219,16 @@ impl Measured {
 }
 
 fn tell(what: &str, reading: &Reading) {
-    let Reading { lasted, grants, longest_pause, slowest_grant, slowest_answers, latest_timer } =
-        reading;
+    let Reading { lasted, grants, longest_pause, slowest_grant, p99_grant, .. } = reading;
+    let Reading { slowest_answers, latest_timer, .. } = reading;
     let answers: Vec<String> =
         slowest_answers.iter().map(|took| format!("{:.1}", millis(*took))).collect();
     println!(
-        "{what}: {:.1} s, {grants} grants, longest pause {:.1} ms, slowest grant {:.1} ms, \
-         slowest answers of the nodes {} ms, latest timer {:.1} ms",
+        "{what}: {:.1} s, {grants} grants, longest pause {:.1} ms, p99 of a grant {:.1} ms, \
+         slowest grant {:.1} ms, slowest answers of the nodes {} ms, latest timer {:.1} ms",
         lasted.as_secs_f64(),
         millis(*longest_pause),
+        millis(*p99_grant),
         millis(*slowest_grant),
         answers.join(" / "),
         millis(*latest_timer),

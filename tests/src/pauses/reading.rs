@@ -15,6 +15,8 @@ pub struct Reading {
     pub longest_pause: Duration,
     /// The longest that one client waited for a free lock.
     pub slowest_grant: Duration,
+    /// Of a hundred grants, one took longer.
+    pub p99_grant: Duration,
     /// For each node the longest that it took for an answer that needs no other node: it comes from
     /// the thread that runs Raft.
     pub slowest_answers: Vec<Duration>,
@@ -27,20 +29,24 @@ pub struct Reading {
 pub struct Gauge {
     since: Instant,
     last_grant: Instant,
+    /// How long each grant took.
+    took: Vec<Duration>,
     reading: Reading,
 }
 
 impl Gauge {
     /// Begins at `now`, with so many nodes.
     pub fn new(nodes: usize, now: Instant) -> Self {
-        Self { since: now, last_grant: now, reading: empty(nodes) }
+        Self { since: now, last_grant: now, took: Vec::new(), reading: empty(nodes) }
     }
 
     /// A client that asked at `asked` was granted its lock.
     pub fn granted(&mut self, asked: Instant, now: Instant) {
+        let took = now.saturating_since(asked);
+        self.took.push(took);
         let reading = &mut self.reading;
         reading.grants += 1;
-        reading.slowest_grant = reading.slowest_grant.max(now.saturating_since(asked));
+        reading.slowest_grant = reading.slowest_grant.max(took);
         reading.longest_pause = reading.longest_pause.max(now.saturating_since(self.last_grant));
         self.last_grant = now;
     }
@@ -64,7 +70,11 @@ impl Gauge {
         let pause = now.saturating_since(self.last_grant);
         let lasted = now.saturating_since(self.since);
         self.since = now;
-        Reading { lasted, longest_pause: reading.longest_pause.max(pause), ..reading }
+        let mut took = std::mem::take(&mut self.took);
+        took.sort_unstable();
+        let p99_grant = took.get(took.len() * 99 / 100).copied().unwrap_or_default();
+        let longest_pause = reading.longest_pause.max(pause);
+        Reading { lasted, longest_pause, p99_grant, ..reading }
     }
 }
 
@@ -99,6 +109,7 @@ mod tests {
             grants: 4,
             longest_pause: ms(12),
             slowest_grant: ms(15),
+            p99_grant: ms(15),
             slowest_answers: vec![ms(0), ms(4)],
             latest_timer: ms(2),
         };

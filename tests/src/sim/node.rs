@@ -4,15 +4,18 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use holdfast_core::LockTable;
 use holdfast_keyspace::database::{Database, Tables};
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Runtime, select};
 use holdfast_server::authority::FallbackSettings;
 use holdfast_server::node::Condition;
-use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore};
+use holdfast_server::raft::{Fault, Member, Replica, ReplicaConfig, ReplicaStore, found_restored};
 use holdfast_server::rpc::lock_calls;
 use holdfast_server::session::{Hub, SessionSettings};
-use holdfast_server::storage::{Ground, LogStore, SegmentSizes, Snapshots, Store, StoreOptions};
+use holdfast_server::storage::{
+    ClusterId, Ground, LogStore, SegmentSizes, Snapshots, Store, StoreOptions,
+};
 use tokio::sync::{Notify, watch};
 
 use super::clients::endpoint_of;
@@ -101,6 +104,40 @@ pub(super) struct Start {
 /// The member entry of node `id`.
 pub fn member(id: u64) -> Member {
     Member { node_id: id, advertise: endpoint_of(id), peer_advertise: format!("node-{id}:7421") }
+}
+
+/// What a store stands on.
+fn ground(disk: &VirtualDisk, mount: Mount, runtime: &Runtime) -> Ground {
+    let tree = mount.clone();
+    Ground {
+        disk: Arc::new(mount),
+        open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
+        segments: SEGMENTS,
+        pace: disk.pace(),
+        runtime: runtime.clone(),
+    }
+}
+
+/// Makes an empty disk that of the first member of a restored cluster, as `holdfastd restore` does.
+pub(super) async fn restore(
+    disk: &VirtualDisk,
+    runtime: &Runtime,
+    (id, cluster, table): (u64, [u8; 16], &LockTable),
+) -> Result<(), String> {
+    let ground = ground(disk, disk.mount(), runtime);
+    let options = StoreOptions {
+        node_id: id,
+        cluster: None,
+        new_store_id: cluster,
+        on_fault: Arc::new(|_| ()),
+        stalls_after: None,
+    };
+    let store = Store::open_simulated(Path::new(DATA), options, ground);
+    let store = store.map_err(|error| error.to_string())?;
+    let made = found_restored(&store, ClusterId(cluster), table, &member(id)).await;
+    drop(store);
+    disk.unmount();
+    made.map_err(|error| error.to_string())
 }
 
 impl NodeProcess {
@@ -263,14 +300,7 @@ impl NodeProcess {
                 node_process.end(Ended::Storage(fault.to_string()));
             }
         });
-        let tree = mount.clone();
-        let ground = Ground {
-            disk: Arc::new(mount),
-            open_tree: Box::new(move |path| Ok(Box::new(FileTree::open(&tree, path)?))),
-            segments: SEGMENTS,
-            pace: self.disk.pace(),
-            runtime: runtime.clone(),
-        };
+        let ground = ground(&self.disk, mount, runtime);
         let options = StoreOptions { node_id, cluster: None, new_store_id, on_fault, stalls_after };
         let store = Store::open_simulated(Path::new(DATA), options, ground)
             .map_err(|error| error.to_string())?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast::{Builder, Client};
+use holdfast_core::LockTable;
 use holdfast_keyspace::database::Database;
 use holdfast_runtime::simulated::{Machine, Process};
 use holdfast_runtime::{Instant, Runtime, Transport};
@@ -22,7 +23,7 @@ use super::keyspace::Keyspace;
 use super::link::Host;
 use super::logs::Logs;
 use super::network::Network;
-use super::node::{Crash, Ended, NodeProcess, Parts, Start, member};
+use super::node::{self, Crash, Ended, NodeProcess, Parts, Start, member};
 use super::observer::{Expiry, Observer};
 use super::rights::{Right, Rights};
 use super::trace::Trace;
@@ -224,6 +225,21 @@ impl<'m> World<'m> {
         self.begin_node(id);
         let node_process = self.node_process(id).expect("it was just begun");
         node_process.until_started().await
+    }
+
+    /// Makes the empty disk of a node that of the only member of a restored cluster.
+    ///
+    /// # Errors
+    ///
+    /// Why that failed.
+    pub async fn restore_node(
+        &self,
+        id: u64,
+        cluster: [u8; 16],
+        table: &LockTable,
+    ) -> Result<(), String> {
+        let disk = self.disk(id);
+        node::restore(&disk, &self.runtime(), (id, cluster, table)).await
     }
 
     /// Starts a process on a node's disk. An existing one is killed first.

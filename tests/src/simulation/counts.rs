@@ -88,6 +88,9 @@ pub struct Counts {
     /// Runs that began with a large table.
     #[serde(default)]
     pub large_tables: u64,
+    /// Runs after which all nodes were lost and another cluster was restored.
+    #[serde(default)]
+    pub disasters: u64,
     /// Runs in which a limit of size was reached, by its name.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
@@ -118,6 +121,7 @@ impl Counts {
             work_items: 30_000,
             work_again: 3_000,
             large_tables: 20,
+            disasters: 800,
             limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
             faults: Kind::every().map(|kind| (kind, 1_000)).collect(),
             ..Self::default()
@@ -164,6 +168,7 @@ impl Counts {
         self.work_had += other.work_had;
         self.work_again += other.work_again;
         self.large_tables += other.large_tables;
+        self.disasters += other.disasters;
         for (name, count) in &other.limits {
             *self.limits.entry(name.clone()).or_default() += count;
         }
@@ -199,7 +204,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 31] {
+    fn rows(&self) -> [(&'static str, u64); 32] {
         [
             ("runs", self.runs),
             ("simulated seconds", self.simulated_ms / 1_000),
@@ -232,6 +237,7 @@ impl Counts {
             ("items had", self.work_had),
             ("items had again", self.work_again),
             ("large tables", self.large_tables),
+            ("clusters restored", self.disasters),
         ]
     }
 }

@@ -7,6 +7,7 @@ mod byzantine_client;
 mod caller;
 mod client;
 mod counts;
+mod disaster;
 mod fault;
 mod inject;
 mod lasting;
@@ -40,6 +41,7 @@ use holdfast_runtime::Runtime;
 use holdfast_runtime::simulated::Machine;
 
 pub use counts::Counts;
+pub use disaster::DisasterPlan;
 pub use fault::{CutOff, Damage, Fault, Kind, Shape, Way, Who};
 pub use many::{Failed, Many, Outcome, run_many};
 pub use move_plan::{MoverPlan, MovesPlan};

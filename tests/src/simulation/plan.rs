@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 use serde::{Deserialize, Serialize};
 
+use super::disaster::DisasterPlan;
 use super::fault::{Damage, Fault, Kind, Shape, Way, Who};
 use super::limits;
 use super::schedule::Schedule;
@@ -57,6 +58,8 @@ const NODE_TOTALS_STREAM: u64 = 0x6e6f_6465_746f_7461;
 /// The same for what was added last: commands that leave work, few resumes in a second, and clients whose
 /// keepalives go together.
 const LATEST_STREAM: u64 = 0x776f_726b_7374_6570;
+/// Mixed into the seed for the stream from which disasters are drawn.
+const DISASTER_STREAM: u64 = 0x6469_7361_7374_6572;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
 const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
@@ -117,6 +120,9 @@ pub struct Plan {
     /// The keepalives of clients go together with those of others, beside their streams.
     #[serde(default)]
     pub keeps_together: bool,
+    /// After the run all nodes are lost, and another cluster is restored.
+    #[serde(default)]
+    pub disaster: Option<DisasterPlan>,
 }
 
 /// Settings of the nodes.
@@ -198,6 +204,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_disasters(seed, clocks).with_disaster()
+    }
+
+    /// The run as it was before runs had disasters.
+    pub fn without_disasters(seed: u64, clocks: Clocks) -> Self {
         Self::without_latest(seed, clocks).with_latest()
     }
 
@@ -217,7 +228,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` all but what was added last, `latest` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -227,7 +238,8 @@ impl Plan {
             "all" => Self::without_rules(seed, Clocks::Within),
             "rules" => Self::without_node_totals(seed, Clocks::Within),
             "totals" => Self::without_latest(seed, Clocks::Within),
-            "latest" => Self::draw(seed, Clocks::Within),
+            "latest" => Self::without_disasters(seed, Clocks::Within),
+            "disasters" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -286,6 +298,7 @@ impl Plan {
             scopes: None,
             rules: false,
             keeps_together: false,
+            disaster: None,
         };
         plan.with_lasting()
     }
@@ -345,6 +358,14 @@ impl Plan {
         self
     }
 
+    /// Adds a disaster to some runs, but not where a table takes its time already.
+    fn with_disaster(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ DISASTER_STREAM);
+        let drawn = DisasterPlan::draw(&mut draw, self.length_ms);
+        self.disaster = drawn.filter(|_| self.table == 0);
+        self
+    }
+
     /// Adds what the second stream of the seed draws.
     fn with_lasting(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ LASTING_STREAM);
@@ -396,6 +417,7 @@ impl Plan {
         self.full_leader = false;
         self.scopes = None;
         self.rules = false;
+        self.disaster = None;
         self
     }
 
@@ -742,6 +764,7 @@ mod tests {
             let mut rest = Plan::draw(seed, Clocks::Within);
             rest.limits.retain(|name, _| !limits::is_added_last(name));
             rest.keeps_together = false;
+            rest.disaster = None;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

@@ -19,6 +19,7 @@ use super::byzantine_client::ByzantineClient;
 use super::caller::Board;
 use super::client::{Actor, Calling, Ends, begin_caller, begin_client};
 use super::counts::Counts;
+use super::disaster::TTL_MAX;
 use super::limits::{self, Sizes};
 use super::looks::Looks;
 use super::mover::Moving;
@@ -100,6 +101,10 @@ pub(super) struct Stage<'a> {
     pub(super) moving: Arc<Moving>,
     /// What all workers know of their items together.
     pub(super) items: Arc<Items>,
+    /// The backups that were taken during the run.
+    backups: Mutex<Vec<Vec<u8>>>,
+    /// What the probes of the run had found before a disaster.
+    probed: Mutex<Option<Vec<String>>>,
     /// The clients that hold the table that is there from the beginning.
     pub(super) hoarders: Mutex<Hoarders>,
 }
@@ -133,6 +138,8 @@ impl<'a> Stage<'a> {
             native_epochs: Mutex::default(),
             moving: Arc::default(),
             items: Arc::default(),
+            backups: Mutex::default(),
+            probed: Mutex::default(),
             hoarders: Mutex::default(),
             runtime,
         }
@@ -151,6 +158,7 @@ impl<'a> Stage<'a> {
                 stage.act(earlier.as_ref()).await;
                 stage.heal().await;
                 Box::pin(stage.last_act()).await;
+                Box::pin(stage.lose_everything()).await;
             }
         });
         stage.judge(machine)
@@ -212,8 +220,9 @@ impl<'a> Stage<'a> {
         let scopes = self.set_scopes().boxed_local();
         let moves = self.operate_moves().boxed_local();
         let rules = self.turn_rules_on().boxed_local();
+        let backup = self.back_up_early().boxed_local();
         let acts: Vec<LocalBoxFuture<'_, ()>> =
-            strikes.chain([end, schedule, scopes, moves, rules]).collect();
+            strikes.chain([end, schedule, scopes, moves, rules, backup]).collect();
         self.watched(join_all(acts)).await;
         let ran = self.runtime.clock.now().saturating_since(begun);
         self.counts().simulated_ms = u64::try_from(ran.as_millis()).unwrap_or(0);
@@ -610,7 +619,7 @@ impl<'a> Stage<'a> {
         let grace = usual.grace + limits::longer_leases(&self.plan.limits);
         let report = check(&history, Options { grace, ..usual });
         let mut violations = std::mem::take(&mut *lock(&self.wrong));
-        violations.extend(self.world.violations());
+        violations.extend(lock(&self.probed).take().unwrap_or_else(|| self.world.violations()));
         violations.extend(report.violations.iter().map(ToString::to_string));
         let mut counts = self.counts().clone();
         counts.grants = report.tally.grants as u64;
@@ -637,6 +646,19 @@ impl<'a> Stage<'a> {
         let trace = self.world.trace().lines();
         let digest = machine.digest() ^ self.world.trace().digest().rotate_left(32);
         RunRecord { counts, violations, digest, trace, history }
+    }
+
+    /// Nothing of what comes now belongs to the run itself.
+    pub(super) fn close_probes(&self) {
+        *lock(&self.probed) = Some(self.world.violations());
+    }
+
+    pub(super) fn has_gone_wrong(&self) -> bool {
+        !lock(&self.wrong).is_empty()
+    }
+
+    pub(super) fn backups(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        lock(&self.backups)
     }
 
     pub(super) fn wrong(&self, what: String) {
@@ -716,6 +738,9 @@ fn settings(plan: &Plan, trace: Trace) -> Settings {
         disk_stall_ms: 0,
         ..ReplicaConfig::new(0, Vec::new())
     };
+    if plan.disaster.is_some() {
+        replica.limits.ttl_max_ms = u64::try_from(TTL_MAX.as_millis()).unwrap_or(u64::MAX);
+    }
     if plan.table >= LARGE {
         let least = ENTRY_BYTES * LARGE_SNAPSHOT_EVERY;
         replica.snapshot_log_bytes = replica.snapshot_log_bytes.max(least);

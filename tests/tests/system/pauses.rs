@@ -15,7 +15,8 @@ async fn snapshots_are_written_and_installed_while_pauses_are_measured() {
     let ended = measured.end(Duration::from_mins(8)).await;
 
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
-    for stretch in ["no locks: ", "written, dropped: ", "a member is away: ", "installed: "] {
+    let stretches = ["no locks: ", "held: ", "a backup of ", "backed up: ", "written, dropped: "];
+    for stretch in stretches.into_iter().chain(["a member is away: ", "installed: "]) {
         assert!(ended.out.contains(stretch), "{}", ended.out);
     }
     assert!(ended.out.contains("2000 holds, longest pause "), "{}", ended.out);
