@@ -13,6 +13,7 @@ mod denials;
 pub mod exit;
 pub mod http;
 pub mod incoming;
+mod lengths;
 pub mod listen;
 pub mod metrics;
 pub mod node;

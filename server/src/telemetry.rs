@@ -8,6 +8,12 @@
 //!
 //! `LINES_MAX` lines of at most `LINE_BYTES_MAX` wait: 16 MiB. One more is lost; the number of lost
 //! lines is written as soon as lines are read again, and is a metric ([`lines_lost`]).
+//!
+//! # Lines for machines
+//!
+//! With `log_format = "json"` every line is one JSON object, whatever wrote it: also what ends the process, a
+//! line that was too long, and the number of lost lines. Their fields are listed in `docs/log.md`; a test
+//! (`tests/tests/fast/log_fields.rs`) compares that list with all lines of the source.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -18,6 +24,8 @@ use std::thread;
 use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{LogFormat, NodeConfig, log_filter};
@@ -41,7 +49,7 @@ pub fn init(node: &NodeConfig) {
         // The settings were checked with the same function.
         return;
     };
-    let Ok(lines) = Lines::to(std::io::stderr()) else {
+    let Ok(lines) = Lines::to(std::io::stderr(), node.log_format) else {
         // Without a thread there are no lines; a node that serves is worth more.
         return;
     };
@@ -53,7 +61,10 @@ pub fn init(node: &NodeConfig) {
     // Fails only if log lines have a destination already, as in a test.
     let _ = match node.log_format {
         LogFormat::Text => lines.finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true);
+            lines.with_current_span(false).with_span_list(false).finish().try_init()
+        }
     };
 }
 
@@ -63,7 +74,7 @@ pub fn init(node: &NodeConfig) {
 pub(crate) fn say(line: &dyn Display) {
     match LINES.get() {
         Some(lines) => {
-            lines.push(format!("{line}\n").as_bytes());
+            lines.push(lines.format.own("ERROR", &line.to_string()).as_bytes());
             lines.flush(FLUSH_WITHIN);
         }
         None => eprintln!("{line}"),
@@ -93,6 +104,51 @@ fn directives(log_level: &str) -> String {
 const LINES_MAX: usize = 2_048;
 /// A longer line is cut off here.
 const LINE_BYTES_MAX: usize = 8 << 10;
+/// So much of a line for machines that is too long is kept, as text in a line that says so: six bytes of JSON
+/// for each byte at most.
+const CUT_BYTES: usize = LINE_BYTES_MAX / 8;
+
+impl LogFormat {
+    /// A line of this process itself, beside those of the subscriber.
+    fn own(self, level: &str, message: &str) -> String {
+        match self {
+            Self::Text => format!("{message}\n"),
+            Self::Json => {
+                let line = serde_json::json!({
+                    "timestamp": now(),
+                    "level": level,
+                    "message": message,
+                    "target": "holdfastd",
+                });
+                format!("{line}\n")
+            }
+        }
+    }
+
+    /// A line that is too long, as long as it may be.
+    fn cut(self, line: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Text => {
+                let mut cut = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
+                cut.push(b'\n');
+                cut
+            }
+            Self::Json => {
+                let kept = String::from_utf8_lossy(line.get(..CUT_BYTES).unwrap_or(line));
+                let message = format!("a line of {} bytes, which begins: {kept}", line.len());
+                self.own("WARN", &message).into_bytes()
+            }
+        }
+    }
+}
+
+/// The time as the lines of the subscriber have it.
+fn now() -> String {
+    let mut text = String::new();
+    // A string takes everything, and the clock gives a time.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
+}
 
 enum Message {
     Line(Vec<u8>),
@@ -105,6 +161,7 @@ enum Message {
 struct Lines {
     queue: SyncSender<Message>,
     lost: Arc<Lost>,
+    format: LogFormat,
 }
 
 /// How many lines did not fit into the queue.
@@ -117,21 +174,19 @@ struct Lost {
 
 impl Lines {
     /// Lines that a thread writes to `out`; it ends with the last clone.
-    fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
+    fn to(out: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
         let (queue, lines) = sync_channel(LINES_MAX);
         let lost = Arc::<Lost>::default();
         let writing = Arc::clone(&lost);
         let thread = thread::Builder::new().name("holdfast-lines".to_owned());
-        thread.spawn(move || write_all(&lines, out, &writing))?;
-        Ok(Self { queue, lost })
+        thread.spawn(move || write_all(&lines, out, &writing, format))?;
+        Ok(Self { queue, lost, format })
     }
 
     /// Puts a line behind the others, or loses it.
     fn push(&self, line: &[u8]) {
-        let mut bytes = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
-        if bytes.len() < line.len() {
-            bytes.push(b'\n');
-        }
+        let is_long = line.len() > LINE_BYTES_MAX;
+        let bytes = if is_long { self.format.cut(line) } else { line.to_vec() };
         if self.queue.try_send(Message::Line(bytes)).is_err() {
             self.lost.total.fetch_add(1, Ordering::Relaxed);
             self.lost.untold.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +203,7 @@ impl Lines {
     }
 }
 
-fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &Lost) {
+fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &Lost, format: LogFormat) {
     for message in lines {
         // No output is left to report a failed write to.
         let _ = match message {
@@ -160,10 +215,9 @@ fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &Lost) {
         };
         let count = lost.untold.swap(0, Ordering::Relaxed);
         if count > 0 {
-            let _ = writeln!(
-                out,
-                "holdfastd: {count} log lines were lost: standard error was not read"
-            );
+            let message =
+                format!("holdfastd: {count} log lines were lost: standard error was not read");
+            let _ = out.write_all(format.own("WARN", &message).as_bytes());
         }
     }
 }
@@ -232,7 +286,7 @@ mod tests {
         let (read, open) = channel();
         let written = Arc::<Mutex<Vec<u8>>>::default();
         let pipe = Pipe { open, is_open: false, written: Arc::clone(&written) };
-        let lines = Lines::to(pipe).unwrap();
+        let lines = Lines::to(pipe, LogFormat::Text).unwrap();
 
         for number in 0..LINES_MAX + 1_000 {
             lines.push(format!("line {number}\n").as_bytes());
@@ -254,20 +308,54 @@ mod tests {
         assert!(lines.lost.total.load(Ordering::Relaxed) >= 1_000 - 2, "and stay counted");
     }
 
-    #[test]
-    fn a_long_line_is_cut() {
+    /// What is written of these lines.
+    fn written_of(format: LogFormat, lines: &[&[u8]]) -> String {
         let written = Arc::<Mutex<Vec<u8>>>::default();
         let (read, open) = channel();
         read.send(()).unwrap();
-        let lines =
-            Lines::to(Pipe { open, is_open: false, written: Arc::clone(&written) }).unwrap();
+        let pipe = Pipe { open, is_open: false, written: Arc::clone(&written) };
+        let to = Lines::to(pipe, format).unwrap();
+        for line in lines {
+            to.push(line);
+        }
+        to.flush(LONG);
+        String::from_utf8(written.lock().unwrap().clone()).unwrap()
+    }
 
-        lines.push(&vec![b'x'; LINE_BYTES_MAX + 5]);
-        lines.push(b"short\n");
-        lines.flush(LONG);
+    #[test]
+    fn a_long_line_is_cut() {
+        let long = vec![b'x'; LINE_BYTES_MAX + 5];
 
-        let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let text = written_of(LogFormat::Text, &[&long, b"short\n"]);
+
         assert_eq!(text.len(), LINE_BYTES_MAX + 1 + 6);
         assert!(text.ends_with("x\nshort\n"));
+    }
+
+    /// Whatever is in it.
+    #[test]
+    fn a_long_line_for_machines_stays_json() {
+        for byte in [b'x', b'"', b'\n', 0, 0xff] {
+            let long = vec![byte; LINE_BYTES_MAX + 5];
+
+            let text = written_of(LogFormat::Json, &[&long]);
+
+            assert!(text.len() <= LINE_BYTES_MAX, "{} bytes", text.len());
+            let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let message = line["message"].as_str().unwrap();
+            assert!(message.starts_with("a line of 8197 bytes, which begins: "), "{message:.60}");
+            assert_eq!(text.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_process_itself_has_the_fields_of_all_others() {
+        let line = LogFormat::Json.own("ERROR", "holdfastd: it ends\nhere");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let fields: Vec<_> = line.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["level", "message", "target", "timestamp"]);
+        let timestamp = line["timestamp"].as_str().unwrap();
+        assert!(timestamp.starts_with("20") && timestamp.ends_with('Z'), "{timestamp}");
+        assert_eq!(LogFormat::Text.own("ERROR", "plain"), "plain\n");
     }
 }

@@ -42,6 +42,22 @@ fn listening_outside_loopback_needs_insecure() {
     assert_short(&said);
 }
 
+/// Why a node ends is a line for machines as well, once it knows that it writes such lines.
+#[test]
+fn the_end_of_a_node_that_logs_json_is_json() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+
+    let (code, said) = Setup::new().flags(&["--log-format", "json", "--listen", &address]).fails();
+
+    assert_eq!(code, LISTEN, "{said}");
+    let lines: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let last = lines.last().unwrap();
+    assert_eq!((&last["level"], &last["target"]), (&"ERROR".into(), &"holdfastd".into()));
+    assert!(last["message"].as_str().unwrap().contains("(listen)"), "{last}");
+}
+
 /// Each port in turn; the data folder must be untouched by then.
 #[test]
 fn a_port_in_use_is_named_before_the_data_folder_is_touched() {

@@ -10,6 +10,7 @@ use holdfast_runtime::Instant;
 use tokio::sync::Notify;
 
 use super::machine::Right;
+use crate::lengths::millis;
 
 /// The scopes as this node has applied them, and the authority that its authorities have.
 ///
@@ -81,7 +82,7 @@ impl Board {
                 scope: scope.as_str().to_owned(),
                 epoch: epoch.into(),
                 // Rounded down to whole milliseconds: never more than what remains.
-                remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+                remaining_ms: millis(remaining),
             })
         };
         self.lock().iter().filter_map(answer).collect()

@@ -186,7 +186,7 @@ impl Begun {
         let mut lines = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = lines.due(runtime.clock.now()) {
             let port = self.port.name();
-            tracing::warn!(port, last = %failed, "{count} connections did not prove themselves by TLS");
+            tracing::warn!(port, error = %failed, "{count} connections did not prove themselves by TLS");
         }
     }
 }

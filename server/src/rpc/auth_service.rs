@@ -18,6 +18,7 @@ use super::acts::Act;
 use super::{quotas, status};
 use crate::consensus::{Committed, propose_when_known};
 use crate::error::ProposeError;
+use crate::lengths::millis;
 use crate::session::error::CallError;
 use crate::session::outside::Ending;
 use crate::session::{Hub, refusals};
@@ -310,10 +311,6 @@ fn read_ending(reason: &str, now: bool) -> Result<Ending, Status> {
     }
     let reason = Label::parse(reason).map_err(|error| unusable("reason", &error))?;
     Ok(Ending { reason, now })
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn listed(rules: &Rules) -> v1::ListRulesResponse {

@@ -15,6 +15,7 @@ use super::acts::Act;
 use super::backup::Backups;
 use super::status;
 use crate::config::Advertised;
+use crate::lengths::millis;
 use crate::members::{Change, ClusterStatus, Member, MemberStatus, Members};
 use crate::session::Hub;
 
@@ -156,10 +157,6 @@ fn cluster(status: &ClusterStatus, grants_in: Option<Duration>) -> v1::ClusterSt
         members: status.members.iter().map(|member| of_member(member, status.leader)).collect(),
         grants_in_ms: grants_in.map(millis),
     }
-}
-
-fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn of_member(status: &MemberStatus, leader: u64) -> v1::ClusterMember {

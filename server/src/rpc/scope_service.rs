@@ -1,7 +1,6 @@
 //! `holdfast.v1.ScopeService`: scopes with fallback, for operators.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_core::{Answer, Deed, LogIndex, ScopePrefix, ScopeState, Verb};
 use holdfast_proto::v1;
@@ -15,6 +14,7 @@ use super::status;
 use crate::authority::{AuthorityStatus, NotRetired, ScopeAuthorities};
 use crate::consensus::{Committed, propose_until_finished};
 use crate::error::ProposeError;
+use crate::lengths::millis;
 use crate::session::{Hub, refusals};
 
 /// The service.
@@ -140,7 +140,6 @@ fn info(scope: &ScopePrefix, state: ScopeState, status: Option<AuthorityStatus>)
         ..v1::ScopeInfo::default()
     };
     let Some(status) = status else { return told };
-    let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     v1::ScopeInfo {
         row: status.row.map(|row| v1::AuthorityRow {
             mode: row.mode.to_string(),

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use holdfast_runtime::Instant;
 
+use crate::lengths::millis;
+
 /// The part of a second whose resumes may begin at once, if there were none before.
 const BURST: Duration = Duration::from_millis(100);
 /// How long a resume waits here for its turn. A client with the shortest lease gives a node half a
@@ -97,7 +99,7 @@ impl Admission {
     /// The time over which the clients of so many streams spread their return, if they lose this node: a
     /// quarter of what their resumes take. Below a few dozen streams it is nothing.
     pub(super) fn spread_ms(&self, streams: u64) -> u64 {
-        u64::try_from((self.time_for(streams) / 4).as_millis()).unwrap_or(u64::MAX)
+        millis(self.time_for(streams) / 4)
     }
 }
 

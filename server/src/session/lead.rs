@@ -17,6 +17,7 @@ use super::registry::Registry;
 use super::{answers, watch};
 use crate::consensus::{Committed, Consensus, Role};
 use crate::error::ProposeError;
+use crate::lengths::millis;
 
 /// Pause after a round that brought no quorum, and before an expiry of unknown outcome is proposed
 /// again.
@@ -58,7 +59,7 @@ impl Lead {
                     let open = self.serve(tenure, &mut role).await;
                     let leader = leader_of(&role.borrow()).map(str::to_owned);
                     self.end(leader).await;
-                    tracing::debug!(tenure = tenure.get(), "leads no more");
+                    tracing::debug!(term = tenure.get(), "leads no more");
                     open
                 }
                 None => role.changed().await.is_ok(),
@@ -105,7 +106,7 @@ impl Lead {
             let sessions = table.counts().sessions;
             let now = self.registry.runtime.clock.now();
             self.registry.begin_tenure(tenure, now, sessions);
-            tracing::debug!(tenure = tenure.get(), sessions, "leads, and begins the leases");
+            tracing::debug!(term = tenure.get(), sessions, "leads, and begins the leases");
         });
         let mut part = 0;
         loop {
@@ -165,7 +166,7 @@ impl Lead {
         }
         self.registry.metrics.quorum_rounds_failed.inc();
         if self.registry.with_leases(tenure, |leases| leases.stand_still(begun)) == Some(true) {
-            tracing::warn!(tenure = tenure.get(), "no quorum answers; the leases stand still");
+            tracing::warn!(term = tenure.get(), "no quorum answers; the leases stand still");
         }
         // The expirer has to make the clock run again.
         self.registry.sooner.notify_one();
@@ -220,7 +221,10 @@ impl Lead {
             if paused < LONG_PAUSE || mutant!(PauseCountsForLeases) {
                 continue;
             }
-            tracing::warn!(?paused, "this node stood still; no lease counts that time");
+            tracing::warn!(
+                paused_ms = millis(paused),
+                "this node stood still; no lease counts that time"
+            );
             if self.registry.with_leases(tenure, |leases| leases.leave_out(paused)).is_none() {
                 return;
             }

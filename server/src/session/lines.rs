@@ -8,6 +8,7 @@ use std::time::Duration;
 use holdfast_core::SessionId;
 use holdfast_runtime::Clock;
 
+use crate::lengths::millis;
 use crate::repeated_lines::RepeatedLines;
 
 pub(super) struct Lines {
@@ -34,7 +35,7 @@ impl Lines {
         let due = self.expiries.due(self.clock.now());
         expired_too(due.untold);
         if due.may_write {
-            tracing::info!(session = session.get(), ?late, "a session expired");
+            tracing::info!(session = session.get(), late_ms = millis(late), "a session expired");
         }
     }
 
@@ -52,7 +53,10 @@ impl Lines {
         let due = self.evictions.due(self.clock.now());
         evicted_too(due.untold);
         if due.may_write {
-            tracing::warn!(ended, "the outboxes together were full, and the largest are cut");
+            tracing::warn!(
+                streams = ended,
+                "the outboxes together were full, and the largest are cut"
+            );
         }
     }
 

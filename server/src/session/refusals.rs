@@ -8,6 +8,7 @@ use holdfast_proto::v1::{Refusal, RefusalReason};
 
 use super::pages::WHOLE_BYTES_MAX;
 use crate::error::ProposeError;
+use crate::lengths::millis;
 
 /// When to try again after a limit that other clients may free, milliseconds.
 const RETRY_AFTER_LIMIT_MS: u64 = 1_000;
@@ -112,7 +113,7 @@ pub(super) fn state_too_large(session: SessionId) -> Refusal {
 
 /// Too many clients come back at the same time. The client has this long until its turn.
 pub(super) fn come_back(after: Duration) -> Refusal {
-    let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+    let after_ms = millis(after);
     let message = format!(
         "too many clients come back at the same time (resumes_per_second); this one's turn is in \
          {after_ms} ms"

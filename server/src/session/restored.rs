@@ -18,7 +18,7 @@ impl Lead {
     pub(super) async fn end_wait_after_restore(&self, tenure: Tenure, begun: Instant) {
         if let Some(wait) = self.wait_after_restore() {
             tracing::warn!(
-                tenure = tenure.get(),
+                term = tenure.get(),
                 seconds = wait.as_secs(),
                 "this cluster was restored from a backup, and grants nothing until no client of the old \
                  one can rely on a hold"
@@ -29,7 +29,7 @@ impl Lead {
                 self.registry.runtime.sleep(RETRY).await;
             }
             self.registry.set_grants_at(None);
-            tracing::info!(tenure = tenure.get(), "the restored cluster grants locks from here on");
+            tracing::info!(term = tenure.get(), "the restored cluster grants locks from here on");
         }
         std::future::pending::<()>().await;
     }

@@ -245,11 +245,22 @@ fn log_lines_for_machines_are_json() {
     let node = Setup::new().flags(&["--log-format", "json"]).starts();
 
     let log = node.log();
+    assert_lines_for_machines(&log);
+    assert!(log.lines().count() > 2);
+}
+
+/// Each line is one object, and has what `docs/log.md` says.
+fn assert_lines_for_machines(log: &str) {
+    let document = include_str!("../../../docs/log.md");
     for line in log.lines() {
         let parsed: serde_json::Value = serde_json::from_str(line).expect(line);
-        assert!(parsed["message"].is_string(), "{line}");
+        for field in ["timestamp", "level", "target", "message"] {
+            assert!(parsed[field].is_string(), "{line}");
+        }
+        for field in parsed.as_object().unwrap().keys() {
+            assert!(document.contains(&format!("| `{field}` |")), "{field} in {line}");
+        }
     }
-    assert!(log.lines().count() > 2);
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ fn root() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-fn read(path: impl AsRef<Path>) -> Result<String> {
+pub(crate) fn read(path: impl AsRef<Path>) -> Result<String> {
     let path = root().join(path);
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
@@ -81,7 +81,7 @@ fn files(folder: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// All `.rs` files below `folder`: path from the root, and text.
-fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
+pub(crate) fn rust_files(folder: &str) -> Result<Vec<(String, String)>> {
     let mut sources = Vec::new();
     for file in files(folder)? {
         if file.extension().is_some_and(|extension| extension == "rs") {

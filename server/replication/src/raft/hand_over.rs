@@ -67,7 +67,7 @@ impl HandOver {
             let Some(tenure) = self.role.borrow().tenure() else { return };
             let quiet = self.proposer.in_flight() == 0 && self.proposer.waiting() == 0;
             if let Some(target) = self.successor(to).filter(|_| quiet) {
-                tracing::info!(target, "handing leadership over");
+                tracing::info!(member = target, "handing leadership over");
                 asked.store(true, Ordering::Relaxed);
                 self.confirmer.give_up(tenure);
                 if self.raft.trigger().transfer_leader(target).await.is_err() {

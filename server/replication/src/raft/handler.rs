@@ -115,7 +115,7 @@ impl Handler {
             })
             .take_while(|request| {
                 // The stream ends there; its caller sees the end and opens a new one.
-                let good = request.as_ref().inspect_err(|error| tracing::warn!(%error)).is_ok();
+                let good = request.as_ref().inspect_err(makes_no_sense).is_ok();
                 std::future::ready(good)
             })
             .filter_map(|request: Result<AppendEntriesRequest<Types>, Malformed>| {
@@ -320,6 +320,11 @@ impl Peer for Handler {
     ) -> PeerAnswer<proto::TransferLeaderResponse> {
         self.clone().take_over(request).boxed()
     }
+}
+
+/// A line about a request that its sender never makes.
+fn makes_no_sense(error: &impl std::fmt::Display) {
+    tracing::warn!(%error, "a request of another member makes no sense; its stream ends");
 }
 
 pub(super) fn millis(length: Duration) -> u64 {

@@ -108,7 +108,7 @@ impl Changes {
         // From here on the version gate counts this node, too.
         self.heard.note_version(member.node_id, hello.command_version);
         let node = (member.node_id, Addresses::of(&member));
-        tracing::info!(node_id = member.node_id, address = member.peer_advertise, "adds a learner");
+        tracing::info!(member = member.node_id, address = member.peer_advertise, "adds a learner");
         self.write(ChangeMembers::AddNodes([node].into()), &view).await
     }
 
@@ -201,7 +201,7 @@ impl Changes {
             return Err(MembershipRefusal::Lags { node_id, lag, bound }.into());
         }
         self.check_majority(&voters)?;
-        tracing::info!(node_id, ?voters, "promotes a learner");
+        tracing::info!(member = node_id, ?voters, "promotes a learner");
         self.write(ChangeMembers::AddVoterIds([node_id].into()), &view).await
     }
 
@@ -214,7 +214,7 @@ impl Changes {
         view.member(node_id)?;
         let mut voters = view.voters();
         if !voters.remove(&node_id) {
-            tracing::info!(node_id, "removes a learner");
+            tracing::info!(member = node_id, "removes a learner");
             return self.write(ChangeMembers::RemoveNodes([node_id].into()), &view).await;
         }
         if voters.is_empty() {
@@ -226,7 +226,7 @@ impl Changes {
             self.pass_leadership(None).await?;
             return Err(self.not_leader());
         }
-        tracing::info!(node_id, ?voters, "removes a voter");
+        tracing::info!(member = node_id, ?voters, "removes a voter");
         self.write(ChangeMembers::RemoveVoters([node_id].into()), &view).await
     }
 

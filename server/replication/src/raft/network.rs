@@ -156,8 +156,10 @@ impl Link {
     /// Makes openraft send a snapshot: it does so once the log that the member needs is purged.
     fn cut_off(&self) -> Failure {
         self.network.metrics.followers_cut_off.inc();
-        let target = self.target;
-        tracing::warn!(target, "a member is too far behind for the log and gets a snapshot");
+        tracing::warn!(
+            member = self.target,
+            "a member is too far behind for the log and gets a snapshot"
+        );
         let why = "it is behind what is kept of the log (max_log_bytes), and gets a snapshot";
         failure(&PeerError::Unreachable(why.to_owned()))
     }

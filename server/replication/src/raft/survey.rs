@@ -145,13 +145,13 @@ impl Survey {
         if self.relief.not_before.is_some_and(|at| now < at) {
             return;
         }
-        tracing::warn!(to, ?why, ?own, "this leader's disk is in trouble: it hands over");
+        tracing::warn!(member = to, ?why, ?own, "this leader's disk is in trouble: it hands over");
         let handed = self.hand_over.run(Some(to), self.patience).await;
         self.relief.not_before = Some(self.runtime.clock.now() + SETTLED);
         if handed == HandedOver::LeadsNoLonger {
             self.metrics.relieved.inc();
         } else {
-            tracing::warn!(to, ?handed, "leadership was not handed over");
+            tracing::warn!(member = to, ?handed, "leadership was not handed over");
         }
     }
 

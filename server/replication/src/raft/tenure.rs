@@ -119,7 +119,7 @@ impl Tenures {
             match self.raft.write_blank().await {
                 Ok(written) if written.log_id.leader_id.term == tenure.get() => return,
                 Err(RaftError::APIError(error)) => {
-                    tracing::debug!(%error, %tenure, "the tenure's first entry is not written yet");
+                    tracing::debug!(%error, term = tenure.get(), "the tenure's first entry is not written yet");
                     self.runtime.sleep(TRY_AGAIN).await;
                 }
                 // Written in another term of this node, or not at all: this tenure is over.
@@ -129,7 +129,7 @@ impl Tenures {
     }
 
     fn lead(&self, tenure: Tenure) {
-        tracing::debug!(%tenure, "leads");
+        tracing::debug!(term = tenure.get(), "leads");
         self.role.send_replace(Role::Leading { tenure });
         let current = self.shared.look(|table, _| table.limits());
         if current != self.limits {
@@ -151,7 +151,7 @@ impl Tenures {
             changed
         });
         if let Some(tenure) = led {
-            tracing::debug!(%tenure, "leads no longer");
+            tracing::debug!(term = tenure.get(), "leads no longer");
             self.proposer.tenure_ended();
         }
     }
