@@ -1,15 +1,18 @@
 //! `holdfastd restore`: a data folder from a backup (DESIGN §15).
 //!
-//! The folder is made beside its place and gets its name when it is whole and synced: an interrupted
-//! restore leaves nothing that a node would start with.
+//! It is made in a folder within, because the data folder itself may be a volume or another user's, and its
+//! parts are moved out when they are whole and synced. The guard file is the last: without one no node takes what
+//! else is there for a store (I21), so an interrupted restore leaves nothing that a node would start with.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_core::{Backup, BackupError, BackupHeader, LockTable, RestoreError, RestorePlan};
 use holdfast_runtime::Runtime;
+use nix::unistd::geteuid;
 
 use crate::config::Config;
 use crate::exit::Exit;
@@ -17,6 +20,12 @@ use crate::node::settings;
 use crate::raft::found_restored;
 use crate::storage::{ClusterId, OpenError, Store, StoreOptions};
 
+/// The folder within in which everything is made.
+const WITHIN: &str = "restoring";
+/// The file without which the others are no store.
+const GUARD: &str = "guard";
+/// The file that a process locks while it has a store open.
+const LOCK: &str = "LOCK";
 /// Bytes read of the backup at once.
 const READ_BYTES: usize = 256 << 10;
 
@@ -94,7 +103,8 @@ pub struct Done {
     table: LockTable,
 }
 
-/// Makes the data folder of the settings from a backup: that of the first member of a new cluster.
+/// Makes the data folder of the settings from a backup: that of the first member of a new cluster. Run by root
+/// in a folder of another user, it leaves everything to that user.
 ///
 /// # Errors
 ///
@@ -102,8 +112,7 @@ pub struct Done {
 pub fn run(config: &Config, wish: &Wish) -> Result<Done, Refusal> {
     let runtime = Runtime::system();
     let folder = config.node.data_dir.clone();
-    let beside = beside(&folder);
-    check_places(&folder, &beside)?;
+    check_place(&folder)?;
     let (header, table) = read(&wish.backup)?;
     let plan = RestorePlan {
         now_ms: runtime.clock.wall_ms(),
@@ -116,38 +125,44 @@ pub fn run(config: &Config, wish: &Wish) -> Result<Done, Refusal> {
     let mut id = [0; 16];
     runtime.rng.fill(&mut id);
     let cluster = ClusterId(id);
-    let made = make(config, &runtime, &beside, (cluster, &table));
-    let put = made.and_then(|()| {
-        put(&beside, &folder).map_err(|source| Refusal::Write { folder: folder.clone(), source })
-    });
-    if let Err(refusal) = put {
+    let failed = |source| Refusal::Write { folder: folder.clone(), source };
+    let is_new = make_folder(&folder).map_err(failed)?;
+    let within = folder.join(WITHIN);
+    let made = make(config, &runtime, &within, (cluster, &table));
+    if let Err(refusal) = made.and_then(|()| move_out(&within, &folder).map_err(failed)) {
         // What cannot be removed is named by the next attempt.
-        let _ = fs::remove_dir_all(&beside);
+        let _ = fs::remove_dir_all(&within);
+        if is_new {
+            let _ = fs::remove_dir(&folder);
+        }
         return Err(refusal);
     }
     Ok(Done { folder, node_id: config.node.node_id, cluster, header, table })
 }
 
-/// Where the folder is made: in the same folder, so that it can be renamed.
-fn beside(folder: &Path) -> PathBuf {
-    let mut name = folder.as_os_str().to_owned();
-    name.push(".restoring");
-    name.into()
+fn check_place(folder: &Path) -> Result<(), Refusal> {
+    let failed = |source| Refusal::Write { folder: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed)?,
+    };
+    let names: Result<Vec<_>, _> = entries.map(|entry| Ok(entry?.file_name())).collect();
+    let names = names.map_err(failed)?;
+    if names.iter().any(|name| name == WITHIN) {
+        return Err(Refusal::Interrupted(folder.join(WITHIN)));
+    }
+    // What a new file system has of its own.
+    let foreign = names.iter().any(|name| name != "lost+found");
+    if foreign { Err(Refusal::NotEmpty(folder.to_owned())) } else { Ok(()) }
 }
 
-fn check_places(folder: &Path, beside: &Path) -> Result<(), Refusal> {
-    let failed = |source| Refusal::Write { folder: folder.to_owned(), source };
-    match fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
-        Ok(true) => return Err(Refusal::NotEmpty(folder.to_owned())),
-        Ok(false) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
+/// Whether it was not there.
+fn make_folder(folder: &Path) -> io::Result<bool> {
+    if folder.is_dir() {
+        return Ok(false);
     }
-    match fs::symlink_metadata(beside) {
-        Ok(_) => Err(Refusal::Interrupted(beside.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
-    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    Ok(true)
 }
 
 fn read(file: &Path) -> Result<(BackupHeader, LockTable), Refusal> {
@@ -156,11 +171,11 @@ fn read(file: &Path) -> Result<(BackupHeader, LockTable), Refusal> {
     Backup::read_from(&mut BufReader::with_capacity(READ_BYTES, opened)).map_err(failed)
 }
 
-/// Makes the store in its folder beside.
+/// Makes the store, and closes it.
 fn make(
     config: &Config,
     runtime: &Runtime,
-    beside: &Path,
+    within: &Path,
     (cluster, table): (ClusterId, &LockTable),
 ) -> Result<(), Refusal> {
     let node_id = config.node.node_id;
@@ -177,18 +192,43 @@ fn make(
         on_fault: Arc::new(|_| ()),
         stalls_after: of_replica.stalls_after(),
     };
-    let failed = |source| Refusal::Write { folder: beside.to_owned(), source };
-    let store = Store::open(beside, options)?;
+    let failed = |source| Refusal::Write { folder: within.to_owned(), source };
+    let store = Store::open(within, options)?;
     let queue = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let queue = queue.map_err(failed)?;
     queue.block_on(found_restored(&store, cluster, table, own)).map_err(failed)
 }
 
-/// Gives the folder its name, and makes that durable. An empty folder that is there is replaced.
-fn put(beside: &Path, folder: &Path) -> io::Result<()> {
-    fs::rename(beside, folder)?;
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+/// Moves the parts of a closed store to their places, the guard file last, and makes that durable.
+fn move_out(within: &Path, folder: &Path) -> io::Result<()> {
+    if geteuid().is_root() {
+        let owner = fs::metadata(folder)?;
+        give(within, (owner.uid(), owner.gid()))?;
+    }
+    for entry in fs::read_dir(within)? {
+        let name = entry?.file_name();
+        if name != GUARD && name != LOCK {
+            fs::rename(within.join(&name), folder.join(&name))?;
+        }
+    }
+    File::open(folder)?.sync_all()?;
+    fs::rename(within.join(GUARD), folder.join(GUARD))?;
+    fs::remove_dir_all(within)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Makes a user the owner of everything in a folder, as only root can.
+fn give(path: &Path, (user, group): (u32, u32)) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if (found.uid(), found.gid()) != (user, group) {
+        chown(path, Some(user), Some(group))?;
+    }
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            give(&entry?.path(), (user, group))?;
+        }
+    }
+    Ok(())
 }
 
 impl Done {

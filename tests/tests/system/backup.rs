@@ -7,13 +7,15 @@
     reason = "helpers of a test fail it by a panic"
 )]
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdfast::{Client, FencingToken};
 use holdfast_runtime::Runtime;
-use holdfast_tests::cluster::{Cluster, Setup, binary};
+use holdfast_tests::cluster::{Cluster, Setup, binary, free_port};
 use holdfast_tests::program::{Ended, Program, run};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -273,13 +275,24 @@ async fn bad_backups_and_bad_places_for_them_are_refused_by_name() {
     fs::write(Path::new(&data).join("mine"), "").unwrap();
     assert_refused(&into(&[]).await, 73, "other is not empty; a restore makes a new folder");
     fs::remove_file(Path::new(&data).join("mine")).unwrap();
-    fs::create_dir(path("other.restoring")).unwrap();
+    fs::create_dir(path("other/restoring")).unwrap();
     assert_refused(&into(&[]).await, 73, "is left from a restore that was interrupted");
-    fs::remove_dir(path("other.restoring")).unwrap();
+    fs::remove_dir(path("other/restoring")).unwrap();
     // Tokens begin with the second, and those of this cluster began in the same one.
     Runtime::system().sleep(Duration::from_millis(1_100)).await;
     assert_eq!(into(&[]).await.code, Some(0), "an empty folder is as good as none");
-    assert_eq!(mode_of(&data), 0o700);
+    let left: BTreeSet<_> =
+        fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        left.contains(OsStr::new("guard")) && !left.contains(OsStr::new("restoring")),
+        "{left:?}"
+    );
+    // Interrupted before its last step, it is none that a node starts with.
+    fs::remove_file(Path::new(&data).join("guard")).unwrap();
+    let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
+    let places = ["--data-dir", &data, "--listen", &listen, "--admin-listen", &admin];
+    let started = run("holdfastd", &places).await;
+    assert_eq!(started.code, Some(73), "{started:?}");
 }
 
 fn assert_refused(ended: &Ended, code: i32, text: &str) {
