@@ -18,6 +18,7 @@ pub mod listen;
 pub mod metrics;
 pub mod node;
 pub mod open_files;
+mod process;
 mod repeated_lines;
 pub mod restore;
 pub mod rpc;

@@ -1,13 +1,17 @@
 //! Everything a node counts, under its public names: the one table.
 //!
-//! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Labels never hold
-//! lock names, labels of sessions or addresses: the number of those has no bound.
+//! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Those of the process have the
+//! names that all programs have for them (`process_…`). Labels never hold lock names, labels of sessions or
+//! addresses: the number of those has no bound.
+//!
+//! `docs/metrics.md` lists all of them; a test compares that with a scrape (`tests/serving/metrics.rs`).
 //!
 //! An event is counted where it happens, by the part in which it happens; a state is read at each scrape
 //! ([`Sample`]), so that nothing has to be kept in step.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::{Counts, ScopeState};
 use prometheus_client::collector::Collector;
@@ -21,6 +25,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::authority::AuthorityStatus;
 use crate::incoming::ConnectionMetrics;
+use crate::process::Process;
 use crate::raft::{ReplicaStatus, ReplicationMetrics};
 use crate::session::SessionMetrics;
 use crate::storage::Counters;
@@ -49,6 +54,8 @@ pub struct Sample {
     pub free_bytes: u64,
     /// The scopes with fallback: at most [`SCOPES_MAX`](holdfast_core::SCOPES_MAX).
     pub scopes: Vec<ScopeSample>,
+    /// For how much longer this leader's restored cluster grants nothing.
+    pub grants_in: Duration,
 }
 
 /// A scope with fallback at the moment of a scrape.
@@ -106,7 +113,7 @@ const SCOPE_COUNTERS: &[(&str, &str, ScopeCount)] = &[
 /// Values that go up and down: name, meaning, source in the sample.
 const GAUGES: &[(&str, &str, Look)] = &[
     ("sessions", "Sessions that are open", |sample| sample.counts.sessions),
-    ("locks_held", "Requests that hold a lock", |sample| sample.counts.held),
+    ("locks_held", "Locks that are held", |sample| sample.counts.held),
     ("waiters", "Requests that wait for a lock", |sample| sample.counts.waiting),
     (
         "table_bytes",
@@ -139,7 +146,7 @@ const GAUGES: &[(&str, &str, Look)] = &[
     }),
     (
         "log_append_p99_microseconds",
-        "99th percentile of the last seconds, from appending an entry until it is durable",
+        "As log_append_p99_seconds; goes with the next release",
         |sample| sample.status.append_p99_us.unwrap_or(0),
     ),
     ("raft_waiting_commands", "Commands that wait to be proposed", |sample| {
@@ -162,6 +169,22 @@ const GAUGES: &[(&str, &str, Look)] = &[
         "disk_free_bytes",
         "Bytes that can still be written on the disk of the data folder",
         |sample| sample.free_bytes,
+    ),
+];
+
+type Measure = fn(&Sample) -> f64;
+
+/// The same in units of which there are parts.
+const MEASURES: &[(&str, &str, Measure)] = &[
+    (
+        "log_append_p99_seconds",
+        "99th percentile of the last seconds, from appending an entry until it is durable",
+        |sample| Duration::from_micros(sample.status.append_p99_us.unwrap_or(0)).as_secs_f64(),
+    ),
+    (
+        "restore_wait_seconds",
+        "For how much longer a restored cluster grants nothing, on the leader; else 0",
+        |sample| sample.grants_in.as_secs_f64(),
     ),
 ];
 
@@ -197,13 +220,16 @@ impl fmt::Debug for Sources {
 
 /// The table.
 pub fn registry(sources: Sources) -> Registry {
-    let mut registry = Registry::with_prefix("holdfast");
+    let mut all = Registry::default();
+    all.register_collector(Box::new(Process::started_now()));
+    let registry = all.sub_registry_with_prefix("holdfast");
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "What runs here", version);
-    register_sessions(&mut registry, &sources.sessions);
-    register_watches(&mut registry, &sources.sessions);
-    register_replication(&mut registry, &sources.replication);
-    register_connections(&mut registry, &sources.connections);
+    register_sessions(registry, &sources.sessions);
+    register_watches(registry, &sources.sessions);
+    register_backups(registry, &sources.sessions);
+    register_replication(registry, &sources.replication);
+    register_connections(registry, &sources.connections);
     registry.register_with_unit(
         "log_sync",
         "From writing a commit of the log until it is on stable storage",
@@ -211,7 +237,7 @@ pub fn registry(sources: Sources) -> Registry {
         sources.log_sync,
     );
     registry.register_collector(Box::new(Sampler(sources.sample)));
-    registry
+    all
 }
 
 fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
@@ -233,7 +259,10 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiries,
         expiry_lateness,
         denials,
-        // `register_watches` has these.
+        // `register_backups` and `register_watches` have these.
+        backups: _,
+        backups_broken_off: _,
+        backup_sent: _,
         watches: _,
         watch_events: _,
         watches_cut: _,
@@ -270,6 +299,16 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     }
     let meaning = "From a session's deadline to its end, on the leader";
     registry.register_with_unit("expiry_lateness", meaning, Unit::Seconds, expiry_lateness.0);
+}
+
+fn register_backups(registry: &mut Registry, from: &SessionMetrics) {
+    let from = from.clone();
+    registry.register("backups", "Backups that were sent whole", from.backups);
+    let meaning = "Backups that were begun and not sent whole";
+    registry.register("backups_broken_off", meaning, from.backups_broken_off);
+    let meaning =
+        "When the last whole backup was sent by this node, since 1970; 0: none since it started";
+    registry.register_with_unit("backup_timestamp", meaning, Unit::Seconds, from.backup_sent);
 }
 
 fn register_watches(registry: &mut Registry, from: &SessionMetrics) {
@@ -392,6 +431,10 @@ impl Collector for Sampler {
             let counter = ConstCounter::new(look(&sample));
             let metric = encoder.encode_descriptor(name, meaning, None, MetricType::Counter)?;
             counter.encode(metric)?;
+        }
+        for (name, meaning, measure) in MEASURES {
+            let metric = encoder.encode_descriptor(name, meaning, None, MetricType::Gauge)?;
+            ConstGauge::new(measure(&sample)).encode(metric)?;
         }
         encode_scopes(&sample.scopes, &mut encoder)
     }

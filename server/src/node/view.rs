@@ -233,6 +233,7 @@ impl Sampler {
             // If the disk cannot be queried, no free space can be relied on.
             free_bytes: free_space(&self.data_folder).unwrap_or(0),
             scopes: Vec::new(),
+            grants_in: self.hub.grants_in().unwrap_or_default(),
         };
         replica.read(&mut |table, _| {
             sample.counts = table.counts();

@@ -71,8 +71,11 @@ impl Backups {
         sent: mpsc::Receiver<v1::BackupResponse>,
     ) -> BoxStream<'static, Result<v1::BackupResponse, Status>> {
         let (tell, end) = oneshot::channel();
+        let hub = self.hub.clone();
         let sending = async move {
-            let ended = sending.await.map_err(|error| status::of_stream_error(&error));
+            let ended = sending.await;
+            count(&hub, ended.is_ok());
+            let ended = ended.map_err(|error| status::of_stream_error(&error));
             // The receiver is gone if the client is.
             let _ = tell.send(act.end(ended.map(|()| (None, ()))));
         };
@@ -86,6 +89,17 @@ impl Backups {
             })
         });
         ReceiverStream::new(sent).map(Ok).chain(last_word).boxed()
+    }
+}
+
+fn count(hub: &Hub, is_whole: bool) {
+    let metrics = hub.metrics();
+    if is_whole {
+        metrics.backups.inc();
+        let now = i64::try_from(hub.runtime().clock.wall_ms() / 1_000).unwrap_or(i64::MAX);
+        metrics.backup_sent.set(now);
+    } else {
+        metrics.backups_broken_off.inc();
     }
 }
 

@@ -59,6 +59,12 @@ pub struct SessionMetrics {
     /// Seconds from a session's deadline to the moment its expiry was applied, on the leader
     /// (DESIGN §5.3, I7).
     pub expiry_lateness: Lateness,
+    /// Backups that were sent whole.
+    pub backups: Counter,
+    /// Backups that were begun and not sent whole.
+    pub backups_broken_off: Counter,
+    /// When the last whole one was sent, Unix seconds; 0: none was.
+    pub backup_sent: Gauge,
     /// Calls that were refused for want of a right, or with a wrong token.
     pub denials: Denials,
 }

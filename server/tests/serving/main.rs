@@ -14,6 +14,7 @@ mod session_thread;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -290,6 +291,54 @@ async fn reflection_lists_the_lock_service() {
         panic!("{answer:?}");
     };
     assert!(listed.service.iter().any(|service| service.name == SERVICE), "{listed:?}");
+}
+
+/// Each metric of a scrape, without the end `_total` of counters, with its kind and meaning.
+fn scraped(metrics: &str) -> BTreeMap<String, (String, String)> {
+    let about = |what: &str| -> BTreeMap<String, String> {
+        let lines = metrics.lines().filter_map(|line| line.strip_prefix(what)?.split_once(' '));
+        lines.map(|(name, said)| (name.to_owned(), said.to_owned())).collect()
+    };
+    let (kinds, meanings) = (about("# TYPE "), about("# HELP "));
+    let meaning = |name: &String| meanings[name].trim_end_matches('.').to_owned();
+    kinds.into_iter().map(|(name, kind)| (name.clone(), (kind, meaning(&name)))).collect()
+}
+
+/// The rows of `docs/metrics.md`, in the same form, and whether each is there from the beginning.
+fn documented() -> BTreeMap<String, ((String, String), bool)> {
+    let document = include_str!("../../../docs/metrics.md");
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        let (name, kind, meaning) = (cells.next()?, cells.next()?, cells.next()?);
+        let (name, later) = match name.trim_end_matches('`').strip_suffix("` *") {
+            Some(name) => (name, true),
+            None => (name.trim_end_matches('`'), false),
+        };
+        let meaning = meaning.trim_end_matches(" |").to_owned();
+        let name = name.trim_end_matches("_total").to_owned();
+        Some((name, ((kind.to_owned(), meaning), !later)))
+    };
+    document.lines().filter_map(row).collect()
+}
+
+/// Each is there, and means what the document says, and none is beside it.
+#[test]
+fn the_document_of_the_metrics_is_that_of_a_scrape() {
+    let node = Setup::new().starts();
+    let metrics = eventually(|| get(node.setup.admin_listen, "/metrics")).unwrap();
+
+    let (scraped, documented) = (scraped(&metrics), documented());
+
+    for (name, found) in &scraped {
+        let said = documented.get(name).map(|(said, _)| said);
+        assert_eq!(said, Some(found), "{name} in docs/metrics.md");
+        assert!(name.starts_with("holdfast_") || name.starts_with("process_"), "{name}");
+    }
+    let always = documented.iter().filter(|(_, (_, always))| *always).map(|(name, _)| name);
+    for name in always {
+        assert!(scraped.contains_key(name), "docs/metrics.md has {name}, which no scrape has");
+    }
+    assert!(scraped.len() > 60, "{} metrics", scraped.len());
 }
 
 /// The metrics that are above 0 on a node after some traffic.
