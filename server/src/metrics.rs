@@ -4,7 +4,7 @@
 //! names that all programs have for them (`process_…`). Labels never hold lock names, labels of sessions or
 //! addresses: the number of those has no bound.
 //!
-//! `docs/metrics.md` lists all of them; a test compares that with a scrape (`tests/serving/metrics.rs`).
+//! `docs/metrics.md` lists all of them; a test compares that with a scrape (`tests/serving/main.rs`).
 //!
 //! An event is counted where it happens, by the part in which it happens; a state is read at each scrape
 //! ([`Sample`]), so that nothing has to be kept in step.

@@ -247,8 +247,8 @@ fn every_path_named_in_a_comment_exists() -> Result {
 /// that of a setting or a script.
 fn looks_like_a_test(span: &str) -> bool {
     let snake = span.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    // A metric's name begins with the product's.
-    let metric = span.starts_with("holdfast_");
+    // A metric's name begins with the product's, or is one that every process has.
+    let metric = span.starts_with("holdfast_") || span.starts_with("process_");
     snake && !metric && span.split('_').filter(|word| !word.is_empty()).count() >= 4
 }
 
