@@ -152,6 +152,14 @@ pub fn tokens_begin_at(now_ms: u64) -> Option<(u16, u64)> {
 }
 
 impl Restored {
+    /// How long the leader waits before it grants; `None`: the table grants.
+    pub(crate) fn wait_ms(&self) -> Option<u64> {
+        match self.grants {
+            Grants::After { wait_ms } => Some(wait_ms),
+            Grants::Yes | Grants::Looks { .. } => None,
+        }
+    }
+
     /// Whether awaited locks are left to be looked at.
     pub(crate) fn has_looks(&self) -> bool {
         matches!(self.grants, Grants::Looks { .. })
@@ -255,7 +263,8 @@ impl LockTable {
     }
 
     /// For how long a client may rely on a hold without hearing from the cluster: the longest lease of a
-    /// session, or the longest that is allowed. O(n) in the number of sessions.
+    /// session, or the longest that is allowed; and of the cluster before, while a restored table waits for its
+    /// clients. O(n) in the number of sessions.
     pub fn largest_ttl_ms(&self) -> u64 {
         self.freeze().largest_ttl_ms()
     }
@@ -264,10 +273,7 @@ impl LockTable {
     /// [`Command::GrantAgain`](crate::Command::GrantAgain), so many milliseconds and the margin of leases
     /// after the first entry of its tenure.
     pub fn grants_after_ms(&self) -> Option<u64> {
-        match self.restored.grants {
-            Grants::After { wait_ms } => Some(wait_ms),
-            Grants::Yes | Grants::Looks { .. } => None,
-        }
+        self.restored.wait_ms()
     }
 
     /// Whether the scope comes from a backup and its epoch was not raised since. Before it has any

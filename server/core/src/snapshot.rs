@@ -469,7 +469,8 @@ impl Frozen {
     /// As [`LockTable::largest_ttl_ms`].
     pub(crate) fn largest_ttl_ms(&self) -> u64 {
         let sessions = self.sessions.iter().map(|(_, session)| session.ttl_ms);
-        sessions.fold(self.header.limits.ttl_max_ms, u64::max)
+        let waits_ms = self.restored.wait_ms().unwrap_or(0);
+        sessions.fold(self.header.limits.ttl_max_ms.max(waits_ms), u64::max)
     }
 
     /// The lowest version that has room for it.

@@ -328,6 +328,17 @@ fn the_wait_is_as_long_as_the_longest_lease_anybody_knows_of() {
     assert_eq!(of(1_000, 5_000_000), Some(5_000_000), "what the restoring node allows");
 }
 
+/// I6: the clients of the cluster before the last one, whose longest lease no later table has.
+#[test]
+fn a_backup_of_a_cluster_that_still_waits_waits_as_long_again() {
+    let long = RestorePlan { ttl_max_ms: 80_000_000, ..plan(NOW_MS) };
+    let first = LockTable::new().restored(&long).unwrap();
+    let (header, read) = Backup::read_from(&mut backup_of(&first).as_slice()).unwrap();
+    assert_eq!(header.largest_ttl_ms, 80_000_000);
+    let again = read.restored(&plan(NOW_MS + 1_000)).unwrap();
+    assert_eq!(again.grants_after_ms(), Some(80_000_000));
+}
+
 #[test]
 fn many_waiters_are_granted_in_parts_once_the_wait_is_over() {
     const STEPS: u64 = 60;
