@@ -541,6 +541,7 @@ impl Ground {
     fn work_keeper(&self, role: watch::Receiver<Role>, proposer: &Arc<Proposer>) -> WorkKeeper {
         WorkKeeper {
             steps: self.config.work_steps,
+            begins_next: false,
             role,
             proposer: Arc::clone(proposer),
             shared: Arc::clone(&self.shared),

@@ -28,6 +28,8 @@ const CARRY_ON_AGAIN: Duration = Duration::from_millis(50);
 pub(super) struct WorkKeeper {
     /// As configured here; the leader's applies to the whole cluster.
     pub(super) steps: u64,
+    /// Which of the two goes first that a new cluster lacks.
+    pub(super) begins_next: bool,
     pub(super) role: watch::Receiver<Role>,
     pub(super) proposer: Arc<Proposer>,
     pub(super) shared: Arc<Replicated>,
@@ -70,14 +72,17 @@ impl WorkKeeper {
         let (limit, work_left, is_new) = self
             .shared
             .look(|table, _| (table.work_limit(), table.has_work_left(), table.may_begin_tokens()));
-        let begin = tokens_begin_at(self.runtime.clock.wall_ms()).filter(|_| is_new);
-        if let Some((epoch, counter)) = begin.filter(|(_, counter)| *counter > 0) {
-            return Some(Command::BeginTokens { epoch, counter });
-        }
         if work_left {
             return Some(Command::CarryOn);
         }
-        (limit != Some(self.steps)).then_some(Command::LimitWork { steps: self.steps })
+        let begin = tokens_begin_at(self.runtime.clock.wall_ms()).filter(|_| is_new);
+        let begin = begin.filter(|(_, counter)| *counter > 0);
+        let begin = begin.map(|(epoch, counter)| Command::BeginTokens { epoch, counter });
+        let limits = limit != Some(self.steps);
+        let limit = limits.then_some(Command::LimitWork { steps: self.steps });
+        // In turn: a member of an older release may know one of the two and not the other.
+        self.begins_next = !self.begins_next;
+        if self.begins_next { begin.or(limit) } else { limit.or(begin) }
     }
 
     /// Whether the command was applied. A repeated one is harmless.
