@@ -1,12 +1,11 @@
 //! What operators do, of which no session is needed.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoints::{Asked, Servers};
+use crate::transport::Dials;
 use crate::transport::operator::{self, Said, Services};
-use crate::transport::{Bearer, Connect};
 use crate::{Error, Result};
 
 /// The longest one server may take before the client tries the next. A server ends every call
@@ -47,8 +46,7 @@ const ATTEMPT_LIMIT: Duration = Duration::from_secs(8);
 #[derive(Clone)]
 pub struct Admin {
     pub(crate) servers: Servers,
-    pub(crate) connect: Arc<Connect>,
-    pub(crate) bearer: Bearer,
+    pub(crate) dials: Dials,
 }
 
 impl Admin {
@@ -69,9 +67,9 @@ impl Admin {
     {
         let mut asked = Asked::default();
         let call = |endpoint: &str| {
-            let with = (&*self.connect, self.bearer.clone());
+            let dials = self.dials.clone();
             // Four clients with their connection are large, and a caller's future holds this one.
-            Box::pin(operator::ask(with, endpoint.to_owned(), &call))
+            Box::pin(operator::ask(dials, endpoint.to_owned(), &call))
         };
         match self.servers.ask(ATTEMPT_LIMIT, &mut asked, call).await {
             Err(Error::Unreachable { waited, .. }) if changes && asked.may_be_done => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_guard::{check_endpoints, default_label};
+use holdfast_guard::{check_endpoints, default_label, is_unix_socket};
 use holdfast_runtime::{Runtime, Transport, select};
 
 #[cfg(feature = "tls")]
@@ -12,7 +12,7 @@ use crate::Tls;
 use crate::attaching::Attaching;
 use crate::endpoints::Servers;
 use crate::session::{Access, Machine, Opening, Session, SessionConfig};
-use crate::transport::{Bearer, Connect, GrpcTransport, Shared, plain};
+use crate::transport::{Bearer, Connect, Dials, GrpcTransport, Shared, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -64,14 +64,27 @@ impl Builder {
         }
     }
 
-    /// The servers, each as `host:port`. The client finds out which of them leads, and follows
-    /// changes. Default: `127.0.0.1:7420`.
+    /// The servers, each as `host:port` (`[address]:port` for IPv6), or several of them separated by commas.
+    /// Default: `127.0.0.1:7420`.
+    ///
+    /// One is enough: a load balancer's, a Kubernetes Service's, any node's. The client prefers the leader, whose
+    /// address the servers tell it; where it cannot get there, the server that it reaches passes its calls
+    /// on. Several are better, for when one is down.
+    ///
+    /// `dns:///host:port` stands for every address that the name has: the client looks it up again for each
+    /// connection, and begins with another address each time.
     ///
     /// A server on this machine may be named by its Unix socket, `unix:PATH`: there the client is the identity
-    /// `uid:NUMBER` of its user, without TLS. Only a server that leads answers there; it sends the client to
-    /// the leader's `host:port` otherwise, where the client has to prove itself in another way.
+    /// `uid:NUMBER` of its user, without TLS. A server that does not lead passes its calls on.
     pub fn endpoints(mut self, endpoints: impl IntoIterator<Item: Into<String>>) -> Self {
-        self.endpoints = endpoints.into_iter().map(Into::into).collect();
+        let split = |list: String| -> Vec<String> {
+            // A path may have commas.
+            if is_unix_socket(&list) {
+                return vec![list];
+            }
+            list.split(',').map(|one| one.trim().to_owned()).collect()
+        };
+        self.endpoints = endpoints.into_iter().map(Into::into).flat_map(split).collect();
         self
     }
 
@@ -181,7 +194,7 @@ impl Builder {
             Arc::clone(transport)
         } else {
             let shared = self.shared.as_ref().map(|shared| shared.connections.clone());
-            Arc::new(GrpcTransport::new(self.dial()?, self.bearer()?, shared))
+            Arc::new(GrpcTransport::new(self.dials()?, shared))
         };
         Ok(Reader { servers: self.servers(self.connect_timeout)?, transport })
     }
@@ -190,12 +203,23 @@ impl Builder {
         self.token.as_ref().map_or(Ok(Bearer::default()), |token| Bearer::new(token))
     }
 
-    /// How servers are dialled.
-    fn dial(&self) -> Result<Arc<Connect>> {
+    /// How servers are dialled, and what goes with every request.
+    fn dials(&self) -> Result<Dials> {
+        Ok(Dials::new(self.connects()?, self.bearer()?, self.runtime.clone()))
+    }
+
+    fn connects(&self) -> Result<Arc<Connect>> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let dialling = tls.clone().dialling(&self.runtime)?;
-            return Ok(Arc::new(move |endpoint| Box::pin(dialling.clone().connect(endpoint))));
+            return Ok(Arc::new(move |endpoint, host| {
+                let dialling = dialling.clone();
+                let dialling = match host {
+                    Some(host) => dialling.for_host(host),
+                    None => dialling,
+                };
+                Box::pin(dialling.connect(endpoint))
+            }));
         }
         Ok(Arc::new(plain))
     }
@@ -213,8 +237,7 @@ impl Builder {
     ///
     /// As of [`Builder::reader`].
     pub fn admin(&self, limit: Duration) -> Result<Admin> {
-        let (connect, bearer) = (self.dial()?, self.bearer()?);
-        Ok(Admin { servers: self.servers(limit)?, connect, bearer })
+        Ok(Admin { servers: self.servers(limit)?, dials: self.dials()? })
     }
 
     /// Opens a session at whichever server leads. Call it inside a tokio runtime, whose tasks then

@@ -28,12 +28,13 @@ impl fmt::Debug for SessionKey {
 
 impl fmt::Debug for Resume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session_id, secret, cluster_id, state_in_pages } = self;
+        let Self { session_id, secret, cluster_id, state_in_pages, attempt } = self;
         f.debug_struct("Resume")
             .field("session_id", session_id)
             .field("secret", &Hidden(secret))
             .field("cluster_id", cluster_id)
             .field("state_in_pages", state_in_pages)
+            .field("attempt", attempt)
             .finish()
     }
 }

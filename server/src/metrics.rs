@@ -27,6 +27,7 @@ use crate::authority::AuthorityStatus;
 use crate::incoming::ConnectionMetrics;
 use crate::process::Process;
 use crate::raft::{ReplicaStatus, ReplicationMetrics};
+use crate::rpc::ForwardingMetrics;
 use crate::session::SessionMetrics;
 use crate::storage::Counters;
 use crate::telemetry;
@@ -206,6 +207,8 @@ pub struct Sources {
     pub replication: ReplicationMetrics,
     /// Counted by the ports.
     pub connections: ConnectionMetrics,
+    /// Those of calls that are passed on to the leader.
+    pub forwarded: ForwardingMetrics,
     /// Measured by the log's writer.
     pub log_sync: Histogram,
     /// Takes a [`Sample`]. Quick.
@@ -230,6 +233,7 @@ pub fn registry(sources: Sources) -> Registry {
     register_backups(registry, &sources.sessions);
     register_replication(registry, &sources.replication);
     register_connections(registry, &sources.connections);
+    register_forwarding(registry, &sources.forwarded);
     registry.register_with_unit(
         "log_sync",
         "From writing a commit of the log until it is on stable storage",
@@ -361,6 +365,33 @@ fn register_connections(registry: &mut Registry, from: &ConnectionMetrics) {
         "When the first of the certificates in a file runs out, since 1970",
         Unit::Seconds,
         certificate_ends.0,
+    );
+}
+
+fn register_forwarding(registry: &mut Registry, from: &ForwardingMetrics) {
+    let ForwardingMetrics { passed_on, failed, open, taken_in, unread_bytes } = from.clone();
+    let counters = [
+        ("forwarded_calls", "Calls and streams passed on to the leader", passed_on),
+        (
+            "forwarded_calls_failed",
+            "Those of them for which the leader was not reached, or whose connection to it broke",
+            failed,
+        ),
+        ("forwarded_calls_taken", "Calls and streams taken in from other members", taken_in),
+    ];
+    for (name, meaning, counter) in counters {
+        registry.register(name, meaning, counter);
+    }
+    registry.register(
+        "forwarded_calls_open",
+        "Calls and streams that are being passed on to the leader",
+        open,
+    );
+    registry.register_with_unit(
+        "forwarded_unread",
+        "What clients have not read of streams that are passed on",
+        Unit::Bytes,
+        unread_bytes,
     );
 }
 

@@ -16,6 +16,7 @@
 )]
 
 pub mod admin;
+pub mod balancer;
 pub mod cassandra;
 pub mod certs;
 pub mod chaos;

@@ -31,11 +31,17 @@ impl Run {
     /// Starts a cluster, takes witnesses and sets clients to work.
     pub async fn start(setup: &Setup, plan: &Plan) -> Self {
         let cluster = Cluster::start(setup).await;
+        let endpoints = cluster.endpoints();
+        Self::on(cluster, plan, &endpoints).await
+    }
+
+    /// The same on a cluster that its clients reach at `endpoints`.
+    pub async fn on(cluster: Cluster, plan: &Plan, endpoints: &str) -> Self {
         let recorder = Recorder::in_memory(Runtime::system().clock);
         let leader = cluster.leader().await;
         let witness =
             Witness::take(&cluster.nodes()[leader].listen, &recorder, 1_000_000, 20).await;
-        let traffic = Traffic::start(plan, &cluster.endpoints(), &recorder).await;
+        let traffic = Traffic::start(plan, endpoints, &recorder).await;
         let run = Self { cluster, recorder, traffic, witness };
         run.serves().await;
         run

@@ -20,6 +20,6 @@ pub use backoff::{Backoff, part_of, spread};
 pub use error::{Error, Holder, RefusalReason, Result, innermost};
 pub use holdfast_types::{FencingToken, Mode, NAME_BYTES_MAX};
 pub use safety::{Safety, run_while};
-pub use settings::{check_endpoints, check_lock_name, default_label, is_unix_socket};
+pub use settings::{check_endpoints, check_lock_name, default_label, dns_name, is_unix_socket};
 pub use span::Span;
 pub use state::{GuardState, GuardStates, LostReason};

@@ -9,12 +9,20 @@ const SHOWN_MAX: usize = 32;
 /// What the endpoint of a Unix socket begins with; its path follows.
 const UNIX: &str = "unix:";
 
+/// What an endpoint begins with that stands for every address of a name; `host:port` follows.
+const DNS: &str = "dns:///";
+
+/// The `host:port` of an endpoint `dns:///host:port`, each of whose addresses is a server's.
+pub fn dns_name(endpoint: &str) -> Option<&str> {
+    endpoint.strip_prefix(DNS)
+}
+
 /// Whether an endpoint is a Unix socket: `unix:PATH`.
 pub fn is_unix_socket(endpoint: &str) -> bool {
     endpoint.starts_with(UNIX)
 }
 
-/// Checks a list of endpoints: `host:port` or `unix:PATH`.
+/// Checks a list of endpoints: `host:port`, `dns:///host:port` or `unix:PATH`.
 ///
 /// # Errors
 ///
@@ -33,12 +41,19 @@ pub fn check_endpoints(endpoints: &[String]) -> Result<()> {
             }
             continue;
         }
-        let port = endpoint.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-        if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none() {
+        let address = dns_name(endpoint).unwrap_or(endpoint);
+        let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        let Some((host, _)) = parts.filter(|(_, port)| port.parse::<u16>().is_ok()) else {
             let shown = endpoint.escape_debug();
             return invalid(format!(
-                "endpoint {shown} is neither host:port, as in 127.0.0.1:7420, nor a Unix socket, as in \
-                 {UNIX}/run/holdfast.sock"
+                "endpoint {shown} is neither host:port, as in 127.0.0.1:7420, nor {DNS}host:port for every \
+                 address of a name, nor a Unix socket, as in {UNIX}/run/holdfast.sock"
+            ));
+        };
+        if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+            let shown = endpoint.escape_debug();
+            return invalid(format!(
+                "endpoint {shown}: an IPv6 address stands in brackets, as in [::1]:7420"
             ));
         }
     }

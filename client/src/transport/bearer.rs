@@ -13,9 +13,17 @@ use crate::{Error, Result};
 /// A connection whose requests carry the token, if there is one.
 pub type Line = InterceptedService<Channel, Bearer>;
 
-/// Shows a token, if there is one, with every request.
+/// The metadata in which a client says that it goes to the leader itself, and where it has just failed to.
+const REDIRECT_METADATA: &str = "holdfast-redirect";
+
+/// What goes with every request: a token, if there is one.
 #[derive(Clone, Default)]
-pub struct Bearer(Option<MetadataValue<Ascii>>);
+pub struct Bearer {
+    token: Option<MetadataValue<Ascii>>,
+    /// For a server of the store: the addresses to which it need not send this client. `None`: it is to pass the
+    /// request on.
+    redirect: Option<MetadataValue<Ascii>>,
+}
 
 impl Bearer {
     /// Shows this token, without the white space around it.
@@ -29,13 +37,19 @@ impl Bearer {
         match header {
             Ok(mut header) if !token.is_empty() && token.is_ascii() => {
                 header.set_sensitive(true);
-                Ok(Self(Some(header)))
+                Ok(Self { token: Some(header), redirect: None })
             }
             _ => Err(Error::InvalidConfig {
                 message: "the token is empty, or has characters that no token has, as a line break"
                     .to_owned(),
             }),
         }
+    }
+
+    /// The same for a client that goes to the leader itself, but not to these addresses.
+    pub(super) fn redirected(mut self, unreached: &str) -> Self {
+        self.redirect = MetadataValue::try_from(unreached).ok();
+        self
     }
 
     /// The connection with the token.
@@ -46,8 +60,11 @@ impl Bearer {
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(header) = &self.0 {
+        if let Some(header) = &self.token {
             request.metadata_mut().insert("authorization", header.clone());
+        }
+        if let Some(header) = &self.redirect {
+            request.metadata_mut().insert(REDIRECT_METADATA, header.clone());
         }
         Ok(request)
     }
@@ -56,7 +73,7 @@ impl Interceptor for Bearer {
 /// Never the token.
 impl fmt::Debug for Bearer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Bearer(hidden)" } else { "Bearer(none)" })
+        f.write_str(if self.token.is_some() { "Bearer(hidden)" } else { "Bearer(none)" })
     }
 }
 

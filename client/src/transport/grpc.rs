@@ -2,24 +2,26 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt, TryStreamExt};
-use holdfast_guard::{innermost, is_unix_socket};
+use holdfast_guard::innermost;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
     KeepAliveManyRequest, KeepAliveManyResponse, ListRequest, ListResponse, ServerFrames,
     SessionKey, StatusRequest, StatusResponse, WatchRequest,
 };
-use holdfast_runtime::{BoxFuture, Pipe, Renewed, Reply, Transport, TransportError, Watched};
+use holdfast_runtime::{
+    BoxFuture, Pipe, Renewed, Reply, Runtime, Transport, TransportError, Watched,
+};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
+use super::dials::{Connecting, Dials};
 use super::pool::{Connection, Pool};
 use super::shared::{Shared, WATCHES_MAX, Way};
 use super::verdict::Verdict;
@@ -32,10 +34,10 @@ const MESSAGE_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Windows {
     /// On one stream.
-    stream: u32,
+    pub(super) stream: u32,
     /// On a connection, all streams together. h2 closes a connection on which small frames worth half of it
     /// are unread (DESIGN §6).
-    connection: u32,
+    pub(super) connection: u32,
 }
 
 impl Windows {
@@ -51,37 +53,38 @@ const _: () = {
     assert!(unread / 8 * 256 <= Windows::WATCHES.connection as usize / 2);
 };
 
-/// A half-open connection is detected after one interval and one time-out.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-
-pub(crate) type Connecting = BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
-pub(crate) type Connect = dyn Fn(Endpoint) -> Connecting + Send + Sync;
-
 /// Connects to servers by gRPC; each stream or read has a connection of its own, unless clients share
 /// connections for their streams. Public for simulations, which replace the network beneath it.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct GrpcTransport {
-    connect: Arc<Connect>,
-    bearer: Bearer,
+    dials: Dials,
     shared: Option<Arc<Shared>>,
 }
 
 impl GrpcTransport {
-    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer, shared: Option<Arc<Shared>>) -> Self {
-        Self { connect, bearer, shared }
+    pub(crate) fn new(dials: Dials, shared: Option<Arc<Shared>>) -> Self {
+        Self { dials, shared }
     }
 
     /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
-    pub fn over(connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static) -> Self {
-        Self { connect: Arc::new(connect), bearer: Bearer::default(), shared: None }
+    pub fn over(
+        runtime: Runtime,
+        connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static,
+    ) -> Self {
+        let connect = Arc::new(move |endpoint: Endpoint, _: Option<&str>| connect(endpoint));
+        Self::new(Dials::new(connect, Bearer::default(), runtime), None)
     }
 
     /// A client with a connection of its own.
     async fn client(self, endpoint: String) -> Result<LockServiceClient<Line>, TransportError> {
-        let channel = channel(&*self.connect, &endpoint, Windows::USUAL).await?;
-        Ok(client_over(self.bearer, channel))
+        let channel = self.dials.channel(&endpoint, Windows::USUAL).await?;
+        Ok(self.over_channel(&endpoint, channel))
+    }
+
+    fn over_channel(&self, endpoint: &str, channel: Channel) -> LockServiceClient<Line> {
+        let line = self.dials.line(endpoint, channel);
+        LockServiceClient::new(line).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     /// A client for a stream: with a connection of its own, or with one of the pool that it shares for as long
@@ -92,14 +95,13 @@ impl GrpcTransport {
         pool: Option<&Pool>,
         windows: Windows,
     ) -> Result<(LockServiceClient<Line>, Option<Arc<Connection>>), TransportError> {
-        let bearer = self.bearer.clone();
         let Some(pool) = pool else {
-            let dialled = channel(&*self.connect, endpoint, Windows::USUAL).await?;
-            return Ok((client_over(bearer, dialled), None));
+            let dialled = self.dials.channel(endpoint, Windows::USUAL).await?;
+            return Ok((self.over_channel(endpoint, dialled), None));
         };
-        let dial = channel(&*self.connect, endpoint, windows);
+        let dial = self.dials.channel(endpoint, windows);
         let connection = pool.connection(endpoint, dial).await?;
-        Ok((client_over(bearer, connection.channel()), Some(connection)))
+        Ok((self.over_channel(endpoint, connection.channel()), Some(connection)))
     }
 
     async fn session_client(
@@ -135,10 +137,6 @@ impl GrpcTransport {
     }
 }
 
-fn client_over(bearer: Bearer, channel: Channel) -> LockServiceClient<Line> {
-    LockServiceClient::new(bearer.over(channel)).max_decoding_message_size(MESSAGE_BYTES_MAX)
-}
-
 /// How the keepalives of many sessions reach one server.
 struct KeepAliveWay {
     transport: GrpcTransport,
@@ -147,12 +145,12 @@ struct KeepAliveWay {
 
 impl Way for KeepAliveWay {
     fn dial(&self) -> Reply<Channel> {
-        let (connect, endpoint) = (self.transport.connect.clone(), self.endpoint.clone());
-        Box::pin(async move { channel(&*connect, &endpoint, Windows::USUAL).await })
+        let (dials, endpoint) = (self.transport.dials.clone(), self.endpoint.clone());
+        Box::pin(async move { dials.channel(&endpoint, Windows::USUAL).await })
     }
 
     fn call(&self, channel: Channel, asked: KeepAliveManyRequest) -> Reply<KeepAliveManyResponse> {
-        let mut client = client_over(self.transport.bearer.clone(), channel);
+        let mut client = self.transport.over_channel(&self.endpoint, channel);
         let endpoint = self.endpoint.clone();
         Box::pin(async move {
             let answer = client.keep_alive_many(asked).await;
@@ -182,30 +180,6 @@ impl fmt::Debug for GrpcTransport {
     }
 }
 
-/// As [`Connect`], without TLS.
-pub(crate) fn plain(endpoint: Endpoint) -> Connecting {
-    Box::pin(async move { endpoint.connect().await })
-}
-
-/// A connection to a server.
-///
-/// # Errors
-///
-/// [`TransportError::Unreachable`]; nothing was sent.
-pub(super) async fn channel(
-    connect: &Connect,
-    endpoint: &str,
-    windows: Windows,
-) -> Result<Channel, TransportError> {
-    let unreachable = |error: tonic::transport::Error| TransportError::Unreachable {
-        endpoint: endpoint.to_owned(),
-        detail: hinted(innermost(&error)),
-    };
-    // Nobody is on the way to a Unix socket, and the system says to the server who connects: no TLS.
-    let connect = if is_unix_socket(endpoint) { &plain } else { connect };
-    connect(described(endpoint, windows).map_err(unreachable)?).await.map_err(unreachable)
-}
-
 /// Why a call broke off: the deepest reason that the connection gives, else what the server said.
 pub(super) fn broken_by(status: &Status) -> String {
     let source = std::error::Error::source(status);
@@ -213,26 +187,13 @@ pub(super) fn broken_by(status: &Status) -> String {
 }
 
 /// An answer that is no HTTP/2 is mostly a server's that wants TLS, and h2 does not say so.
-fn hinted(detail: String) -> String {
+pub(super) fn hinted(detail: String) -> String {
     let no_http2 = ["http2 error", "frame with invalid size"];
     if no_http2.iter().any(|words| detail.contains(words)) {
         format!("{detail}: it may want TLS")
     } else {
         detail
     }
-}
-
-/// The endpoint of a server, with the client's settings.
-fn described(endpoint: &str, windows: Windows) -> Result<Endpoint, tonic::transport::Error> {
-    let is_local = is_unix_socket(endpoint);
-    let uri = if is_local { endpoint.to_owned() } else { format!("http://{endpoint}") };
-    Ok(Endpoint::from_shared(uri)?
-        .tcp_nodelay(true)
-        .initial_connection_window_size(windows.connection)
-        .initial_stream_window_size(windows.stream)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true))
 }
 
 impl Transport for GrpcTransport {

@@ -1,6 +1,7 @@
 //! Transports to servers.
 
 mod bearer;
+mod dials;
 mod grpc;
 pub(crate) mod operator;
 mod pool;
@@ -10,7 +11,7 @@ mod tls;
 mod verdict;
 
 pub use bearer::{Bearer, Line};
-pub(crate) use grpc::{Connect, plain};
+pub(crate) use dials::{Connect, Dials, plain};
 pub use grpc::{GrpcTransport, told};
 pub(crate) use shared::Shared;
 #[cfg(feature = "tls")]

@@ -7,8 +7,9 @@ use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
 use holdfast_proto::v1::{BackupResponse, RefusalReason};
 use tonic::{Response, Status, Streaming};
 
-use super::bearer::{Bearer, Line};
-use super::grpc::{Connect, Windows, broken_by, channel};
+use super::bearer::Line;
+use super::dials::Dials;
+use super::grpc::{Windows, broken_by};
 use super::verdict::Verdict;
 use crate::endpoints::{NoAnswer, Over};
 
@@ -44,14 +45,14 @@ impl Chunks {
 
 /// Makes one call at one server.
 pub(crate) async fn ask<T, F>(
-    (connect, bearer): (&Connect, Bearer),
+    dials: Dials,
     endpoint: String,
     call: impl FnOnce(Services) -> F,
 ) -> Result<T, NoAnswer>
 where
     F: Future<Output = Said<T>>,
 {
-    let line = bearer.over(channel(connect, &endpoint, Windows::USUAL).await?);
+    let line = dials.line(&endpoint, dials.channel(&endpoint, Windows::USUAL).await?);
     let services = Services {
         cluster: ClusterServiceClient::new(line.clone()),
         scopes: ScopeServiceClient::new(line.clone()),

@@ -82,6 +82,13 @@ pub struct Dialling {
 }
 
 impl Dialling {
+    /// The same for the server of that name, whatever address is dialled.
+    #[must_use]
+    pub fn for_host(mut self, host: &str) -> Self {
+        self.dialler = self.dialler.for_host(host);
+        self
+    }
+
     /// A channel that is connected.
     ///
     /// # Errors

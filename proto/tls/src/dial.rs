@@ -41,6 +41,16 @@ impl Dialler {
         Self { side, wanted: Wanted::Node(cluster, id), plain_too }
     }
 
+    /// Dials a server whose certificate has to name `host`, unless another name stands instead: for an address that
+    /// was looked up.
+    #[must_use]
+    pub fn for_host(mut self, host: &str) -> Self {
+        if let Wanted::Server(instead) = &mut self.wanted {
+            instead.get_or_insert_with(|| host.to_owned());
+        }
+        self
+    }
+
     fn expected(&self, host: &str) -> Expected {
         match &self.wanted {
             Wanted::Server(instead) => {

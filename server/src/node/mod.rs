@@ -43,10 +43,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 use tonic::transport::server::Router;
+use tonic::transport::{Channel, Endpoint};
 
 use self::session_thread::SessionQueue;
 pub use self::view::Condition;
-use self::view::{Phase, Running, View};
+use self::view::{Counted, Phase, Running, View};
 use crate::config::Config;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
@@ -54,7 +55,9 @@ use crate::incoming::{self, Admission, ConnectionMetrics, Peer, Wire};
 use crate::listen::{Claim, Claims, ListenError, LocalAddress, LocalClaim};
 use crate::open_files::{self, TooFewFiles};
 use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
-use crate::rpc::{BadDescriptors, ClientPort, Door, client_port};
+use crate::rpc::{
+    BadDescriptors, ClientPort, Door, Forwarding, ForwardingMetrics, Links, Services,
+};
 use crate::session::Hub;
 use crate::storage::{self, Store, StoreOptions};
 use crate::tls::{Dials, NodeTls, TlsError};
@@ -281,24 +284,29 @@ impl Start<'_> {
         let hub = self.hub(&replica, &condition);
         let rpc = settings::rpc(config);
         let door = Door::new(hub.clone(), &rpc.admins);
-        let connections = &admission.metrics;
+        let forwarded = ForwardingMetrics::default();
+        let counted = Counted { connections: &admission.metrics, forwarded: &forwarded };
         let running =
-            Running::new(config, condition.clone(), door, hub.clone(), counters, connections);
+            Running::new(config, condition.clone(), door, hub.clone(), counters, &counted);
         self.view.set(Phase::Running(Arc::new(running)));
         let faults = announce::faults(replica.clone(), condition.clone(), runtime.clone());
         let announcers = [
             runtime.spawn("announcer", announce::changes(replica.clone())),
             runtime.spawn("faults", faults),
         ];
+        let services = Services::new(hub.clone(), condition, replica.clone(), &rpc);
         let mut ports = Vec::new();
         let Listeners { peers, clients, local } = listeners;
         if let Some(claim) = peers {
             let members = peer_server(replica.peer(), proven_node);
+            let members =
+                services.for_members(members, replica.clone(), proven_node, forwarded.clone());
             let arrivals = arrivals(incoming::Port::Members, claim, admission)?;
             ports.push(Port::open(incoming::Port::Members, arrivals, members, &runtime));
         }
-        let ClientPort { router, health } =
-            client_port(hub.clone(), condition, replica.clone(), &rpc)?;
+        let links = links(admission.tls.as_deref());
+        let forwarding = Forwarding { peers: replica.clone(), links, metrics: forwarded };
+        let ClientPort { router, health } = services.client_port(forwarding)?;
         ports.push(self.clients_port(clients, local, router)?);
         let mut tellers = vec![health];
         tellers.extend(announcers);
@@ -387,10 +395,23 @@ impl Node {
 fn network(tls: Option<&NodeTls>) -> GrpcNetwork {
     match tls.and_then(NodeTls::dials) {
         None => GrpcNetwork::new(),
-        Some(Dials { side, cluster, plain_too }) => GrpcNetwork::over(move |id, endpoint| {
-            let dialler = Dialler::to_node(side.clone(), cluster.clone(), id, plain_too);
-            endpoint.connect_with_connector_lazy(dialler)
-        }),
+        Some(dials) => GrpcNetwork::over(dial(dials)),
+    }
+}
+
+/// How it passes clients' calls on to them.
+fn links(tls: Option<&NodeTls>) -> Links {
+    match tls.and_then(NodeTls::dials) {
+        None => Links::new(),
+        Some(dials) => Links::over(dial(dials)),
+    }
+}
+
+fn dial(dials: Dials) -> impl Fn(u64, &Endpoint) -> Channel + Send + Sync {
+    let Dials { side, cluster, plain_too } = dials;
+    move |id, endpoint| {
+        let dialler = Dialler::to_node(side.clone(), cluster.clone(), id, plain_too);
+        endpoint.connect_with_connector_lazy(dialler)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::http::{Inspected, Readiness};
 use crate::incoming::{ConnectionMetrics, Peer};
 use crate::metrics::{self, Sample, ScopeSample, Sources};
 use crate::raft::{self, Forming, Replica, ReplicaStatus};
-use crate::rpc::{Door, NodeInfo};
+use crate::rpc::{Door, ForwardingMetrics, NodeInfo};
 use crate::session::{ClusterId, Hub};
 use crate::storage::{Counters, free_space};
 
@@ -43,6 +43,13 @@ pub(super) struct Running {
     door: Door,
     client_certs: ClientCerts,
     registry: Registry,
+}
+
+/// What the ports count.
+#[derive(Debug)]
+pub(super) struct Counted<'a> {
+    pub(super) connections: &'a ConnectionMetrics,
+    pub(super) forwarded: &'a ForwardingMetrics,
 }
 
 impl View {
@@ -92,9 +99,9 @@ impl Running {
         door: Door,
         hub: Arc<Hub>,
         counters: Arc<Counters>,
-        connections: &ConnectionMetrics,
+        counted: &Counted<'_>,
     ) -> Self {
-        let connections = connections.clone();
+        let (connections, forwarded) = (counted.connections.clone(), counted.forwarded.clone());
         let (log_sync, sessions) = (counters.sync_seconds(), hub.metrics());
         let replication = condition.replica.metrics();
         let sampler = Sampler {
@@ -112,6 +119,7 @@ impl Running {
                 sessions,
                 replication,
                 connections,
+                forwarded,
                 log_sync,
                 sample,
             }),

@@ -17,7 +17,8 @@ use holdfast_core::{Caller, Identity, LockTable, Missing, Quantity, Rejection, S
 use holdfast_proto::v1::{RefusalReason, SessionKey};
 use holdfast_runtime::Instant;
 use sha2::{Digest, Sha256};
-use tonic::{Request, Status};
+use tonic::codegen::http::HeaderMap;
+use tonic::{Extensions, Request, Status};
 
 use super::status;
 use crate::incoming::Peer;
@@ -63,18 +64,72 @@ impl Door {
     /// lead does not know the token, which may be newer than its table. `RESOURCE_EXHAUSTED`: it has as many
     /// connections to this node as its quota allows.
     pub(super) async fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let identity = match request.metadata().get("authorization") {
-            Some(_) => {
-                let peer = request.extensions().get();
-                let hash = token_of(request).ok_or_else(|| self.wrong_token(peer))?;
-                self.owner_of(&hash, peer).await?
-            }
-            None => certified(request.extensions().get())?,
+        let (headers, extensions) = (request.metadata().as_ref(), request.extensions());
+        let shown = self.shown(headers, extensions)?;
+        let caller = self.identified(shown, &Origin::of(extensions)).await?;
+        self.count(&caller, extensions.get())?;
+        Ok(caller)
+    }
+
+    /// The caller of a stream that a member carries.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Door::caller`].
+    pub(super) async fn caller_through(&self, passed_on: PassedOn) -> Result<Caller, Status> {
+        self.identified(passed_on.shown.clone(), &Origin::PassedOn(passed_on)).await
+    }
+
+    async fn identified(&self, shown: Shown, from: &Origin) -> Result<Caller, Status> {
+        let identity = match shown {
+            Shown::Identity(identity) => identity,
+            Shown::Token(hash) => self.owner_of(&hash, from).await?,
         };
         let is_admin = self.admins.contains(&identity);
-        let caller = Caller { identity, is_admin };
-        self.count(&caller, request.extensions().get())?;
-        Ok(caller)
+        Ok(Caller { identity, is_admin })
+    }
+
+    /// What a call shows of its caller; that of a call that a member has passed on, to that member.
+    ///
+    /// # Errors
+    ///
+    /// `UNAUTHENTICATED`: it cannot be used.
+    pub(super) fn shown(
+        &self,
+        headers: &HeaderMap,
+        extensions: &Extensions,
+    ) -> Result<Shown, Status> {
+        if let Some(passed_on) = extensions.get::<PassedOn>() {
+            return Ok(passed_on.shown.clone());
+        }
+        match headers.get("authorization") {
+            Some(header) => {
+                let hash = hash_in(header.as_bytes());
+                let wrong = || self.wrong_token(&Origin::of(extensions));
+                hash.map(Shown::Token).ok_or_else(wrong)
+            }
+            None => certified(extensions.get()).map(Shown::Identity),
+        }
+    }
+
+    /// Counts the connection of a call that is passed on, for its caller if this node's table knows whose the
+    /// token is.
+    ///
+    /// # Errors
+    ///
+    /// `RESOURCE_EXHAUSTED`.
+    pub(super) fn count_passed_on(
+        &self,
+        shown: &Shown,
+        extensions: &Extensions,
+    ) -> Result<(), Status> {
+        let identity = match shown {
+            Shown::Identity(identity) => Some(identity.clone()),
+            Shown::Token(hash) => self.known_token(hash),
+        };
+        let Some(identity) = identity else { return Ok(()) };
+        let is_admin = self.admins.contains(&identity);
+        self.count(&Caller { identity, is_admin }, extensions.get())
     }
 
     /// Counts the connection for its caller, whose quota may not allow it. A configured administrator always
@@ -105,7 +160,7 @@ impl Door {
     ///
     /// Those of [`Door::caller`].
     pub(super) async fn by<T>(&self, request: &Request<T>) -> Result<By, Status> {
-        let from = Origin::of(request.extensions().get());
+        let from = Origin::of(request.extensions());
         Ok(By { caller: self.caller(request).await?, from })
     }
 
@@ -162,7 +217,7 @@ impl Door {
 
     /// Whose token it is. Before a leader calls one unknown, a quorum round makes sure that its table is
     /// not an old one. All who show one wait for few rounds, however many they are.
-    async fn owner_of(&self, hash: &[u8; 32], peer: Option<&Peer>) -> Result<Identity, Status> {
+    async fn owner_of(&self, hash: &[u8; 32], from: &Origin) -> Result<Identity, Status> {
         if let Some(identity) = self.known_token(hash) {
             return Ok(identity);
         }
@@ -170,11 +225,11 @@ impl Door {
         clock.sleep_until(self.rounds.turn(clock.now())).await;
         let confirmed = self.hub.consensus().confirm().await;
         confirmed.map_err(|error| status::of_propose_error(&error))?;
-        self.known_token(hash).ok_or_else(|| self.wrong_token(peer))
+        self.known_token(hash).ok_or_else(|| self.wrong_token(from))
     }
 
-    fn wrong_token(&self, peer: Option<&Peer>) -> Status {
-        self.hub.note_wrong_token(&Origin::of(peer));
+    fn wrong_token(&self, from: &Origin) -> Status {
+        self.hub.note_wrong_token(from);
         Status::unauthenticated(
             "the bearer token is not valid: it is unknown, revoked, or has ended",
         )
@@ -288,9 +343,8 @@ impl Door {
     ) -> Result<(), Status> {
         let identity = match authorization {
             Some(header) => {
-                let hash = str::from_utf8(header).ok().and_then(bearer).and_then(hash_of);
-                let owner = hash.and_then(|hash| self.known_token(&hash));
-                owner.ok_or_else(|| self.wrong_token(peer))?
+                let owner = hash_in(header).and_then(|hash| self.known_token(&hash));
+                owner.ok_or_else(|| self.wrong_token(&Origin::of_peer(peer)))?
             }
             None => certified(peer)?,
         };
@@ -362,17 +416,52 @@ fn certified(peer: Option<&Peer>) -> Result<Identity, Status> {
     })
 }
 
+/// What a call shows of its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Identity(Identity),
+    /// The hash of a token that may count or not.
+    Token([u8; 32]),
+}
+
+impl Shown {
+    /// The token's hash, if it is one.
+    pub(super) fn token(&self) -> Option<[u8; 32]> {
+        match self {
+            Self::Token(hash) => Some(*hash),
+            Self::Identity(_) => None,
+        }
+    }
+}
+
+/// A call that a member has passed on to this node, with what the caller has shown to that member. Among the
+/// extensions of a request, where only the port for members puts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PassedOn {
+    pub(super) shown: Shown,
+    /// Where the client connects from, in the member's words.
+    pub(super) from: Arc<str>,
+    pub(super) by_node: u64,
+}
+
 /// Where a request came from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Origin {
     Address(SocketAddr),
     /// A process of this user, over the Unix socket.
     User(u32),
+    /// Another member.
+    PassedOn(PassedOn),
     Unknown,
 }
 
 impl Origin {
-    pub(super) fn of(peer: Option<&Peer>) -> Self {
+    pub(super) fn of(extensions: &Extensions) -> Self {
+        let passed_on = extensions.get().cloned().map(Self::PassedOn);
+        passed_on.unwrap_or_else(|| Self::of_peer(extensions.get()))
+    }
+
+    fn of_peer(peer: Option<&Peer>) -> Self {
         let address = peer.and_then(|peer| peer.address).map(Self::Address);
         let user = || peer.and_then(|peer| peer.uid).map(Self::User);
         address.or_else(user).unwrap_or(Self::Unknown)
@@ -384,6 +473,9 @@ impl fmt::Display for Origin {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::User(uid) => write!(f, "the Unix socket, user {uid}"),
+            Self::PassedOn(PassedOn { from, by_node, .. }) => {
+                write!(f, "{from} through node {by_node}")
+            }
             Self::Unknown => f.write_str("an unknown address"),
         }
     }
@@ -404,12 +496,15 @@ impl fmt::Display for By {
 
 /// The hash of the token that a request shows, if it shows one that could be.
 pub(super) fn token_of<T>(request: &Request<T>) -> Option<[u8; 32]> {
-    let header = request.metadata().get("authorization")?;
-    header.to_str().ok().and_then(bearer).and_then(hash_of)
+    if let Some(passed_on) = request.extensions().get::<PassedOn>() {
+        return passed_on.shown.token();
+    }
+    hash_in(request.metadata().get("authorization")?.as_bytes())
 }
 
-fn bearer(header: &str) -> Option<&str> {
-    header.strip_prefix(BEARER)
+/// The hash of the token in a header `authorization`.
+fn hash_in(header: &[u8]) -> Option<[u8; 32]> {
+    str::from_utf8(header).ok()?.strip_prefix(BEARER).and_then(hash_of)
 }
 
 /// A token as text.

@@ -1,7 +1,7 @@
 //! The port for clients: gRPC around the session layer.
 //!
 //! This layer decides nothing: bytes become frames, reads are confirmed and encoded, errors become codes
-//! ([`status`] is the one table). [`client_port`] puts together what a port serves.
+//! ([`status`] is the one table). [`Services`] puts together what a port serves.
 //!
 //! # Bounds
 //!
@@ -17,6 +17,7 @@ mod backup;
 #[cfg(any(test, feature = "simulation"))]
 mod calls;
 mod cluster_service;
+mod forwarding;
 mod lock_service;
 mod quotas;
 mod reads;
@@ -34,11 +35,14 @@ pub use access::Door;
 use arriving::Measured;
 use auth_service::AuthApi;
 use cluster_service::ClusterApi;
+use forwarding::{CarriedApi, Gate, Passage, PassesOn, TakesIn};
+pub use forwarding::{Dial, ForwardingMetrics, Links, REDIRECT};
 use holdfast_core::{Identity, Verb};
 use holdfast_proto::v1::StatusResponse;
 use holdfast_proto::v1::auth_service_server::AuthServiceServer;
 use holdfast_proto::v1::cluster_service_server::ClusterServiceServer;
 use holdfast_proto::v1::lock_service_server::LockServiceServer;
+use holdfast_proto::v1::relay_service_server::RelayServiceServer;
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
@@ -55,7 +59,8 @@ use tonic_health::server::HealthReporter;
 #[cfg(any(test, feature = "simulation"))]
 pub use calls::{LockCalls, lock_calls};
 
-use crate::members::Members;
+use crate::members::{Members, PeerView};
+use crate::raft::Proven;
 use crate::session::Hub;
 
 /// Settings of the port for clients. Per node.
@@ -150,50 +155,126 @@ pub struct ClientPort {
 #[error("the built-in descriptors are not usable: {0}")]
 pub struct BadDescriptors(#[from] tonic_reflection::server::Error);
 
-/// Puts the port for clients together. Call it inside the runtime.
-///
-/// # Errors
-///
-/// [`BadDescriptors`]: the build is broken.
-pub fn client_port(
+/// The services of a node: for clients on their port, and on the port for members for the clients of those.
+#[derive(Clone, Debug)]
+pub struct Services {
+    lock: Arc<LockApi>,
+    cluster: Arc<ClusterApi>,
+    scope: Arc<ScopeApi>,
+    auth: Arc<AuthApi>,
     hub: Arc<Hub>,
     info: Arc<dyn NodeInfo>,
-    members: Arc<dyn Members>,
-    settings: &RpcSettings,
-) -> Result<ClientPort, BadDescriptors> {
-    let runtime = hub.runtime().clone();
-    let arriving = hub.arriving().clone();
-    let (reporter, health) = tonic_health::server::health_reporter();
-    let door = Door::new(hub.clone(), &settings.admins);
-    let lock_service =
-        LockServiceServer::new(LockApi::new(hub.clone(), info.clone(), door.clone()))
-            .max_decoding_message_size(settings.max_message_bytes);
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
-    let reflection = InterceptedService::new(reflection, reflects(door.clone()));
-    let cluster_service = ClusterServiceServer::new(ClusterApi::new(
-        members,
-        hub.clone(),
-        door.clone(),
-        &settings.cluster_name,
-    ))
-    .max_decoding_message_size(settings.max_message_bytes);
-    let scope_service = ScopeServiceServer::new(ScopeApi::new(hub.clone(), door.clone()))
-        .max_decoding_message_size(settings.max_message_bytes);
-    let auth_service =
-        AuthServiceServer::new(AuthApi::new(hub, door, settings.members_without_tls))
-            .max_decoding_message_size(settings.max_message_bytes);
-    let router = server(settings)
-        .add_service(Measured::new(lock_service, arriving.clone()))
-        .add_service(Measured::new(cluster_service, arriving.clone()))
-        .add_service(Measured::new(scope_service, arriving.clone()))
-        .add_service(Measured::new(auth_service, arriving))
-        .add_service(health)
-        .add_service(reflection);
-    let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
-    Ok(ClientPort { router, health })
+    door: Door,
+    settings: RpcSettings,
+}
+
+impl Services {
+    /// The services of the node with these parts.
+    pub fn new(
+        hub: Arc<Hub>,
+        info: Arc<dyn NodeInfo>,
+        members: Arc<dyn Members>,
+        settings: &RpcSettings,
+    ) -> Self {
+        let door = Door::new(hub.clone(), &settings.admins);
+        let name = &settings.cluster_name;
+        Self {
+            lock: Arc::new(LockApi::new(hub.clone(), info.clone(), door.clone())),
+            cluster: Arc::new(ClusterApi::new(members, hub.clone(), door.clone(), name)),
+            scope: Arc::new(ScopeApi::new(hub.clone(), door.clone())),
+            auth: Arc::new(AuthApi::new(hub.clone(), door.clone(), settings.members_without_tls)),
+            hub,
+            info,
+            door,
+            settings: settings.clone(),
+        }
+    }
+
+    /// Puts the port for clients together, which passes calls on while another node leads. Call it inside the
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`BadDescriptors`]: the build is broken.
+    pub fn client_port(&self, forwarding: Forwarding) -> Result<ClientPort, BadDescriptors> {
+        let runtime = self.hub.runtime().clone();
+        let bounds = (self.settings.max_message_bytes, self.hub.unread_max());
+        let passage = Passage::new(forwarding, self.door.clone(), runtime.clone(), bounds);
+        let passage = Arc::new(passage);
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(holdfast_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .build_v1()?;
+        let reflection = InterceptedService::new(reflection, reflects(self.door.clone()));
+        let router = server(&self.settings)
+            .add_service(PassesOn::new(self.lock(), passage.clone()))
+            .add_service(PassesOn::new(self.cluster(), passage.clone()))
+            .add_service(PassesOn::new(self.scope(), passage.clone()))
+            .add_service(PassesOn::new(self.auth(), passage))
+            .add_service(health)
+            .add_service(reflection);
+        let info = self.info.clone();
+        let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
+        Ok(ClientPort { router, health })
+    }
+
+    /// Adds the services to the port for members, for the calls that `peers` pass on. `proven` is the node that a
+    /// connection has proved to be.
+    pub fn for_members(
+        &self,
+        router: Router,
+        peers: Arc<dyn PeerView>,
+        proven: Proven,
+        metrics: ForwardingMetrics,
+    ) -> Router {
+        let gate = Gate { peers, proven, metrics };
+        let (hub, door) = (self.hub.clone(), self.door.clone());
+        let carried = RelayServiceServer::new(CarriedApi { hub, door, gate: gate.clone() })
+            .max_decoding_message_size(forwarding::BATCH_MAX)
+            .max_encoding_message_size(forwarding::BATCH_MAX);
+        router
+            .add_service(carried)
+            .add_service(TakesIn::new(self.lock(), gate.clone()))
+            .add_service(TakesIn::new(self.cluster(), gate.clone()))
+            .add_service(TakesIn::new(self.scope(), gate.clone()))
+            .add_service(TakesIn::new(self.auth(), gate))
+    }
+
+    fn lock(&self) -> Measured<LockServiceServer<LockApi>> {
+        let service = LockServiceServer::from_arc(self.lock.clone());
+        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+    }
+
+    fn cluster(&self) -> Measured<ClusterServiceServer<ClusterApi>> {
+        let service = ClusterServiceServer::from_arc(self.cluster.clone());
+        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+    }
+
+    fn scope(&self) -> Measured<ScopeServiceServer<ScopeApi>> {
+        let service = ScopeServiceServer::from_arc(self.scope.clone());
+        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+    }
+
+    fn auth(&self) -> Measured<AuthServiceServer<AuthApi>> {
+        let service = AuthServiceServer::from_arc(self.auth.clone());
+        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+    }
+
+    fn measured<S>(&self, service: S) -> Measured<S> {
+        Measured::new(service, self.hub.arriving().clone())
+    }
+}
+
+/// What a node needs to pass calls on.
+#[derive(Debug)]
+pub struct Forwarding {
+    /// The other members.
+    pub peers: Arc<dyn PeerView>,
+    /// The connections to the leader.
+    pub links: Links,
+    /// What is counted.
+    pub metrics: ForwardingMetrics,
 }
 
 /// Lets those reflect who may.

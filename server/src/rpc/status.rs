@@ -204,7 +204,7 @@ fn with_detail(code: Code, message: &str, (type_url, value): (&str, Vec<u8>)) ->
     Status::with_details(code, message, status.encode_to_vec().into())
 }
 
-fn with_leader(mut status: Status, leader: Option<&str>) -> Status {
+pub(super) fn with_leader(mut status: Status, leader: Option<&str>) -> Status {
     // An address that is not ASCII cannot travel as metadata; the client then tries its other endpoints.
     if let Some(Ok(leader)) = leader.map(MetadataValue::try_from) {
         status.metadata_mut().insert(LEADER, leader);

@@ -109,6 +109,8 @@ pub(super) enum Opening {
         cluster_id: Vec<u8>,
         /// The client takes State in pages.
         in_pages: bool,
+        /// The number of the client's attempt; 0: it does not count them.
+        attempt: u64,
     },
 }
 
@@ -165,7 +167,7 @@ pub(super) fn read_open(body: Option<Body>) -> Result<Opening, Unfit> {
         Some(resume) => {
             let key = Key::read(resume.session_id, &resume.secret)?;
             let (cluster_id, in_pages) = (resume.cluster_id.to_vec(), resume.state_in_pages);
-            Ok(Opening::Resume { key, cluster_id, in_pages })
+            Ok(Opening::Resume { key, cluster_id, in_pages, attempt: resume.attempt })
         }
     }
 }

@@ -198,6 +198,11 @@ impl Hub {
         self.registry.metrics.denials.wrong_token(now, from);
     }
 
+    /// How many bytes may lie unread of all streams together.
+    pub(crate) fn unread_max(&self) -> u64 {
+        self.registry.settings.outbox_bytes_total
+    }
+
     /// The budget for what clients send and no session takes yet.
     pub(crate) fn arriving(&self) -> &Arc<BytesBudget> {
         &self.registry.arriving

@@ -126,6 +126,7 @@ struct Resume<'a> {
     at: Instant,
     key: &'a Key,
     in_pages: bool,
+    attempt: u64,
 }
 
 /// A session that was opened just now.
@@ -184,8 +185,9 @@ impl Hub {
             Opening::Resume { key, .. } if self.is_anothers(key.session, caller) => {
                 Ok(Start::refused(key.unknown_session()))
             }
-            Opening::Resume { key, in_pages, .. } => {
-                self.resume(Resume { registration, tenure, at, key: &key, in_pages }).await
+            Opening::Resume { key, in_pages, attempt, .. } => {
+                let key = &key;
+                self.resume(Resume { registration, tenure, at, key, in_pages, attempt }).await
             }
         }
     }
@@ -214,7 +216,7 @@ impl Hub {
             drop(state);
             return Ok(self.redirect());
         }
-        registration.attach(&mut state, session)?;
+        registration.attach(&mut state, session, 0)?;
         registration.handle.push(index, Body::Opened(opened));
         Ok(Start::Attached { session, pages: None, taking: Taking::Done })
     }
@@ -390,10 +392,10 @@ impl Hub {
     /// counts its lease from sending its Open as soon as it has Opened, which comes with all of State;
     /// so the lease is renewed first in that case, or Opened is not sent (§5.1, I6).
     fn attach(&self, resume: Resume<'_>, ttl_ms: u64) -> Result<Option<Start<'_>>, StreamError> {
-        let Resume { registration, tenure, at, key, in_pages } = resume;
+        let Resume { registration, tenure, at, key, in_pages, attempt } = resume;
         let session = key.session;
         let mut state = self.registry.lock();
-        registration.may_attach(&state, session)?;
+        registration.may_attach(&state, session, attempt)?;
         let Some(leases) = state.leases.as_mut().filter(|leases| leases.tenure() == tenure) else {
             drop(state);
             return Ok(Some(self.redirect()));
@@ -409,7 +411,7 @@ impl Hub {
             leases.renew_by_resume(session, ttl_ms, at)
         };
         match renewed {
-            Ok(()) => registration.attach(&mut state, session).map(|()| None),
+            Ok(()) => registration.attach(&mut state, session, attempt).map(|()| None),
             Err(NotResumed::Over) => {
                 let message = "the session's lease has run out and is being ended";
                 Err(StreamError::unavailable(message, None))

@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //!
-//! - A session is attached to at most one stream, the newest that showed its secret.
+//! - A session is attached to at most one stream, the newest that showed its secret: by the client's own count, where
+//!   it counts, else by when they came.
 //! - Streams are attached and leases kept only within a tenure; both go when it ends.
 //! - The end of a stream changes nothing but this registry (DESIGN §6).
 
@@ -101,9 +102,22 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Attached {
     pub(super) stream: StreamId,
+    /// The number of the attempt that attached it; 0: its client does not count them.
+    attempt: u64,
     pub(super) outbox: Arc<Outbox>,
     /// Denials that an event reported to the stream, and whose outcome is still to come.
     pub(super) denied: BTreeSet<RequestId>,
+}
+
+impl Attached {
+    /// Whether its client asked for it later than for `stream`. Where the client counts its attempts, that
+    /// decides: through another member an Open may arrive after the one that the client sent later.
+    fn is_newer_than(&self, stream: StreamId, attempt: u64) -> bool {
+        if self.attempt == 0 || attempt == 0 {
+            return self.stream > stream;
+        }
+        (self.attempt, self.stream) > (attempt, stream)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -416,11 +430,16 @@ impl StreamHandle {
 
 impl Registration {
     /// Whether this may become the session's stream.
-    pub(super) fn may_attach(&self, state: &State, session: SessionId) -> Result<(), StreamError> {
+    pub(super) fn may_attach(
+        &self,
+        state: &State,
+        session: SessionId,
+        attempt: u64,
+    ) -> Result<(), StreamError> {
         let StreamHandle { registry, stream, .. } = &self.handle;
         match state.attached.get(&session) {
-            // This stream came before one whose confirmation was faster.
-            Some(newer) if newer.stream > *stream => {
+            // This stream came before one whose confirmation was faster, or lingered on its way.
+            Some(now) if now.is_newer_than(*stream, attempt) => {
                 Err(StreamError::AttachedElsewhere { session: session.get() })
             }
             Some(_) => Ok(()),
@@ -433,11 +452,16 @@ impl Registration {
     /// # Errors
     ///
     /// [`StreamError`]: the session is not attached to this stream.
-    pub(super) fn attach(&self, state: &mut State, session: SessionId) -> Result<(), StreamError> {
-        self.may_attach(state, session)?;
+    pub(super) fn attach(
+        &self,
+        state: &mut State,
+        session: SessionId,
+        attempt: u64,
+    ) -> Result<(), StreamError> {
+        self.may_attach(state, session, attempt)?;
         let StreamHandle { registry, stream, outbox } = &self.handle;
         let attached =
-            Attached { stream: *stream, outbox: outbox.clone(), denied: BTreeSet::new() };
+            Attached { stream: *stream, attempt, outbox: outbox.clone(), denied: BTreeSet::new() };
         if let Some(older) = state.attached.insert(session, attached) {
             let end = Err(StreamError::AttachedElsewhere { session: session.get() });
             older.outbox.finish(None, end);

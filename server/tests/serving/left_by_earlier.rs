@@ -202,7 +202,7 @@ async fn resume(address: SocketAddr, sessions: &str, label: &str) -> Stream {
         session_id: words[0].parse().unwrap(),
         secret: bytes(words[1]),
         cluster_id: bytes(words[2]),
-        state_in_pages: false,
+        ..Resume::default()
     };
     let mut stream = Stream::resume(address, resume).await;
     stream.is_opened().await;

@@ -37,6 +37,7 @@ fn resume_of(opened: &holdfast_proto::v1::Opened) -> Resume {
         secret: opened.secret.clone(),
         cluster_id: opened.cluster_id.clone(),
         state_in_pages: true,
+        ..Resume::default()
     }
 }
 

@@ -71,7 +71,7 @@ impl Ticket {
             session_id: self.session,
             secret: self.secret.clone().into(),
             cluster_id: self.cluster.clone().into(),
-            state_in_pages: false,
+            ..Resume::default()
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod bad_input;
+mod balanced;
 mod bench;
 mod chaos;
 mod crashes;

@@ -157,6 +157,8 @@ pub(crate) struct Machine {
     /// No later than when the first hold loses its cover; `None`: no authority bounds any hold.
     cover_ends: Option<Instant>,
     identity: Option<Identity>,
+    /// Streams that were begun. A server goes by it where one of them overtakes another.
+    attempts: u64,
     requests: Requests,
     stream: Stream,
     arriving: Arriving,
@@ -188,6 +190,7 @@ impl Machine {
             covers: Covers::default(),
             cover_ends: None,
             identity: None,
+            attempts: 0,
             requests: Requests::default(),
             stream: Stream::None,
             arriving: Arriving::default(),

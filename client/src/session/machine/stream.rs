@@ -18,11 +18,14 @@ impl Machine {
         self.retries = Retries::default();
         self.close_sent = false;
         (self.keepalives, self.listed) = (Keepalives::OnStream, None);
+        self.attempts += 1;
+        let attempt = self.attempts;
         let resume = self.identity.as_ref().map(|identity| v1::Resume {
             session_id: identity.session,
             secret: identity.secret.clone(),
             cluster_id: identity.cluster.clone(),
             state_in_pages: true,
+            attempt,
         });
         let ttl_ms = self.config.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let label = self.config.label.clone();

@@ -193,7 +193,7 @@ pub(crate) struct VerifyArgs {
 /// Where the native store is.
 #[derive(Debug, Args)]
 pub(crate) struct Servers {
-    /// The servers of Holdfast: host:port or unix:PATH, several separated by commas.
+    /// The servers of Holdfast: `host:port`, `dns:///host:port` or `unix:PATH`, several separated by commas.
     #[arg(long, env = "HOLDFAST_ENDPOINTS", default_value = "127.0.0.1:7420")]
     endpoints: String,
     #[command(flatten)]

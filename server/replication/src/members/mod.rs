@@ -6,6 +6,7 @@ mod error;
 
 use std::fmt;
 
+use holdfast_proto::v1::PeerHeader;
 use holdfast_runtime::BoxFuture;
 
 pub use self::error::{MembershipError, MembershipRefusal};
@@ -74,6 +75,28 @@ pub trait Members: Send + Sync + 'static {
 impl fmt::Debug for dyn Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Members")
+    }
+}
+
+/// What a node has to know of the others to pass clients' calls on to the one that leads (DESIGN §15).
+pub trait PeerView: Send + Sync + 'static {
+    /// The leader, if another member leads and this node knows it. Quick.
+    fn leader(&self) -> Option<Member>;
+
+    /// What a message to a member has to carry first.
+    fn header(&self, to: u64) -> PeerHeader;
+
+    /// Checks that a message comes from a member of this cluster and is meant for this node (I22).
+    ///
+    /// # Errors
+    ///
+    /// What differs, in words.
+    fn admit(&self, header: Option<&PeerHeader>) -> Result<(), String>;
+}
+
+impl fmt::Debug for dyn PeerView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PeerView")
     }
 }
 

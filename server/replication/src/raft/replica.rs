@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use holdfast_core::{Command, Limits, LockTable, LogIndex, WORK_STEPS};
 use holdfast_mutants::mutant;
+use holdfast_proto::v1::PeerHeader;
 use holdfast_runtime::{BoxFuture, Runtime, Task};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, Instant as _, SnapshotPolicy};
@@ -39,7 +40,7 @@ use super::types::Addresses;
 use super::work_left::WorkKeeper;
 use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
 use crate::error::ProposeError;
-use crate::members::{Change, ClusterStatus, Members, MembershipError};
+use crate::members::{Change, ClusterStatus, Members, MembershipError, PeerView};
 use crate::storage::{ClusterId, LogMirror, ReplicaStore};
 
 /// The settings of a replica.
@@ -711,6 +712,28 @@ impl Members for Replica {
 
     fn change(&self, change: Change) -> BoxFuture<'_, Result<(), MembershipError>> {
         Box::pin(self.changes.run(change))
+    }
+}
+
+impl PeerView for Replica {
+    fn leader(&self) -> Option<Member> {
+        let leader = self.role.borrow().leader()?.node_id;
+        let metrics = self.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        let node = metrics.membership_config.get_node(&leader)?;
+        Some(self.peers.as_configured(node.member(leader)))
+    }
+
+    fn header(&self, to: u64) -> PeerHeader {
+        self.peers.me.header(to)
+    }
+
+    fn admit(&self, header: Option<&PeerHeader>) -> Result<(), String> {
+        self.peers.me.admit(header).map_err(|error| error.to_string())?;
+        let from = header.map_or(0, |header| header.from_node);
+        let metrics = self.raft.server_metrics();
+        let is_member = metrics.borrow_watched().membership_config.get_node(&from).is_some();
+        is_member.then_some(()).ok_or_else(|| format!("node {from} is no member"))
     }
 }
 

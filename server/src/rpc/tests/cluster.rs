@@ -18,7 +18,7 @@ use crate::members::{
 
 /// Gives the answers that the test sets, and records the requests.
 #[derive(Default)]
-pub(super) struct Operated {
+pub(in crate::rpc) struct Operated {
     asked: Mutex<Vec<Change>>,
     answer: Mutex<Option<MembershipError>>,
 }

@@ -4,11 +4,11 @@ mod acts;
 mod arriving;
 mod backup;
 mod calls;
-mod cluster;
+pub(super) mod cluster;
 mod frames;
 mod fuzz;
 mod one_decision;
-mod rights;
+pub(super) mod rights;
 mod scopes;
 mod watching;
 
@@ -24,7 +24,7 @@ use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
     Acquire, ClientFrame, ClientFrames, InspectRequest, InspectSessionRequest, Item, ListRequest,
-    Open, ServerFrames, StatusRequest, StatusResponse,
+    Open, Resume, ServerFrames, StatusRequest, StatusResponse,
 };
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
@@ -43,21 +43,22 @@ use super::*;
 use crate::session::SessionSettings;
 use crate::session::fake::{Fake, Handle};
 
-const CLUSTER: Bytes = Bytes::from_static(b"cluster-of-tests");
+pub(super) const CLUSTER: Bytes = Bytes::from_static(b"cluster-of-tests");
 
 /// A node that serves a free port of this machine until it is dropped.
-struct Node {
-    fake: Arc<Fake>,
+pub(super) struct Node {
+    pub(super) fake: Arc<Fake>,
     hub: Arc<Hub>,
     info: Arc<Info>,
     members: Arc<cluster::Operated>,
-    address: SocketAddr,
-    _port: (Task, Task),
+    pub(super) address: SocketAddr,
+    pub(super) services: Services,
+    _ports: Vec<Task>,
 }
 
 #[derive(Debug)]
-struct Info {
-    ready: AtomicBool,
+pub(super) struct Info {
+    pub(super) ready: AtomicBool,
 }
 
 impl NodeInfo for Info {
@@ -67,11 +68,11 @@ impl NodeInfo for Info {
     }
 }
 
-async fn node() -> Node {
+pub(super) async fn node() -> Node {
     node_with(SessionSettings::default()).await
 }
 
-async fn node_with(settings: SessionSettings) -> Node {
+pub(super) async fn node_with(settings: SessionSettings) -> Node {
     node_of(settings, &RpcSettings::default()).await
 }
 
@@ -83,17 +84,29 @@ async fn node_of(settings: SessionSettings, rpc: &RpcSettings) -> Node {
     let hub = Arc::new(Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone()));
     let info = Arc::new(Info { ready: AtomicBool::new(true) });
     let members = Arc::new(cluster::Operated::default());
-    let port = client_port(hub.clone(), info.clone(), members.clone(), rpc);
-    let port = port.unwrap();
-    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = incoming.local_addr().unwrap();
-    let serve = async move {
-        port.router.serve_with_incoming(incoming).await.unwrap();
-    };
-    let serve = runtime.spawn("port", serve);
+    let services = Services::new(hub.clone(), info.clone(), members.clone(), rpc);
+    let port = services.client_port(alone()).unwrap();
+    let (address, serve) = serve(port.router);
     // The hub learns its role.
     runtime.sleep(Duration::from_millis(10)).await;
-    Node { fake, hub, info, members, address, _port: (serve, port.health) }
+    Node { fake, hub, info, members, address, services, _ports: vec![serve, port.health] }
+}
+
+/// Serves a free port of this machine.
+pub(super) fn serve(router: Router) -> (SocketAddr, Task) {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    let incoming = incoming.with_nodelay(Some(true));
+    let serve = async move {
+        router.serve_with_incoming(incoming).await.unwrap();
+    };
+    (address, Runtime::system().spawn("port", serve))
+}
+
+/// A node that knows no other.
+fn alone() -> Forwarding {
+    let peers = Arc::new(forwarding::tests::Others::default());
+    Forwarding { peers, links: Links::new(), metrics: ForwardingMetrics::default() }
 }
 
 impl Node {
@@ -104,7 +117,7 @@ impl Node {
         endpoint.initial_stream_window_size(65_535).connect().await.unwrap()
     }
 
-    async fn client(&self) -> LockServiceClient<Channel> {
+    pub(super) async fn client(&self) -> LockServiceClient<Channel> {
         LockServiceClient::new(self.channel().await)
     }
 
@@ -124,7 +137,7 @@ impl Node {
         }
     }
 
-    fn open_session(&self, label: &str) {
+    pub(super) fn open_session(&self, label: &str) {
         let label = Label::parse(label).unwrap();
         let open = Command::OpenSession { ttl_ms: 60_000, label, secret_hash: [0; 32] };
         self.fake.commit(open, Tenure::new(1));
@@ -136,7 +149,7 @@ impl Node {
         self.acquire_all(1, 1, names);
     }
 
-    fn acquire(&self, session: u64, request: u64, name: &str) {
+    pub(super) fn acquire(&self, session: u64, request: u64, name: &str) {
         self.acquire_all(session, request, &[name]);
     }
 
@@ -154,20 +167,20 @@ impl Node {
     }
 }
 
-fn message(body: Ask) -> ClientFrames {
+pub(super) fn message(body: Ask) -> ClientFrames {
     ClientFrames { frames: vec![ClientFrame { done_below: 0, body: Some(body) }] }
 }
 
-fn open() -> Ask {
+pub(super) fn open() -> Ask {
     Ask::Open(Open { label: "tester".to_owned(), ..Open::default() })
 }
 
-fn acquire(name: Vec<u8>) -> Ask {
+pub(super) fn acquire(name: Vec<u8>) -> Ask {
     let items = vec![Item { name: name.into(), ..Item::default() }];
     Ask::Acquire(Acquire { request_id: 1, items, wait: true, ..Acquire::default() })
 }
 
-async fn next(stream: &mut Streaming<ServerFrames>) -> Result<Body, Status> {
+pub(super) async fn next(stream: &mut Streaming<ServerFrames>) -> Result<Body, Status> {
     let message = stream.message().await?.expect("the stream goes on");
     Ok(message.frames.into_iter().next().unwrap().body.unwrap())
 }
@@ -264,11 +277,11 @@ async fn a_stream_without_a_quorum_ends_unavailable() {
     let (_first, mut stream) = node.stream(open()).await;
     let Ok(Body::Opened(opened)) = next(&mut stream).await else { panic!("not opened") };
     node.fake.set_quorum(false);
-    let resume = holdfast_proto::v1::Resume {
+    let resume = Resume {
         session_id: opened.session_id,
         secret: opened.secret,
         cluster_id: opened.cluster_id,
-        state_in_pages: false,
+        ..Resume::default()
     };
     let again = Ask::Open(Open { resume: Some(resume), ..Open::default() });
     let (_second, mut stream) = node.stream(again).await;

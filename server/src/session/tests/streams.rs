@@ -273,6 +273,35 @@ async fn a_stream_that_came_before_does_not_take_the_session_from_a_newer_one() 
     assert!(matches!(newer.next().await, Body::KeptAlive(_)));
 }
 
+/// DESIGN §15: through another member an Open may arrive after one that its client sent later.
+#[tokio::test(start_paused = true)]
+async fn an_open_that_lingered_takes_no_session_from_a_later_attempt() {
+    let world = World::new().await;
+    let (_gone, ticket) = world.session().await;
+    let attempt = |attempt| {
+        let Ask::Open(open) = resume(&ticket) else { unreachable!() };
+        let resume = open.resume.map(|resume| Resume { attempt, ..resume });
+        Ask::Open(Open { resume, ..open })
+    };
+    let mut newer = world.connect();
+    newer.send(attempt(8)).await;
+    newer.opened().await;
+    newer.next().await;
+
+    let lingered = world.connect();
+    lingered.send(attempt(7)).await;
+    let (rest, end) = lingered.rest().await;
+    assert_eq!(rest, []);
+    assert_eq!(end, Err(StreamError::AttachedElsewhere { session: ticket.session_id }));
+    newer.send(keep_alive(1)).await;
+    assert!(matches!(newer.next().await, Body::KeptAlive(_)));
+
+    let mut next = world.connect();
+    next.send(attempt(9)).await;
+    next.opened().await;
+    assert_eq!(newer.rest().await.1, end, "the session is the latest attempt's");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_lead_names_the_leader_and_ends_the_stream() {
     let world = World::new().await;

@@ -9,7 +9,9 @@ use holdfast_runtime::{Runtime, Task, select, simulated};
 use holdfast_server::consensus::Consensus as _;
 use holdfast_server::node::Condition;
 use holdfast_server::raft::{GrpcNetwork, MemoryStore, Replica, ReplicaConfig, peer_server};
-use holdfast_server::rpc::{ClientPort, RpcSettings, client_port};
+use holdfast_server::rpc::{
+    ClientPort, Forwarding, ForwardingMetrics, Links, RpcSettings, Services,
+};
 use holdfast_server::session::{Hub, SessionSettings};
 use holdfast_tests::history::What;
 use tokio::sync::{Notify, watch};
@@ -87,10 +89,18 @@ impl Node {
         let settings = SessionSettings::default();
         let hub = Hub::start(replica.clone(), condition.clone(), settings, runtime.clone());
         let hub = Arc::new(hub);
-        let members =
-            Port::open("members", MEMBERS, peer_server(replica.peer(), |_| None), &runtime).await?;
-        let ClientPort { router, health: _health } =
-            client_port(hub.clone(), condition, replica.clone(), &RpcSettings::default())?;
+        let settings = RpcSettings::default();
+        let services = Services::new(hub.clone(), condition, replica.clone(), &settings);
+        let forwarding = Forwarding {
+            peers: replica.clone(),
+            links: Links::over(|_, endpoint| wire::lazily(endpoint)),
+            metrics: ForwardingMetrics::default(),
+        };
+        let members = peer_server(replica.peer(), |_| None);
+        let taken = ForwardingMetrics::default();
+        let members = services.for_members(members, replica.clone(), |_| None, taken);
+        let members = Port::open("members", MEMBERS, members, &runtime).await?;
+        let ClientPort { router, health: _health } = services.client_port(forwarding)?;
         let clients = Port::open("clients", CLIENTS, router, &runtime).await?;
         self.until_stopped(&replica).await?;
         let take_down = async {

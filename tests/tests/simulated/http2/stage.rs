@@ -116,7 +116,8 @@ impl Desk {
     /// The settings of the client's library, except for its lease.
     pub(super) fn builder(&self) -> Builder {
         let endpoints: Vec<String> = (1..=3).map(|id| member(id).advertise).collect();
-        let transport = GrpcTransport::over(|endpoint| Box::pin(wire::at_once(endpoint)));
+        let transport =
+            GrpcTransport::over(self.runtime.clone(), |endpoint| Box::pin(wire::at_once(endpoint)));
         Client::builder()
             .endpoints(endpoints)
             .label(host_of_client(self.number))

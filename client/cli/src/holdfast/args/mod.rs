@@ -35,7 +35,8 @@ pub(crate) struct Cli {
 /// What every subcommand takes.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Global {
-    /// Where the servers are: host:port or unix:PATH, several separated by commas [default: 127.0.0.1:7420].
+    /// Where the servers are: `host:port`, `dns:///host:port` for every address of a name, or `unix:PATH`; several separated by
+    /// commas. One that is reached is enough [default: 127.0.0.1:7420].
     #[arg(long, global = true, env = "HOLDFAST_ENDPOINTS")]
     pub(crate) endpoints: Option<String>,
     /// Print JSON, for programs.
