@@ -23,7 +23,9 @@ impl Listener for Registry {
         self.watches.applied(index, events, table);
         let mut state = self.lock();
         for event in events {
-            self.count(event);
+            if self.counts(index) {
+                self.count(event);
+            }
             self.dispatch(&mut state, index, event, table);
         }
         if state.leases.as_ref().is_some_and(super::leases::Leases::is_sooner) {

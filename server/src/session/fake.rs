@@ -225,6 +225,10 @@ impl Consensus for Handle {
         look(&guard.0, guard.1);
     }
 
+    fn had_at_start(&self) -> LogIndex {
+        LogIndex::new(0)
+    }
+
     fn attach(&self, listener: Arc<dyn Listener>) {
         assert!(self.0.listener.set(listener).is_ok(), "attached twice");
     }

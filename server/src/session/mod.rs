@@ -117,7 +117,8 @@ impl Hub {
         settings: SessionSettings,
         runtime: Runtime,
     ) -> Self {
-        let registry = Arc::new(Registry::new(runtime, settings));
+        let had_at_start = consensus.had_at_start();
+        let registry = Arc::new(Registry::new(runtime, settings, had_at_start));
         let (denials, runtime) = (registry.metrics.denials.clone(), registry.runtime.clone());
         let consensus: Arc<dyn Consensus> = Arc::new(Noted { inner: consensus, denials, runtime });
         consensus.attach(registry.clone());

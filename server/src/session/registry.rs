@@ -66,6 +66,8 @@ pub(super) struct Registry {
     pub(super) arriving: Arc<BytesBudget>,
     /// What every answer that renews a lease says about scopes.
     pub(super) board: Arc<Board>,
+    /// Events up to this entry are not counted: this node had it when it started.
+    counts_after: LogIndex,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
     state: Mutex<State>,
@@ -128,7 +130,12 @@ pub(super) struct Registration {
 }
 
 impl Registry {
-    pub(super) fn new(runtime: Runtime, settings: SessionSettings) -> Self {
+    /// The state of a node that had the entries up to `had_at_start` when it started.
+    pub(super) fn new(
+        runtime: Runtime,
+        settings: SessionSettings,
+        had_at_start: LogIndex,
+    ) -> Self {
         let metrics = SessionMetrics::default();
         let lines = Arc::new(Lines::new(runtime.clock.clone()));
         let watches = Watches::new(&settings, metrics.clone(), runtime.clone(), lines.clone());
@@ -149,6 +156,7 @@ impl Registry {
             admission,
             arriving,
             board: Arc::default(),
+            counts_after: had_at_start,
             applied: AtomicU64::new(0),
             state: Mutex::default(),
             keepalive_waits: Notify::new(),
@@ -170,6 +178,11 @@ impl Registry {
     /// The last index whose events were dispatched here.
     pub(super) fn applied(&self) -> LogIndex {
         LogIndex::new(self.applied.load(Ordering::Acquire))
+    }
+
+    /// Whether the events of an entry are counted: not those that a restart applies again.
+    pub(super) fn counts(&self, index: LogIndex) -> bool {
+        index > self.counts_after
     }
 
     pub(super) fn note_applied(&self, index: LogIndex) {

@@ -447,18 +447,28 @@ async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() 
     }
 }
 
-/// What was granted is still granted: the session outlives its node.
+/// What was granted is still granted: the session outlives its node. The log is applied again for that, and the
+/// counters, which begin at 0 with the process, do not count it again.
 #[tokio::test]
-async fn a_hold_survives_a_graceful_restart() {
+async fn a_hold_survives_a_graceful_restart_and_is_not_counted_again() {
     let node = Setup::new().starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs", 1).await;
+    let token = stream.acquires("other", 1).await;
+    stream.releases(token).await;
+    stream.acquires("jobs", 2).await;
 
     let node = node.stop().starts();
 
     let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
     assert_eq!((value_of(&metrics, "sessions"), value_of(&metrics, "locks_held")), (1, 1));
+    let counted = ["grants_total", "releases_total"].map(|name| value_of(&metrics, name));
+    assert_eq!(counted, [0, 0]);
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("more", 1).await;
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert_eq!(value_of(&metrics, "grants_total"), 1);
 }
 
 /// A failed write is followed by no acknowledgement, and nothing acknowledged before is lost.

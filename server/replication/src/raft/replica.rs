@@ -264,6 +264,7 @@ pub struct Replica {
     faults: FaultSlot,
     metrics: ReplicationMetrics,
     runtime: Runtime,
+    had_at_start: LogIndex,
     tasks: Mutex<Vec<Task>>,
 }
 
@@ -290,6 +291,7 @@ impl Replica {
         let ground = Ground {
             faults,
             metrics,
+            had_at_start: last_kept(&store, &machine.shared()),
             shared: machine.shared(),
             peers: Peers {
                 me: Arc::new(Me::new(config.node_id)),
@@ -433,6 +435,8 @@ struct Ground {
     runtime: Runtime,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
+    /// [`Consensus::had_at_start`].
+    had_at_start: LogIndex,
     shared: Arc<Replicated>,
     heard: Arc<Heard>,
     times: Arc<DiskTimes>,
@@ -669,6 +673,7 @@ impl Ground {
             faults: self.faults,
             metrics: self.metrics,
             runtime: self.runtime,
+            had_at_start: self.had_at_start,
             tasks: Mutex::new(tasks),
         }
     }
@@ -699,6 +704,10 @@ impl Consensus for Replica {
         self.shared.look(|table, index| look(table, index));
     }
 
+    fn had_at_start(&self) -> LogIndex {
+        self.had_at_start
+    }
+
     fn attach(&self, listener: Arc<dyn Listener>) {
         self.shared.attach(listener);
     }
@@ -712,6 +721,12 @@ impl Members for Replica {
     fn change(&self, change: Change) -> BoxFuture<'_, Result<(), MembershipError>> {
         Box::pin(self.changes.run(change))
     }
+}
+
+/// The last entry in the log of a store or in the snapshot that `loaded` was read from.
+fn last_kept(store: &Arc<dyn ReplicaStore>, loaded: &Replicated) -> LogIndex {
+    let logged = store.log().last().map_or(0, |id| id.index);
+    loaded.look(|_, index| index).max(LogIndex::new(logged))
 }
 
 async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machine, StartError> {
