@@ -8,7 +8,7 @@ use holdfast_core::TTL_CEILING_MS;
 
 use super::{
     Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress,
-    Member, Members, NodeConfig, Origin, log_filter,
+    Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
 
@@ -36,6 +36,7 @@ impl Config {
         check.node_numbers(&node)?;
         check.cluster_numbers(&cluster)?;
         check.log_level(&node.log_level)?;
+        check.metrics_prefixes(&node.metrics_prefixes)?;
         let own = check.own_member(&node, &cluster.members)?;
         node.advertise = own.advertise.clone();
         node.peer_advertise = own.peer_advertise.clone();
@@ -162,6 +163,10 @@ impl Check<'_> {
             return Err(self.refuse("cassandra", &fallback.cassandra, problem.to_owned()));
         }
         Ok(())
+    }
+
+    fn metrics_prefixes(&self, prefixes: &MetricsPrefixes) -> Result<(), ConfigError> {
+        prefixes.check().map_err(|problem| self.refuse("metrics_prefixes", prefixes, problem))
     }
 
     fn log_level(&self, text: &str) -> Result<(), ConfigError> {

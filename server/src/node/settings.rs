@@ -61,6 +61,7 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         outbox_bytes_total: node.outbox_bytes_total,
         arriving_bytes_total: node.arriving_bytes_total,
         max_waiting_calls: count(node.max_waiting_calls),
+        metrics_prefixes: node.metrics_prefixes.0.clone(),
         ..SessionSettings::default()
     }
 }
@@ -138,6 +139,7 @@ mod tests {
             outbox_bytes_total: Some(80_000_026),
             arriving_bytes_total: Some(3_000_027),
             max_waiting_calls: Some(1_012),
+            metrics_prefixes: Some("own/".parse().unwrap()),
             ..NodeLayer::default()
         };
         let cluster = ClusterLayer {
@@ -202,6 +204,7 @@ mod tests {
         let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
         assert_eq!(bytes, (8_000_025, 80_000_026));
         assert_eq!(sessions.arriving_bytes_total, 3_000_027);
+        assert_eq!(sessions.metrics_prefixes, ["own/".to_owned()]);
     }
 
     #[test]

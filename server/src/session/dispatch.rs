@@ -9,6 +9,8 @@ use holdfast_core::{
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{HoldsClosed, ServerFrame};
 
+use holdfast_runtime::Instant;
+
 use super::answers;
 use super::registry::{Registry, State};
 use super::waiting::{About, Told};
@@ -22,9 +24,15 @@ impl Listener for Registry {
         }
         self.watches.applied(index, events, table);
         let mut state = self.lock();
+        let measures = state.leases.is_some() && events.iter().any(is_measured);
+        let leads_at = measures.then(|| self.runtime.clock.now());
+        state.times.dispatched(leads_at);
         for event in events {
             if self.counts(index) {
                 self.count(event);
+            }
+            if let Some(now) = leads_at {
+                self.measure(&mut state, now, event);
             }
             self.dispatch(&mut state, index, event, table);
         }
@@ -39,7 +47,8 @@ impl Listener for Registry {
         self.note_applied(index);
         self.board.restart(table.scopes());
         self.rules_changed.send_modify(|()| {});
-        for outbox in self.end_tenure(None) {
+        let (outboxes, _times) = self.end_tenure(None);
+        for outbox in outboxes {
             self.send_away(&outbox, None);
         }
         self.watches.restored(index);
@@ -196,6 +205,26 @@ impl Registry {
         }
     }
 
+    /// Measures how long requests wait and holds last, while this node leads.
+    fn measure(&self, state: &mut State, now: Instant, event: &Event) {
+        match event {
+            Event::Queued { session, request, .. } => state.times.queued((*session, *request), now),
+            Event::Left { session, request, .. } => state.times.left((*session, *request)),
+            Event::Granted { session, request, token, items, .. } => {
+                if let Some(waited) = state.times.granted((*session, *request), *token, now) {
+                    self.metrics.locks.waited(items, waited);
+                }
+            }
+            Event::Released { token, items, over: true, .. }
+            | Event::Lost { token, items, over: true, .. } => {
+                if let Some(held) = state.times.over(*token, now) {
+                    self.metrics.locks.held(items, held);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn count(&self, event: &Event) {
         match event {
             Event::Granted { .. } => self.metrics.grants.inc(),
@@ -205,6 +234,18 @@ impl Registry {
             _ => return,
         };
     }
+}
+
+/// Whether a wait or a hold begins or ends with it.
+fn is_measured(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Queued { .. }
+            | Event::Left { .. }
+            | Event::Granted { .. }
+            | Event::Released { over: true, .. }
+            | Event::Lost { over: true, .. }
+    )
 }
 
 /// A closed hold that is over needs no end any more.

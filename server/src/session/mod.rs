@@ -43,6 +43,8 @@ mod outbox;
 pub(crate) mod outside;
 mod pages;
 mod places;
+pub(crate) mod prefixes;
+mod queues;
 pub(crate) mod refusals;
 mod registry;
 mod renewals;
@@ -51,6 +53,7 @@ mod settings;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod times;
 mod waiting;
 mod watch;
 

@@ -35,6 +35,7 @@ use super::metrics::SessionMetrics;
 use super::outbox::{Bounds, Outbox, Outboxes};
 use super::places::Follows;
 use super::settings::SessionSettings;
+use super::times::Times;
 use super::waiting::Waiting;
 use super::watch::Watches;
 use crate::authority::Board;
@@ -92,6 +93,8 @@ pub(super) struct State {
     pub(super) waiting: Waiting,
     /// `Some` while this node leads.
     pub(super) leases: Option<Leases>,
+    /// Since when requests wait and hold, in this tenure.
+    pub(super) times: Times,
     /// `Some` while this node leads a restored cluster that grants nothing yet: when it does again.
     grants_at: Option<Instant>,
     last_stream: u64,
@@ -131,12 +134,8 @@ pub(super) struct Registration {
 
 impl Registry {
     /// The state of a node that had the entries up to `had_at_start` when it started.
-    pub(super) fn new(
-        runtime: Runtime,
-        settings: SessionSettings,
-        had_at_start: LogIndex,
-    ) -> Self {
-        let metrics = SessionMetrics::default();
+    pub(super) fn new(runtime: Runtime, settings: SessionSettings, had_at_start: LogIndex) -> Self {
+        let metrics = SessionMetrics::new(&settings.metrics_prefixes);
         let lines = Arc::new(Lines::new(runtime.clock.clone()));
         let watches = Watches::new(&settings, metrics.clone(), runtime.clone(), lines.clone());
         let watches = Arc::new(watches);
@@ -248,19 +247,22 @@ impl Registry {
     }
 
     /// Ends a tenure at once: all leases go, no stream is attached any more, and every watch ends.
-    /// Returns the outboxes of the streams, each of which has to be sent away.
+    /// Returns the outboxes of the streams, each of which has to be sent away, and the times, which may take
+    /// a while to free.
     #[must_use]
-    pub(super) fn end_tenure(&self, leader: Option<&str>) -> Vec<Arc<Outbox>> {
+    pub(super) fn end_tenure(&self, leader: Option<&str>) -> (Vec<Arc<Outbox>>, Times) {
         self.watches.end_tenure(leader);
+        self.metrics.locks.show_queues(0, std::iter::repeat(0));
         let mut state = self.lock();
         state.leases = None;
+        let times = std::mem::take(&mut state.times);
         state.grants_at = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let attached = std::mem::take(&mut state.attached);
         self.count_attached(&state);
         drop(state);
-        attached.into_values().map(|attached| attached.outbox).collect()
+        (attached.into_values().map(|attached| attached.outbox).collect(), times)
     }
 
     /// When a restored cluster grants again.

@@ -93,6 +93,10 @@ pub struct SessionSettings {
     /// 256 in every server: only simulations make it smaller. It bounds how long the table is held
     /// for a page.
     pub watch_page_locks: usize,
+    /// Prefixes of names by which metrics of locks are kept apart.
+    ///
+    /// Source: each is a series of three histograms and a gauge, about 50 lines of a scrape.
+    pub metrics_prefixes: Vec<String>,
     /// How long a stream may take to send its Open, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
@@ -122,6 +126,7 @@ impl Default for SessionSettings {
             max_waiting_calls: 10_000,
             state_page_bytes: 256 << 10,
             watch_page_locks: 256,
+            metrics_prefixes: Vec::new(),
             open_within_ms: 5_000,
         }
     }

@@ -357,11 +357,23 @@ const COUNTED: [&str; 12] = [
     "table_bytes",
 ];
 
+/// What the leader has measured of locks after the same traffic.
+const OF_LOCKS: [(&str, u64); 7] = [
+    ("wait_seconds_count{prefix=\"other\"}", 0),
+    ("hold_seconds_count{prefix=\"jo\"}", 60),
+    ("hold_seconds_count{prefix=\"other\"}", 1),
+    ("grant_seconds_count{prefix=\"jo\"}", 61),
+    ("grant_seconds_count{prefix=\"other\"}", 1),
+    ("queue_waiters{prefix=\"jo\"}", 1),
+    ("longest_queue", 1),
+];
+
 /// A metric that is not connected would stay at 0 for ever. So everything that can happen to one
 /// node in a few seconds happens here, except a client so slow that it is cut off.
 #[tokio::test]
 async fn metrics_count_what_happens() {
-    let node = Setup::new().flags(&["--snapshot-log-bytes", "12288"]).starts();
+    let flags = ["--snapshot-log-bytes", "12288", "--metrics-prefixes", "jo"];
+    let node = Setup::new().flags(&flags).starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
     stream.keeps_alive().await;
@@ -413,7 +425,7 @@ async fn metrics_count_what_happens() {
         ("connections_limit{port=\"admin\"}", 32),
         ("connections_limit{port=\"clients\"}", 131_072.min(open_files::left_for_clients())),
     ];
-    for (name, value) in expected {
+    for (name, value) in expected.into_iter().chain(OF_LOCKS) {
         assert_eq!(value_of(&metrics, name), value, "{name}");
     }
     for name in COUNTED {
