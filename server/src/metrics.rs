@@ -261,6 +261,8 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiry_lateness,
         denials,
         // `register_locks`, `register_backups` and `register_watches` have these.
+        closed_holds: _,
+        refusals: _,
         locks: _,
         backups: _,
         backups_broken_off: _,
@@ -303,8 +305,12 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     registry.register_with_unit("expiry_lateness", meaning, Unit::Seconds, expiry_lateness.0);
 }
 
-/// Adds what is measured of locks, with the prefix as label.
+/// Adds what is measured of locks, with the prefix as label, and what is refused and closed.
 fn register_locks(registry: &mut Registry, from: &SessionMetrics) {
+    let meaning = "Answers that refuse something, by the reason";
+    registry.register("refusals", meaning, from.refusals.counted.clone());
+    let meaning = "Holds closed from outside, applied on this node";
+    registry.register("closed_holds", meaning, from.closed_holds.clone());
     let from = from.locks.clone();
     let unit = || Unit::Seconds;
     let meaning = "From entering the queue to the grant, on the leader";

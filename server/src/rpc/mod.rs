@@ -20,6 +20,7 @@ mod cluster_service;
 mod lock_service;
 mod quotas;
 mod reads;
+mod refused;
 mod scope_service;
 pub mod status;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use holdfast_proto::v1::lock_service_server::LockServiceServer;
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
+use refused::Counted;
 use scope_service::ScopeApi;
 use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
@@ -162,7 +164,7 @@ pub fn client_port(
     settings: &RpcSettings,
 ) -> Result<ClientPort, BadDescriptors> {
     let runtime = hub.runtime().clone();
-    let arriving = hub.arriving().clone();
+    let (arriving, refusals) = (hub.arriving().clone(), hub.refusals().clone());
     let (reporter, health) = tonic_health::server::health_reporter();
     let door = Door::new(hub.clone(), &settings.admins);
     let lock_service =
@@ -186,10 +188,13 @@ pub fn client_port(
         AuthServiceServer::new(AuthApi::new(hub, door, settings.members_without_tls))
             .max_decoding_message_size(settings.max_message_bytes);
     let router = server(settings)
-        .add_service(Measured::new(lock_service, arriving.clone()))
-        .add_service(Measured::new(cluster_service, arriving.clone()))
-        .add_service(Measured::new(scope_service, arriving.clone()))
-        .add_service(Measured::new(auth_service, arriving))
+        .add_service(Counted::new(Measured::new(lock_service, arriving.clone()), refusals.clone()))
+        .add_service(Counted::new(
+            Measured::new(cluster_service, arriving.clone()),
+            refusals.clone(),
+        ))
+        .add_service(Counted::new(Measured::new(scope_service, arriving.clone()), refusals.clone()))
+        .add_service(Counted::new(Measured::new(auth_service, arriving), refusals))
         .add_service(health)
         .add_service(reflection);
     let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));

@@ -231,6 +231,7 @@ impl Registry {
             Event::Released { .. } => self.metrics.releases.inc(),
             Event::Lost { .. } => self.metrics.losses.inc(),
             Event::SessionEnded { cause: EndCause::Expired, .. } => self.metrics.expiries.inc(),
+            Event::HoldClosed { .. } => self.metrics.closed_holds.inc(),
             _ => return,
         };
     }

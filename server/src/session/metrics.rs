@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use holdfast_core::{Item, LockName};
+use holdfast_proto::v1::RefusalReason;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::prefixes::{ByPrefix, Prefixes};
+use super::refusals::reason_name;
 use crate::denials::Denials;
 
 /// Counters and gauges of the session layer. Cheap to clone; clones count together.
@@ -63,8 +66,12 @@ pub struct SessionMetrics {
     /// Seconds from a session's deadline to the moment its expiry was applied, on the leader
     /// (DESIGN §5.3, I7).
     pub expiry_lateness: Lateness,
+    /// Holds closed from outside, applied on this node, leading or not.
+    pub closed_holds: Counter,
     /// How long waits, holds and grants take, and how long queues are.
     pub locks: LockMetrics,
+    /// Answers that refuse something.
+    pub refusals: Refusals,
     /// Backups that were sent whole.
     pub backups: Counter,
     /// Backups that were begun and not sent whole.
@@ -179,5 +186,35 @@ impl LockMetrics {
         for (shown, sum) in self.queue_waiters.iter().zip(waiters) {
             shown.set(gauge(sum));
         }
+    }
+}
+
+/// Answers that refuse something, by their reason; those that were refused before any answer, as bytes that
+/// do not decode, are not among them. Clones count together.
+#[derive(Clone, Debug)]
+pub struct Refusals {
+    /// By the reason; each is there from the beginning.
+    pub counted: Family<[(&'static str, &'static str); 1], Counter>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        let refusals = Self { counted: Family::default() };
+        let reasons = (0..).map_while(|number| RefusalReason::try_from(number).ok());
+        for reason in reasons {
+            drop(refusals.of(reason));
+        }
+        refusals
+    }
+}
+
+impl Refusals {
+    /// An answer with that reason leaves.
+    pub(crate) fn note(&self, reason: RefusalReason) {
+        self.of(reason).inc();
+    }
+
+    fn of(&self, reason: RefusalReason) -> Counter {
+        self.counted.get_or_create_owned(&[("reason", reason_name(reason))])
     }
 }

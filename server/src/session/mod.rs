@@ -67,6 +67,7 @@ use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
 pub use error::StreamError;
+pub(crate) use metrics::Refusals;
 pub use metrics::SessionMetrics;
 pub use settings::SessionSettings;
 
@@ -188,6 +189,11 @@ impl Hub {
     /// Tells of each change of the rules from now on.
     pub(crate) fn rules_changes(&self) -> tokio::sync::watch::Receiver<()> {
         self.registry.rules_changed.subscribe()
+    }
+
+    /// Answers that refuse something.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.registry.metrics.refusals
     }
 
     /// A call lacks a right.

@@ -367,13 +367,26 @@ impl Registry {
         self.admission.spread_ms(streams)
     }
 
-    /// Puts a frame into an outbox and counts the overflow if it did not fit.
+    /// Puts a frame into an outbox, and counts a refusal, and the overflow if it did not fit.
     pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
+        self.note_refusal(&body);
         if !outbox.push(frame(index, body)) {
             self.lines.stream_cut();
             self.metrics.outbox_overflows.inc();
         }
         self.make_room();
+    }
+
+    /// A frame that refuses something leaves.
+    pub(super) fn note_refusal(&self, body: &Body) {
+        let refusal = match body {
+            Body::Refused(refused) => &refused.refusal,
+            Body::Denied(denied) => &denied.refusal,
+            _ => return,
+        };
+        if let Some(refusal) = refusal {
+            self.metrics.refusals.note(refusal.reason());
+        }
     }
 
     /// Ends the largest outboxes if all together hold more than their budget.

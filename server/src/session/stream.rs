@@ -78,6 +78,7 @@ impl Hub {
         match start? {
             Start::Turned(last) => {
                 let index = self.registry.applied();
+                self.registry.note_refusal(&last);
                 registration.handle.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }

@@ -357,8 +357,9 @@ const COUNTED: [&str; 12] = [
     "table_bytes",
 ];
 
-/// What the leader has measured of locks after the same traffic.
-const OF_LOCKS: [(&str, u64); 7] = [
+/// What the leader has measured of locks after the same traffic, and what was refused.
+const OF_LOCKS: [(&str, u64); 9] = [
+    ("closed_holds_total", 0),
     ("wait_seconds_count{prefix=\"other\"}", 0),
     ("hold_seconds_count{prefix=\"jo\"}", 60),
     ("hold_seconds_count{prefix=\"other\"}", 1),
@@ -366,6 +367,7 @@ const OF_LOCKS: [(&str, u64); 7] = [
     ("grant_seconds_count{prefix=\"other\"}", 1),
     ("queue_waiters{prefix=\"jo\"}", 1),
     ("longest_queue", 1),
+    ("refusals_total{reason=\"limit\"}", 0),
 ];
 
 /// A metric that is not connected would stay at 0 for ever. So everything that can happen to one

@@ -1,6 +1,7 @@
-//! What the metrics of locks say, and the log of long waits and holds.
+//! What the metrics of locks and refusals say, and the log of long waits and holds.
 
 use holdfast_core::{Command, Deed, Item, Label, LockName, Need, RequestId, SessionId, Tenure};
+use holdfast_proto::v1::{KeepAliveManyRequest, SessionKey};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
@@ -27,8 +28,10 @@ impl World {
         registry.register("grant", "", metrics.locks.grant.family);
         registry.register("queue_waiters", "", metrics.locks.queue_waiters.family);
         registry.register("longest_queue", "", metrics.locks.longest_queue);
+        registry.register("refusals", "", metrics.refusals.counted);
         registry.register("grants", "", metrics.grants);
         registry.register("releases", "", metrics.releases);
+        registry.register("closed_holds", "", metrics.closed_holds);
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         let mut found =
@@ -40,6 +43,10 @@ impl World {
     fn times(&self, name: &str, prefix: &str) -> (f64, f64) {
         let labels = format!("{{prefix=\"{prefix}\"}}");
         (self.value(&format!("{name}_count{labels}")), self.value(&format!("{name}_sum{labels}")))
+    }
+
+    fn refusals(&self, reason: &str) -> f64 {
+        self.value(&format!("refusals_total{{reason=\"{reason}\"}}"))
     }
 
     /// A command of a session of its own, whose client is no matter.
@@ -218,4 +225,58 @@ async fn what_a_restart_applies_again_and_a_snapshot_brings_is_not_counted() {
     world.commits(asks(1, 3, "jobs"));
     assert!((world.value("grants_total") - 1.0).abs() < 1e-9);
     assert!((world.value("releases_total") - 1.0).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_counted_once_by_its_reason_on_a_stream() {
+    let world = World::new().await;
+    let (mut holder, _) = world.session().await;
+    holder.send(acquire(1, "jobs")).await;
+    holder.granted().await;
+    let (mut client, _) = world.session().await;
+
+    client.send(try_acquire(1, "jobs")).await;
+    assert!(matches!(client.next().await, Body::Denied(_)));
+    assert!((world.refusals("lock_held") - 1.0).abs() < 1e-9);
+
+    client.send(release(9)).await;
+    assert!(matches!(client.next().await, Body::Refused(_)));
+    client.send(acquire(0, "jobs")).await;
+    assert!(matches!(client.next().await, Body::Refused(_)));
+    let mut stranger = world.connect();
+    let ticket = Ticket { session_id: 99, secret: vec![0; 16].into() };
+    stranger.send(resume(&ticket)).await;
+    assert!(matches!(stranger.next().await, Body::Refused(_)));
+    for reason in ["not_holder", "invalid", "session_unknown"] {
+        assert!((world.refusals(reason) - 1.0).abs() < 1e-9, "{reason}");
+    }
+    assert!(world.refusals("limit") < 0.5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_session_that_a_keepalive_of_many_does_not_renew_is_a_refusal() {
+    let world = World::new().await;
+    let (_client, ticket) = world.session().await;
+    let key = SessionKey { session_id: ticket.session_id, secret: ticket.secret.clone() };
+    let unknown = SessionKey { session_id: 99, ..key.clone() };
+    let sessions = vec![key, unknown.clone(), unknown];
+
+    let asked = KeepAliveManyRequest { sessions };
+    world.hub.keep_alive_many(&asked, &Caller::default()).await.unwrap();
+
+    assert!((world.refusals("session_unknown") - 2.0).abs() < 1e-9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_closed_from_outside_is_counted() {
+    let world = World::new().await;
+    world.commits(opens("one"));
+    world.commits(asks(1, 1, "jobs"));
+    let (lock, reason) = (LockName::parse("jobs").unwrap(), Label::parse("why").unwrap());
+    let deed = Deed::CloseHolds { lock, token: None, reason, now: false };
+
+    world.commits(deed.clone().by(&Caller::default()));
+    world.commits(deed.by(&Caller::default()));
+
+    assert!((world.value("closed_holds_total") - 1.0).abs() < 1e-9, "the second closes nothing");
 }
