@@ -230,8 +230,10 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
 
 /// Each line: the contents of the file, and what the answer must name.
 #[test]
-fn a_setting_of_what_is_measured_of_locks_gets_an_error_that_names_it() {
+fn a_setting_of_what_is_measured_and_logged_of_locks_gets_an_error_that_names_it() {
     assert_refused(&[
+        ("log_waits_over_ms = 2592000001", &["log_waits_over_ms = 2592000001", "from 0 to"]),
+        ("log_holds_over_ms = 2592000001", &["log_holds_over_ms = 2592000001", "from 0 to"]),
         (
             "metrics_prefixes = ['a/', 'b/', 'a/']",
             &["metrics_prefixes = a/,b/,a/", "settings file", "\"a/\" stands twice"],

@@ -395,6 +395,18 @@ settings! {
     /// Source: each has about 50 lines in every scrape.
     metrics_prefixes: MetricsPrefixes = MetricsPrefixes::default(), "HOLDFAST_METRICS_PREFIXES";
 
+    /// How long a request may have waited for its grant, milliseconds; a longer wait has a line in the
+    /// leader's log, ten lines in ten seconds at most.
+    ///
+    /// Default: 0, no line. Bounds: 0 to 2592000000 (30 days).
+    log_waits_over_ms: u64 = 0, "HOLDFAST_LOG_WAITS_OVER_MS";
+
+    /// How long a hold may have lasted when it ends, milliseconds; a longer one has a line in the leader's
+    /// log, ten lines in ten seconds at most.
+    ///
+    /// Default: 0, no line. Bounds: 0 to 2592000000 (30 days).
+    log_holds_over_ms: u64 = 0, "HOLDFAST_LOG_HOLDS_OVER_MS";
+
     /// How log lines look: `text` for people, `json` for machines.
     ///
     /// Default: text. They go to standard error.

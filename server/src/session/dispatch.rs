@@ -12,6 +12,7 @@ use holdfast_proto::v1::{HoldsClosed, ServerFrame};
 use holdfast_runtime::Instant;
 
 use super::answers;
+use super::lines::OfLock;
 use super::registry::{Registry, State};
 use super::waiting::{About, Told};
 use crate::consensus::Listener;
@@ -32,7 +33,7 @@ impl Listener for Registry {
                 self.count(event);
             }
             if let Some(now) = leads_at {
-                self.measure(&mut state, now, event);
+                self.measure(&mut state, now, event, table);
             }
             self.dispatch(&mut state, index, event, table);
         }
@@ -206,19 +207,21 @@ impl Registry {
     }
 
     /// Measures how long requests wait and holds last, while this node leads.
-    fn measure(&self, state: &mut State, now: Instant, event: &Event) {
+    fn measure(&self, state: &mut State, now: Instant, event: &Event, table: &LockTable) {
         match event {
             Event::Queued { session, request, .. } => state.times.queued((*session, *request), now),
             Event::Left { session, request, .. } => state.times.left((*session, *request)),
             Event::Granted { session, request, token, items, .. } => {
                 if let Some(waited) = state.times.granted((*session, *request), *token, now) {
                     self.metrics.locks.waited(items, waited);
+                    self.lines.waited(&OfLock { session: *session, items, table }, waited);
                 }
             }
-            Event::Released { token, items, over: true, .. }
-            | Event::Lost { token, items, over: true, .. } => {
+            Event::Released { session, token, items, over: true, .. }
+            | Event::Lost { session, token, items, over: true, .. } => {
                 if let Some(held) = state.times.over(*token, now) {
                     self.metrics.locks.held(items, held);
+                    self.lines.held(&OfLock { session: *session, items, table }, held);
                 }
             }
             _ => {}

@@ -136,7 +136,7 @@ impl Registry {
     /// The state of a node that had the entries up to `had_at_start` when it started.
     pub(super) fn new(runtime: Runtime, settings: SessionSettings, had_at_start: LogIndex) -> Self {
         let metrics = SessionMetrics::new(&settings.metrics_prefixes);
-        let lines = Arc::new(Lines::new(runtime.clock.clone()));
+        let lines = Arc::new(Lines::new(runtime.clock.clone(), &settings));
         let watches = Watches::new(&settings, metrics.clone(), runtime.clone(), lines.clone());
         let watches = Arc::new(watches);
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };

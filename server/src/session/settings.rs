@@ -97,6 +97,10 @@ pub struct SessionSettings {
     ///
     /// Source: each is a series of three histograms and a gauge, about 50 lines of a scrape.
     pub metrics_prefixes: Vec<String>,
+    /// A grant that waited longer has a line in the log, milliseconds; 0: none has.
+    pub log_waits_over_ms: u64,
+    /// A hold that lasted longer has a line in the log, milliseconds; 0: none has.
+    pub log_holds_over_ms: u64,
     /// How long a stream may take to send its Open, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
@@ -127,6 +131,8 @@ impl Default for SessionSettings {
             state_page_bytes: 256 << 10,
             watch_page_locks: 256,
             metrics_prefixes: Vec::new(),
+            log_waits_over_ms: 0,
+            log_holds_over_ms: 0,
             open_within_ms: 5_000,
         }
     }

@@ -6,6 +6,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::*;
+use crate::captured_log::Log;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -279,4 +280,84 @@ async fn a_hold_that_is_closed_from_outside_is_counted() {
     world.commits(deed.by(&Caller::default()));
 
     assert!((world.value("closed_holds_total") - 1.0).abs() < 1e-9, "the second closes nothing");
+}
+
+fn logging() -> SessionSettings {
+    let (log_waits_over_ms, log_holds_over_ms) = (2_000, 5_000);
+    SessionSettings { log_waits_over_ms, log_holds_over_ms, ..SessionSettings::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_and_a_long_hold_have_a_line_that_says_whose() {
+    let log = Log::start();
+    let world = World::with(logging()).await;
+    for (session, label) in [(1, "holder"), (2, "waiter"), (3, "last")] {
+        world.commits(opens(label));
+        world.commits(asks(session, 1, "jobs"));
+        world.after(SECOND).await;
+    }
+    // Held and waited for a second.
+    world.commits(asks(1, 2, "quick"));
+    world.commits(asks(2, 2, "quick"));
+    world.after(SECOND).await;
+    world.commits(cancels(1, 2));
+    // Held for five seconds, and so not longer; waited for four.
+    world.after(SECOND).await;
+    world.commits(cancels(1, 1));
+    // Waited for nine, held for six.
+    world.after(6 * SECOND).await;
+    world.commits(cancels(2, 1));
+
+    let lines = |what: &str| log.lines(what);
+    assert!(lines("a hold lasted long").iter().all(|line| line.contains("label=\"waiter\"")));
+    let (waits, holds) = (lines("a request waited long"), lines("a hold lasted long"));
+    assert_eq!((waits.len(), holds.len()), (2, 1), "{waits:?} {holds:?}");
+    for (line, parts) in [
+        (
+            &waits[0],
+            ["lock=\"jobs\"", "locks=1", "session=2", "label=\"waiter\"", "waited_ms=4000"],
+        ),
+        (&holds[0], ["lock=\"jobs\"", "locks=1", "session=2", "label=\"waiter\"", "held_ms=6000"]),
+    ] {
+        for part in parts {
+            assert!(line.contains(part), "{part} is not in {line}");
+        }
+        assert!(!line.contains("identity"), "nobody has proved anything: {line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_its_settings_no_wait_and_no_hold_has_a_line() {
+    let log = Log::start();
+    let world = World::new().await;
+    for session in 1..=2 {
+        world.commits(opens("one"));
+        world.commits(asks(session, 1, "jobs"));
+    }
+    world.after(100 * SECOND).await;
+    world.commits(cancels(1, 1));
+
+    assert!(log.lines("long").is_empty());
+}
+
+/// A thousand waits that end at once fill no disk, and none is forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_long_waits_has_ten_lines_and_one_with_the_number_of_the_others() {
+    let log = Log::start();
+    let world = World::with(logging()).await;
+    world.commits(opens("holder"));
+    world.commits(opens("waiter"));
+    for request in 1..=1_000 {
+        world.commits(asks(1, request, &format!("lock-{request}")));
+        world.commits(asks(2, request, &format!("lock-{request}")));
+    }
+    world.after(3 * SECOND).await;
+    for request in 1..=1_000 {
+        world.commits(cancels(1, request));
+    }
+    world.after(11 * SECOND).await;
+
+    let lines = log.lines("waited long");
+    assert_eq!(lines.len(), 11, "{lines:?}");
+    assert!(lines[10].contains("times=990"), "{}", lines[10]);
 }
