@@ -170,6 +170,10 @@ impl Consensus for Noted {
         self.inner.read(look);
     }
 
+    fn had_at_start(&self) -> LogIndex {
+        self.inner.had_at_start()
+    }
+
     fn attach(&self, listener: Arc<dyn Listener>) {
         self.inner.attach(listener);
     }

@@ -8,6 +8,8 @@
 
 pub mod authority;
 mod bytes_budget;
+#[cfg(test)]
+mod captured_log;
 pub mod config;
 mod denials;
 pub mod exit;

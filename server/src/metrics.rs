@@ -2,7 +2,7 @@
 //!
 //! Names begin with `holdfast_` and end with their unit; counters end with `_total`. Those of the process have the
 //! names that all programs have for them (`process_…`). Labels never hold lock names, labels of sessions or
-//! addresses: the number of those has no bound.
+//! addresses: the number of those has no bound. Prefixes of names are labels if an operator has named them.
 //!
 //! `docs/metrics.md` lists all of them; a test compares that with a scrape (`tests/serving/main.rs`).
 //!
@@ -229,6 +229,7 @@ pub fn registry(sources: Sources) -> Registry {
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "What runs here", version);
     register_sessions(registry, &sources.sessions);
+    register_locks(registry, &sources.sessions);
     register_watches(registry, &sources.sessions);
     register_backups(registry, &sources.sessions);
     register_replication(registry, &sources.replication);
@@ -263,7 +264,10 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
         expiries,
         expiry_lateness,
         denials,
-        // `register_backups` and `register_watches` have these.
+        // `register_locks`, `register_backups` and `register_watches` have these.
+        closed_holds: _,
+        refusals: _,
+        locks: _,
         backups: _,
         backups_broken_off: _,
         backup_sent: _,
@@ -303,6 +307,26 @@ fn register_sessions(registry: &mut Registry, from: &SessionMetrics) {
     }
     let meaning = "From a session's deadline to its end, on the leader";
     registry.register_with_unit("expiry_lateness", meaning, Unit::Seconds, expiry_lateness.0);
+}
+
+/// Adds what is measured of locks, with the prefix as label, and what is refused and closed.
+fn register_locks(registry: &mut Registry, from: &SessionMetrics) {
+    let meaning = "Answers that refuse something, by the reason";
+    registry.register("refusals", meaning, from.refusals.counted.clone());
+    let meaning = "Holds closed from outside, applied on this node";
+    registry.register("closed_holds", meaning, from.closed_holds.clone());
+    let from = from.locks.clone();
+    let unit = || Unit::Seconds;
+    let meaning = "From entering the queue to the grant, on the leader";
+    registry.register_with_unit("wait", meaning, unit(), from.wait.family);
+    let meaning = "From the grant of a hold to its end, on the leader";
+    registry.register_with_unit("hold", meaning, unit(), from.hold.family);
+    let meaning = "From the coming in of a request to its grant, if it did not wait, on the leader";
+    registry.register_with_unit("grant", meaning, unit(), from.grant.family);
+    let meaning = "Places in the queues of locks, on the leader";
+    registry.register("queue_waiters", meaning, from.queue_waiters.family);
+    let meaning = "Waiters of the lock that most wait for, on the leader";
+    registry.register("longest_queue", meaning, from.longest_queue);
 }
 
 fn register_backups(registry: &mut Registry, from: &SessionMetrics) {

@@ -230,6 +230,31 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
 
 /// Each line: the contents of the file, and what the answer must name.
 #[test]
+fn a_setting_of_what_is_measured_and_logged_of_locks_gets_an_error_that_names_it() {
+    assert_refused(&[
+        ("log_waits_over_ms = 2592000001", &["log_waits_over_ms = 2592000001", "from 0 to"]),
+        ("log_holds_over_ms = 2592000001", &["log_holds_over_ms = 2592000001", "from 0 to"]),
+        (
+            "metrics_prefixes = ['a/', 'b/', 'a/']",
+            &["metrics_prefixes = a/,b/,a/", "settings file", "\"a/\" stands twice"],
+        ),
+        ("metrics_prefixes = ['']", &["metrics_prefixes = ", "a lock name cannot be empty"]),
+        ("metrics_prefixes = ['other']", &["metrics_prefixes = other", "without a prefix"]),
+        ("metrics_prefixes = 'a/'", &["metrics_prefixes = 'a/'"]),
+    ]);
+}
+
+#[test]
+fn prefixes_for_metrics_are_given_as_a_list_or_separated_by_commas() {
+    let list = "metrics_prefixes = [\"orders/\", \"a,b\"]";
+    assert_holds(&Question::new().file(list).accepted(), &[list]);
+    let flags = ["--metrics-prefixes", "orders/,jobs"];
+    let said = Question::new().flags(&flags).accepted();
+    assert_holds(&said, &["metrics_prefixes = [\"orders/\", \"jobs\"]  # command line"]);
+}
+
+/// Each line: the contents of the file, and what the answer must name.
+#[test]
 fn a_setting_of_the_cluster_that_cannot_be_used_gets_an_error_that_names_it() {
     assert_refused(&[
         ("[cluster]\nttl_max_ms = 86400001", &["ttl_max_ms = 86400001", "from 1000 to 86400000"]),

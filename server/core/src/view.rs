@@ -368,6 +368,14 @@ impl LockTable {
             .map(|(name, lock)| self.lock_view(name, lock))
     }
 
+    /// The locks that are waited for and how many requests wait for each, in the order of their names, from
+    /// the first after `after` on. O(log n) for each.
+    pub fn queues_after(&self, after: Option<&LockName>) -> impl Iterator<Item = (&LockName, u64)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let awaited = self.awaited.range::<LockName, _>((from, Bound::Unbounded));
+        awaited.map(|name| (name, self.locks.get(name).map_or(0, |lock| lock.queue.len())))
+    }
+
     /// How much is in the table. O(1).
     pub fn counts(&self) -> Counts {
         self.counts

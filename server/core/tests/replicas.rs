@@ -193,6 +193,32 @@ fn locks_are_listed_in_pages_in_the_order_of_their_names() {
 }
 
 #[test]
+fn queues_are_listed_with_their_lengths_from_behind_any_name_on_and_no_lock_without_one() {
+    let mut table = LockTable::new();
+    apply(&mut table, 1, (0..3).map(|_| open()).collect());
+    for (at, lock) in (2..).zip(["b", "a", "c"]) {
+        let holders = if lock == "c" { 1 } else { 3 };
+        apply(&mut table, at, (1..=holders).map(|session| acquire(session, at, lock)).collect());
+    }
+    let cancel = Command::Cancel {
+        session: SessionId::new(3),
+        done_below: RequestId::new(0),
+        request: RequestId::new(2),
+    };
+    apply(&mut table, 5, vec![cancel]);
+
+    let after = |after: Option<&str>| {
+        let after = after.map(name);
+        let queues = table.queues_after(after.as_ref());
+        queues.map(|(name, waiting)| format!("{name}={waiting}")).collect::<Vec<_>>()
+    };
+    assert_eq!(after(None), ["a=2", "b=1"]);
+    assert_eq!(after(Some("a")), ["b=1"]);
+    assert_eq!(after(Some("aa")), ["b=1"]);
+    assert_eq!(after(Some("b")), [""; 0]);
+}
+
+#[test]
 fn a_lock_shows_who_holds_it_and_who_waits_in_order() {
     let table = table_before_imports();
     let view = table.lock(&name("a")).unwrap();

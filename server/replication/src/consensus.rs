@@ -103,6 +103,11 @@ pub trait Consensus: Send + Sync + 'static {
     /// Reads the table as of the index given with it. Quick: it blocks `apply` meanwhile.
     fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex));
 
+    /// The last entry that this node had, in its log or a snapshot, when the replica started; 0 if it had
+    /// none. What is applied up to there was written before the start, and most of it applied then too: a
+    /// restart applies it again, or a few entries for the first time whose commit it had not seen.
+    fn had_at_start(&self) -> LogIndex;
+
     /// Sets the listener to what is applied. Called once, before the node starts to serve.
     fn attach(&self, listener: Arc<dyn Listener>);
 }

@@ -8,7 +8,7 @@ use holdfast_core::TTL_CEILING_MS;
 
 use super::{
     Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress,
-    Member, Members, NodeConfig, Origin, log_filter,
+    Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
 
@@ -20,6 +20,8 @@ pub(super) const HEARTBEATS_PER_ELECTION: u64 = 3;
 const FRAMES_PER_REQUEST: u64 = 2;
 /// What the system has room for in the address of a Unix socket, with the byte that ends it.
 const SOCKET_PATH_BYTES: usize = 107;
+/// 30 days: a lock that is held for longer is no matter for a log.
+const LOGGED_OVER_MAX_MS: u64 = 30 * 86_400_000;
 /// Twice the frames that a client puts into one message.
 const FRAMES_LEAST: u64 = 128;
 
@@ -36,6 +38,7 @@ impl Config {
         check.node_numbers(&node)?;
         check.cluster_numbers(&cluster)?;
         check.log_level(&node.log_level)?;
+        check.metrics_prefixes(&node.metrics_prefixes)?;
         let own = check.own_member(&node, &cluster.members)?;
         node.advertise = own.advertise.clone();
         node.peer_advertise = own.peer_advertise.clone();
@@ -119,7 +122,9 @@ impl Check<'_> {
         self.within("max_waiting_calls", node.max_waiting_calls, 1..=1_000_000)?;
         self.within("snapshot_log_bytes", node.snapshot_log_bytes, 4_096..=64 << 30)?;
         self.within("max_log_bytes", node.max_log_bytes, 1 << 20..=64 << 30)?;
-        self.within("disk_stall_ms", node.disk_stall_ms, 1_000..=600_000)
+        self.within("disk_stall_ms", node.disk_stall_ms, 1_000..=600_000)?;
+        self.within("log_waits_over_ms", node.log_waits_over_ms, 0..=LOGGED_OVER_MAX_MS)?;
+        self.within("log_holds_over_ms", node.log_holds_over_ms, 0..=LOGGED_OVER_MAX_MS)
     }
 
     fn cluster_numbers(&self, cluster: &ClusterConfig) -> Result<(), ConfigError> {
@@ -162,6 +167,10 @@ impl Check<'_> {
             return Err(self.refuse("cassandra", &fallback.cassandra, problem.to_owned()));
         }
         Ok(())
+    }
+
+    fn metrics_prefixes(&self, prefixes: &MetricsPrefixes) -> Result<(), ConfigError> {
+        prefixes.check().map_err(|problem| self.refuse("metrics_prefixes", prefixes, problem))
     }
 
     fn log_level(&self, text: &str) -> Result<(), ConfigError> {

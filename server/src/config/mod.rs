@@ -17,6 +17,7 @@ mod check;
 mod distance;
 #[cfg(test)]
 mod fuzz;
+mod prefixes;
 mod source;
 mod unwise;
 
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 pub use self::admins::Admins;
 use self::distance::{ROUND_TRIP_MS, election_max_ms, election_min_ms, heartbeat_ms};
+pub use self::prefixes::MetricsPrefixes;
 pub use self::source::{Origin, Overrides, Settings};
 
 /// Makes, from one list of documented keys:
@@ -382,6 +384,28 @@ settings! {
     ///
     /// Source: the default lease; healthy disks and volumes stall for up to seconds.
     disk_stall_ms: u64 = 10_000, "HOLDFAST_DISK_STALL_MS";
+
+    /// Prefixes of lock names by which the metrics of locks are kept apart: waits, holds, grants and queues.
+    /// Of several the longest counts; all other names are counted under `other`.
+    ///
+    /// In a file: `metrics_prefixes = ["orders/"]`; as a flag or variable separated by commas.
+    ///
+    /// Default: none. Bounds: 32 prefixes, each of 1 to 512 bytes and once, and none is `other`.
+    ///
+    /// Source: each has about 50 lines in every scrape.
+    metrics_prefixes: MetricsPrefixes = MetricsPrefixes::default(), "HOLDFAST_METRICS_PREFIXES";
+
+    /// How long a request may have waited for its grant, milliseconds; a longer wait has a line in the
+    /// leader's log, ten lines in ten seconds at most.
+    ///
+    /// Default: 0, no line. Bounds: 0 to 2592000000 (30 days).
+    log_waits_over_ms: u64 = 0, "HOLDFAST_LOG_WAITS_OVER_MS";
+
+    /// How long a hold may have lasted when it ends, milliseconds; a longer one has a line in the leader's
+    /// log, ten lines in ten seconds at most.
+    ///
+    /// Default: 0, no line. Bounds: 0 to 2592000000 (30 days).
+    log_holds_over_ms: u64 = 0, "HOLDFAST_LOG_HOLDS_OVER_MS";
 
     /// How log lines look: `text` for people, `json` for machines.
     ///

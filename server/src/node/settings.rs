@@ -61,6 +61,9 @@ pub(super) fn sessions(config: &Config) -> SessionSettings {
         outbox_bytes_total: node.outbox_bytes_total,
         arriving_bytes_total: node.arriving_bytes_total,
         max_waiting_calls: count(node.max_waiting_calls),
+        metrics_prefixes: node.metrics_prefixes.0.clone(),
+        log_waits_over_ms: node.log_waits_over_ms,
+        log_holds_over_ms: node.log_holds_over_ms,
         ..SessionSettings::default()
     }
 }
@@ -138,6 +141,9 @@ mod tests {
             outbox_bytes_total: Some(80_000_026),
             arriving_bytes_total: Some(3_000_027),
             max_waiting_calls: Some(1_012),
+            metrics_prefixes: Some("own/".parse().unwrap()),
+            log_waits_over_ms: Some(3_031),
+            log_holds_over_ms: Some(60_032),
             ..NodeLayer::default()
         };
         let cluster = ClusterLayer {
@@ -202,6 +208,11 @@ mod tests {
         let bytes = (sessions.outbox_bytes, sessions.outbox_bytes_total);
         assert_eq!(bytes, (8_000_025, 80_000_026));
         assert_eq!(sessions.arriving_bytes_total, 3_000_027);
+        let logged = (sessions.log_waits_over_ms, sessions.log_holds_over_ms);
+        assert_eq!(
+            (logged, &*sessions.metrics_prefixes),
+            ((3_031, 60_032), &["own/".to_owned()][..])
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::{Door, token_of};
 use super::acts::Act;
-use super::{NodeInfo, reads, status};
+use super::{NodeInfo, reads, refused, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
 
@@ -51,9 +51,14 @@ impl LockApi {
         serve: impl Future<Output = Result<(), StreamError>> + Send + 'static,
     ) -> Response<BoxStream<'static, Result<T, Status>>> {
         let (tell, end) = oneshot::channel();
+        let refusals = self.hub.refusals().clone();
         let serve = async move {
+            let ended = serve.await;
+            if let Err(error) = &ended {
+                refused::note(&refusals, &status::of_stream_error(error));
+            }
             // The receiver is gone if the client is.
-            let _ = tell.send(serve.await);
+            let _ = tell.send(ended);
         };
         self.hub.runtime().spawn(task, serve).detach();
         Response::new(ReceiverStream::new(sent).map(Ok).chain(status::last_word(end)).boxed())

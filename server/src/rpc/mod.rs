@@ -21,6 +21,7 @@ mod forwarding;
 mod lock_service;
 mod quotas;
 mod reads;
+mod refused;
 mod scope_service;
 pub mod status;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use holdfast_proto::v1::relay_service_server::RelayServiceServer;
 use holdfast_proto::v1::scope_service_server::ScopeServiceServer;
 use holdfast_runtime::{Runtime, Task};
 use lock_service::LockApi;
+use refused::Counted;
 use scope_service::ScopeApi;
 use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
@@ -241,30 +243,34 @@ impl Services {
             .add_service(TakesIn::new(self.auth(), gate))
     }
 
-    fn lock(&self) -> Measured<LockServiceServer<LockApi>> {
+    fn lock(&self) -> Guarded<LockServiceServer<LockApi>> {
         let service = LockServiceServer::from_arc(self.lock.clone());
-        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+        self.guarded(service.max_decoding_message_size(self.settings.max_message_bytes))
     }
 
-    fn cluster(&self) -> Measured<ClusterServiceServer<ClusterApi>> {
+    fn cluster(&self) -> Guarded<ClusterServiceServer<ClusterApi>> {
         let service = ClusterServiceServer::from_arc(self.cluster.clone());
-        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+        self.guarded(service.max_decoding_message_size(self.settings.max_message_bytes))
     }
 
-    fn scope(&self) -> Measured<ScopeServiceServer<ScopeApi>> {
+    fn scope(&self) -> Guarded<ScopeServiceServer<ScopeApi>> {
         let service = ScopeServiceServer::from_arc(self.scope.clone());
-        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+        self.guarded(service.max_decoding_message_size(self.settings.max_message_bytes))
     }
 
-    fn auth(&self) -> Measured<AuthServiceServer<AuthApi>> {
+    fn auth(&self) -> Guarded<AuthServiceServer<AuthApi>> {
         let service = AuthServiceServer::from_arc(self.auth.clone());
-        self.measured(service.max_decoding_message_size(self.settings.max_message_bytes))
+        self.guarded(service.max_decoding_message_size(self.settings.max_message_bytes))
     }
 
-    fn measured<S>(&self, service: S) -> Measured<S> {
-        Measured::new(service, self.hub.arriving().clone())
+    fn guarded<S>(&self, service: S) -> Guarded<S> {
+        let (arriving, refusals) = (self.hub.arriving().clone(), self.hub.refusals().clone());
+        Counted::new(Measured::new(service, arriving), refusals)
     }
 }
+
+/// A service with bounds on what arrives, whose refusals are counted.
+type Guarded<S> = Counted<Measured<S>>;
 
 /// What a node needs to pass calls on.
 #[derive(Debug)]

@@ -184,6 +184,16 @@ pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     with_details(code_of(refusal.reason()), refusal)
 }
 
+/// The reason, if a status carries a refusal.
+pub(super) fn reason_in(status: &Status) -> Option<RefusalReason> {
+    if status.details().is_empty() {
+        return None;
+    }
+    let details = tonic_types::Status::decode(status.details()).ok()?.details;
+    let refusal = details.into_iter().find(|detail| detail.type_url == REFUSAL_TYPE)?;
+    Some(Refusal::decode(refusal.value.as_slice()).ok()?.reason())
+}
+
 /// The changes after the index from which a watch would go on are not all kept.
 fn compacted(message: String) -> Status {
     let mut status = of_refusal(&refusals::refusal(RefusalReason::Compacted, message));

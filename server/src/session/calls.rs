@@ -103,6 +103,7 @@ impl Hub {
         let call = self.registry.wait_for(key.session, About::Request(request))?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
         let index = committed.index;
+        self.registry.note_grant(came_at, &committed.outcome);
         match self.answer_of(committed)? {
             Answer::Acquired { state: Acquired::Granted { token, items, values }, .. } => {
                 let granted = Some(answers::granted(request, token, &items, &values));

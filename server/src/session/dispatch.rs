@@ -9,7 +9,10 @@ use holdfast_core::{
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{HoldsClosed, ServerFrame};
 
+use holdfast_runtime::Instant;
+
 use super::answers;
+use super::lines::OfLock;
 use super::registry::{Registry, State};
 use super::waiting::{About, Told};
 use crate::consensus::Listener;
@@ -22,8 +25,16 @@ impl Listener for Registry {
         }
         self.watches.applied(index, events, table);
         let mut state = self.lock();
+        let measures = state.leases.is_some() && events.iter().any(is_measured);
+        let leads_at = measures.then(|| self.runtime.clock.now());
+        state.times.dispatched(leads_at);
         for event in events {
-            self.count(event);
+            if self.counts(index) {
+                self.count(event);
+            }
+            if let Some(now) = leads_at {
+                self.measure(&mut state, now, event, table);
+            }
             self.dispatch(&mut state, index, event, table);
         }
         if state.leases.as_ref().is_some_and(super::leases::Leases::is_sooner) {
@@ -37,7 +48,8 @@ impl Listener for Registry {
         self.note_applied(index);
         self.board.restart(table.scopes());
         self.rules_changed.send_modify(|()| {});
-        for outbox in self.end_tenure(None) {
+        let (outboxes, _times) = self.end_tenure(None);
+        for outbox in outboxes {
             self.send_away(&outbox, None);
         }
         self.watches.restored(index);
@@ -194,15 +206,50 @@ impl Registry {
         }
     }
 
+    /// Measures how long requests wait and holds last, while this node leads.
+    fn measure(&self, state: &mut State, now: Instant, event: &Event, table: &LockTable) {
+        match event {
+            Event::Queued { session, request, .. } => state.times.queued((*session, *request), now),
+            Event::Left { session, request, .. } => state.times.left((*session, *request)),
+            Event::Granted { session, request, token, items, .. } => {
+                if let Some(waited) = state.times.granted((*session, *request), *token, now) {
+                    self.metrics.locks.waited(items, waited);
+                    self.lines.waited(&OfLock { session: *session, items, table }, waited);
+                }
+            }
+            Event::Released { session, token, items, over: true, .. }
+            | Event::Lost { session, token, items, over: true, .. } => {
+                if let Some(held) = state.times.over(*token, now) {
+                    self.metrics.locks.held(items, held);
+                    self.lines.held(&OfLock { session: *session, items, table }, held);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn count(&self, event: &Event) {
         match event {
             Event::Granted { .. } => self.metrics.grants.inc(),
             Event::Released { .. } => self.metrics.releases.inc(),
             Event::Lost { .. } => self.metrics.losses.inc(),
             Event::SessionEnded { cause: EndCause::Expired, .. } => self.metrics.expiries.inc(),
+            Event::HoldClosed { .. } => self.metrics.closed_holds.inc(),
             _ => return,
         };
     }
+}
+
+/// Whether a wait or a hold begins or ends with it.
+fn is_measured(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Queued { .. }
+            | Event::Left { .. }
+            | Event::Granted { .. }
+            | Event::Released { over: true, .. }
+            | Event::Lost { over: true, .. }
+    )
 }
 
 /// A closed hold that is over needs no end any more.

@@ -24,6 +24,8 @@ pub(crate) struct Fake {
     switches: watch::Sender<Switches>,
     held_back: Mutex<Vec<(Command, Tenure, Done)>>,
     confirms_asked: AtomicU64,
+    /// The last entry that is taken to have been in the log before the start.
+    had_at_start: AtomicU64,
     expired: Mutex<Vec<(SessionId, Instant)>>,
 }
 
@@ -52,6 +54,7 @@ impl Fake {
             switches: watch::Sender::new(switches),
             held_back: Mutex::default(),
             confirms_asked: AtomicU64::new(0),
+            had_at_start: AtomicU64::new(0),
             expired: Mutex::default(),
         })
     }
@@ -59,6 +62,11 @@ impl Fake {
     /// Leads in a tenure from now on, with an entry of its own applied.
     pub(crate) fn lead(&self, tenure: u64) {
         self.role.send_replace(Role::Leading { tenure: Tenure::new(tenure) });
+    }
+
+    /// As if the entries up to `index` had been in the log before the start. Call it before the hub starts.
+    pub(crate) fn had_before(&self, index: u64) {
+        self.had_at_start.store(index, Ordering::Relaxed);
     }
 
     fn forbids(&self, command: &Command) -> Option<Missing> {
@@ -223,6 +231,10 @@ impl Consensus for Handle {
     fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex)) {
         let guard = self.0.table.lock().unwrap();
         look(&guard.0, guard.1);
+    }
+
+    fn had_at_start(&self) -> LogIndex {
+        LogIndex::new(self.0.had_at_start.load(Ordering::Relaxed))
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {

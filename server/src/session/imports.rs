@@ -91,6 +91,20 @@ impl Hub {
         result: Result<Committed, ProposeError>,
         rows: usize,
     ) -> Result<ImportedGroup, CallError> {
+        let group = self.group_of(result, rows)?;
+        for row in &group.rows {
+            if let Some(WireFate::Refused(refusal)) = &row.fate {
+                self.registry.metrics.refusals.note(refusal.reason());
+            }
+        }
+        Ok(group)
+    }
+
+    fn group_of(
+        &self,
+        result: Result<Committed, ProposeError>,
+        rows: usize,
+    ) -> Result<ImportedGroup, CallError> {
         let committed = result.map_err(|error| self.not_applied(&error))?;
         match committed.outcome {
             Ok(Answer::Imported { fates, .. }) => {

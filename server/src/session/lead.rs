@@ -13,6 +13,7 @@ use tokio::sync::watch::Receiver;
 
 use super::error::StreamError;
 use super::leases::{Leases, PendingKeepAlive};
+use super::queues::Look;
 use super::registry::Registry;
 use super::{answers, watch};
 use crate::consensus::{Committed, Consensus, Role};
@@ -123,11 +124,14 @@ impl Lead {
     /// Ends the tenure's leases and watches at once, and then sends the streams to the leader; in parts
     /// as well.
     async fn end(&self, leader: Option<String>) {
-        let outboxes = self.registry.end_tenure(leader.as_deref());
+        let (outboxes, mut times) = self.registry.end_tenure(leader.as_deref());
         for part in outboxes.chunks(SENT_AWAY_AT_ONCE) {
             for outbox in part {
                 self.registry.send_away(outbox, leader.as_deref());
             }
+            tokio::task::yield_now().await;
+        }
+        while times.free_some() {
             tokio::task::yield_now().await;
         }
     }
@@ -210,14 +214,16 @@ impl Lead {
     /// machine was stopped for longer than a TTL, and all members with it. The leader received nothing
     /// meanwhile, even from healthy clients, so the time counts like an outage of the store (§5.8). This
     /// only makes expiry later (I6). The clock counts suspended time, so a suspended machine is noticed
-    /// too. Ends only with the tenure.
+    /// too. The same pulse brings what else is looked at from time to time. Ends only with the tenure.
     async fn notice_pauses(&self, tenure: Tenure) {
         let clock = &self.registry.runtime.clock;
+        let mut look = Look::default();
         loop {
             let planned = clock.now() + PULSE;
             clock.sleep_until(planned).await;
-            self.registry.tell_rest();
             let paused = clock.now().saturating_since(planned);
+            self.registry.tell_rest();
+            self.look_at_queues(&mut look);
             if paused < LONG_PAUSE || mutant!(PauseCountsForLeases) {
                 continue;
             }

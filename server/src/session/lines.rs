@@ -5,24 +5,63 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::SessionId;
+use holdfast_core::{Item, LockTable, SessionId};
 use holdfast_runtime::Clock;
 
+use super::answers;
+use super::settings::SessionSettings;
 use crate::lengths::millis;
 use crate::repeated_lines::RepeatedLines;
 
 pub(super) struct Lines {
     clock: Arc<dyn Clock>,
+    /// The longest wait and the longest hold without a line; `None`: none has a line.
+    wait_max: Option<Duration>,
+    hold_max: Option<Duration>,
+    waits: RepeatedLines,
+    holds: RepeatedLines,
     expiries: RepeatedLines,
     cut_streams: RepeatedLines,
     evictions: RepeatedLines,
     cut_watches: RepeatedLines,
 }
 
+/// A request or hold that a line is about.
+pub(super) struct OfLock<'a> {
+    pub(super) session: SessionId,
+    /// Its locks.
+    pub(super) items: &'a [Item],
+    /// The state after it.
+    pub(super) table: &'a LockTable,
+}
+
+impl OfLock<'_> {
+    /// The first of its locks.
+    fn lock(&self) -> &str {
+        self.items.first().map_or("", |item| item.lock.as_str())
+    }
+
+    /// The session's name for itself and who opened it, where there is such a thing and the session is not
+    /// over.
+    fn whose(&self) -> (Option<&str>, Option<String>) {
+        let Some(view) = self.table.session(self.session) else { return (None, None) };
+        let (label, identity) = (view.label.as_str(), answers::identity_of(view.caller));
+        (
+            Some(label).filter(|text| !text.is_empty()),
+            Some(identity).filter(|text| !text.is_empty()),
+        )
+    }
+}
+
 impl Lines {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, settings: &SessionSettings) -> Self {
+        let over = |millis: u64| (millis > 0).then(|| Duration::from_millis(millis));
         Self {
             clock,
+            wait_max: over(settings.log_waits_over_ms),
+            hold_max: over(settings.log_holds_over_ms),
+            waits: RepeatedLines::default(),
+            holds: RepeatedLines::default(),
             expiries: RepeatedLines::default(),
             cut_streams: RepeatedLines::default(),
             evictions: RepeatedLines::default(),
@@ -36,6 +75,42 @@ impl Lines {
         expired_too(due.untold);
         if due.may_write {
             tracing::info!(session = session.get(), late_ms = millis(late), "a session expired");
+        }
+    }
+
+    /// A request was granted after so long a wait.
+    pub(super) fn waited(&self, of: &OfLock<'_>, waited: Duration) {
+        if self.wait_max.is_none_or(|max| waited <= max) {
+            return;
+        }
+        let due = self.waits.due(self.clock.now());
+        waited_too(due.untold);
+        if due.may_write {
+            let (lock, locks, session) = (of.lock(), of.items.len(), of.session.get());
+            let ((label, identity), waited_ms) = (of.whose(), millis(waited));
+            tracing::info!(
+                lock,
+                locks,
+                session,
+                label,
+                identity,
+                waited_ms,
+                "a request waited long"
+            );
+        }
+    }
+
+    /// A hold ended after so long.
+    pub(super) fn held(&self, of: &OfLock<'_>, held: Duration) {
+        if self.hold_max.is_none_or(|max| held <= max) {
+            return;
+        }
+        let due = self.holds.due(self.clock.now());
+        held_too(due.untold);
+        if due.may_write {
+            let (lock, locks, session) = (of.lock(), of.items.len(), of.session.get());
+            let ((label, identity), held_ms) = (of.whose(), millis(held));
+            tracing::info!(lock, locks, session, label, identity, held_ms, "a hold lasted long");
         }
     }
 
@@ -76,6 +151,20 @@ impl Lines {
         cut_too(self.cut_streams.rest(now));
         evicted_too(self.evictions.rest(now));
         watches_too(self.cut_watches.rest(now));
+        waited_too(self.waits.rest(now));
+        held_too(self.holds.rest(now));
+    }
+}
+
+fn waited_too(times: u64) {
+    if times > 0 {
+        tracing::info!(times, "as many times more a request waited long");
+    }
+}
+
+fn held_too(times: u64) {
+    if times > 0 {
+        tracing::info!(times, "as many times more a hold lasted long");
     }
 }
 

@@ -43,6 +43,8 @@ mod outbox;
 pub(crate) mod outside;
 mod pages;
 mod places;
+pub(crate) mod prefixes;
+mod queues;
 pub(crate) mod refusals;
 mod registry;
 mod renewals;
@@ -51,6 +53,7 @@ mod settings;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod times;
 mod waiting;
 mod watch;
 
@@ -64,6 +67,7 @@ use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
 pub use error::StreamError;
+pub(crate) use metrics::Refusals;
 pub use metrics::SessionMetrics;
 pub use settings::SessionSettings;
 
@@ -117,7 +121,8 @@ impl Hub {
         settings: SessionSettings,
         runtime: Runtime,
     ) -> Self {
-        let registry = Arc::new(Registry::new(runtime, settings));
+        let had_at_start = consensus.had_at_start();
+        let registry = Arc::new(Registry::new(runtime, settings, had_at_start));
         let (denials, runtime) = (registry.metrics.denials.clone(), registry.runtime.clone());
         let consensus: Arc<dyn Consensus> = Arc::new(Noted { inner: consensus, denials, runtime });
         consensus.attach(registry.clone());
@@ -184,6 +189,11 @@ impl Hub {
     /// Tells of each change of the rules from now on.
     pub(crate) fn rules_changes(&self) -> tokio::sync::watch::Receiver<()> {
         self.registry.rules_changed.subscribe()
+    }
+
+    /// Answers that refuse something.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.registry.metrics.refusals
     }
 
     /// A call lacks a right.

@@ -15,6 +15,39 @@ const RETRY_AFTER_LIMIT_MS: u64 = 1_000;
 /// When to try again after an overload of this node, milliseconds.
 const RETRY_AFTER_LOAD_MS: u64 = 100;
 
+/// The name of a reason in metrics.
+pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Unspecified => "unspecified",
+        RefusalReason::Invalid => "invalid",
+        RefusalReason::LockHeld => "lock_held",
+        RefusalReason::Limit => "limit",
+        RefusalReason::RequestGone => "request_gone",
+        RefusalReason::RequestReused => "request_reused",
+        RefusalReason::NotHolder => "not_holder",
+        RefusalReason::SessionUnknown => "session_unknown",
+        RefusalReason::TtlOutOfRange => "ttl_out_of_range",
+        RefusalReason::Unavailable => "unavailable",
+        RefusalReason::DiskReserve => "disk_reserve",
+        RefusalReason::Cancelled => "cancelled",
+        RefusalReason::Unsupported => "unsupported",
+        RefusalReason::TokensExhausted => "tokens_exhausted",
+        RefusalReason::NothingFree => "nothing_free",
+        RefusalReason::NotExclusive => "not_exclusive",
+        RefusalReason::NotImported => "not_imported",
+        RefusalReason::NothingToWaitFor => "nothing_to_wait_for",
+        RefusalReason::Suspended => "suspended",
+        RefusalReason::SeveralScopes => "several_scopes",
+        RefusalReason::Scope => "scope",
+        RefusalReason::Forbidden => "forbidden",
+        RefusalReason::Rules => "rules",
+        RefusalReason::SessionRevoked => "session_revoked",
+        RefusalReason::NotHeld => "not_held",
+        RefusalReason::Compacted => "compacted",
+        RefusalReason::Restored => "restored",
+    }
+}
+
 /// A refusal with only a reason and a message.
 pub(crate) fn refusal(reason: RefusalReason, message: impl Into<String>) -> Refusal {
     Refusal { reason: reason.into(), message: message.into(), ..Refusal::default() }
@@ -171,4 +204,18 @@ fn load(name: &str, message: String) -> Refusal {
 /// A limit was reached that other clients may free.
 pub(crate) fn limit_of_others(name: &str, message: String) -> Refusal {
     Refusal { retry_after_ms: Some(RETRY_AFTER_LIMIT_MS), ..limit(name, message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in the protocol, so that nobody has to learn two lists.
+    #[test]
+    fn the_name_of_a_reason_is_that_of_the_protocol() {
+        for reason in (0..).map_while(|number| RefusalReason::try_from(number).ok()) {
+            let name = reason_name(reason).to_ascii_uppercase();
+            assert_eq!(format!("REFUSAL_REASON_{name}"), reason.as_str_name());
+        }
+    }
 }

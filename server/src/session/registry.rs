@@ -36,6 +36,7 @@ use super::metrics::SessionMetrics;
 use super::outbox::{Bounds, Outbox, Outboxes};
 use super::places::Follows;
 use super::settings::SessionSettings;
+use super::times::Times;
 use super::waiting::Waiting;
 use super::watch::Watches;
 use crate::authority::Board;
@@ -67,6 +68,8 @@ pub(super) struct Registry {
     pub(super) arriving: Arc<BytesBudget>,
     /// What every answer that renews a lease says about scopes.
     pub(super) board: Arc<Board>,
+    /// Events up to this entry are not counted: this node had it when it started.
+    counts_after: LogIndex,
     /// The last index applied here, or seen with an answer.
     applied: AtomicU64,
     state: Mutex<State>,
@@ -91,6 +94,8 @@ pub(super) struct State {
     pub(super) waiting: Waiting,
     /// `Some` while this node leads.
     pub(super) leases: Option<Leases>,
+    /// Since when requests wait and hold, in this tenure.
+    pub(super) times: Times,
     /// `Some` while this node leads a restored cluster that grants nothing yet: when it does again.
     grants_at: Option<Instant>,
     last_stream: u64,
@@ -142,9 +147,10 @@ pub(super) struct Registration {
 }
 
 impl Registry {
-    pub(super) fn new(runtime: Runtime, settings: SessionSettings) -> Self {
-        let metrics = SessionMetrics::default();
-        let lines = Arc::new(Lines::new(runtime.clock.clone()));
+    /// The state of a node that had the entries up to `had_at_start` when it started.
+    pub(super) fn new(runtime: Runtime, settings: SessionSettings, had_at_start: LogIndex) -> Self {
+        let metrics = SessionMetrics::new(&settings.metrics_prefixes);
+        let lines = Arc::new(Lines::new(runtime.clock.clone(), &settings));
         let watches = Watches::new(&settings, metrics.clone(), runtime.clone(), lines.clone());
         let watches = Arc::new(watches);
         let bounds = Bounds { frames: settings.outbox_frames, bytes: settings.outbox_bytes };
@@ -163,6 +169,7 @@ impl Registry {
             admission,
             arriving,
             board: Arc::default(),
+            counts_after: had_at_start,
             applied: AtomicU64::new(0),
             state: Mutex::default(),
             keepalive_waits: Notify::new(),
@@ -184,6 +191,11 @@ impl Registry {
     /// The last index whose events were dispatched here.
     pub(super) fn applied(&self) -> LogIndex {
         LogIndex::new(self.applied.load(Ordering::Acquire))
+    }
+
+    /// Whether the events of an entry are counted: not those that a restart applies again.
+    pub(super) fn counts(&self, index: LogIndex) -> bool {
+        index > self.counts_after
     }
 
     pub(super) fn note_applied(&self, index: LogIndex) {
@@ -249,19 +261,22 @@ impl Registry {
     }
 
     /// Ends a tenure at once: all leases go, no stream is attached any more, and every watch ends.
-    /// Returns the outboxes of the streams, each of which has to be sent away.
+    /// Returns the outboxes of the streams, each of which has to be sent away, and the times, which may take
+    /// a while to free.
     #[must_use]
-    pub(super) fn end_tenure(&self, leader: Option<&str>) -> Vec<Arc<Outbox>> {
+    pub(super) fn end_tenure(&self, leader: Option<&str>) -> (Vec<Arc<Outbox>>, Times) {
         self.watches.end_tenure(leader);
+        self.metrics.locks.show_queues(0, std::iter::repeat(0));
         let mut state = self.lock();
         state.leases = None;
+        let times = std::mem::take(&mut state.times);
         state.grants_at = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let attached = std::mem::take(&mut state.attached);
         self.count_attached(&state);
         drop(state);
-        attached.into_values().map(|attached| attached.outbox).collect()
+        (attached.into_values().map(|attached| attached.outbox).collect(), times)
     }
 
     /// When a restored cluster grants again.
@@ -366,13 +381,26 @@ impl Registry {
         self.admission.spread_ms(streams)
     }
 
-    /// Puts a frame into an outbox and counts the overflow if it did not fit.
+    /// Puts a frame into an outbox, and counts a refusal, and the overflow if it did not fit.
     pub(super) fn push(&self, outbox: &Outbox, index: LogIndex, body: Body) {
+        self.note_refusal(&body);
         if !outbox.push(frame(index, body)) {
             self.lines.stream_cut();
             self.metrics.outbox_overflows.inc();
         }
         self.make_room();
+    }
+
+    /// A frame that refuses something leaves.
+    pub(super) fn note_refusal(&self, body: &Body) {
+        let refusal = match body {
+            Body::Refused(refused) => &refused.refusal,
+            Body::Denied(denied) => &denied.refusal,
+            _ => return,
+        };
+        if let Some(refusal) = refusal {
+            self.metrics.refusals.note(refusal.reason());
+        }
     }
 
     /// Ends the largest outboxes if all together hold more than their budget.

@@ -60,7 +60,12 @@ impl Hub {
         let renewed = self.renew_all(&Heard { tenure, at, caller }, &keys);
         drop(held_on);
         let renewed = renewed.ok_or_else(|| self.leads_no_more())?;
-        let count = renewed.sessions.iter().filter(|session| session.refused.is_none()).count();
+        let refused = renewed.sessions.iter().filter_map(|session| session.refused.as_ref());
+        let mut count = renewed.sessions.len();
+        for refusal in refused {
+            self.registry.metrics.refusals.note(refusal.reason());
+            count -= 1;
+        }
         self.registry.metrics.keepalives_acknowledged.inc_by(count as u64);
         Ok(renewed)
     }

@@ -93,6 +93,14 @@ pub struct SessionSettings {
     /// 256 in every server: only simulations make it smaller. It bounds how long the table is held
     /// for a page.
     pub watch_page_locks: usize,
+    /// Prefixes of names by which metrics of locks are kept apart.
+    ///
+    /// Source: each is a series of three histograms and a gauge, about 50 lines of a scrape.
+    pub metrics_prefixes: Vec<String>,
+    /// A grant that waited longer has a line in the log, milliseconds; 0: none has.
+    pub log_waits_over_ms: u64,
+    /// A hold that lasted longer has a line in the log, milliseconds; 0: none has.
+    pub log_holds_over_ms: u64,
     /// How long a stream may take to send its Open, milliseconds.
     ///
     /// Default: 5 000. Minimum: 100. Then it ends with `INVALID_ARGUMENT`.
@@ -122,6 +130,9 @@ impl Default for SessionSettings {
             max_waiting_calls: 10_000,
             state_page_bytes: 256 << 10,
             watch_page_locks: 256,
+            metrics_prefixes: Vec::new(),
+            log_waits_over_ms: 0,
+            log_holds_over_ms: 0,
             open_within_ms: 5_000,
         }
     }

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use holdfast_core::{Acquired, Answer, Caller, Command, FencingToken, RequestId, SessionId};
+use holdfast_core::{
+    Acquired, Answer, Caller, Command, FencingToken, Outcome, RequestId, SessionId,
+};
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
@@ -20,7 +22,7 @@ use super::leases::PendingKeepAlive;
 use super::opening::{Start, Taking};
 use super::outbox::End;
 use super::pages::Pages;
-use super::registry::{Registration, StreamHandle};
+use super::registry::{Registration, Registry, StreamHandle};
 use super::{Hub, answers};
 use crate::consensus::Committed;
 use crate::error::ProposeError;
@@ -76,6 +78,7 @@ impl Hub {
         match start? {
             Start::Turned(last) => {
                 let index = self.registry.applied();
+                self.registry.note_refusal(&last);
                 registration.handle.outbox.finish(Some(answers::frame(index, last)), Ok(()));
                 Ok(())
             }
@@ -151,7 +154,8 @@ impl AttachedStream<'_> {
             self.handle(received)?;
         }
         if mutant!(StreamEndEndsSession) {
-            self.submit(Command::CloseSession { session: self.session }, None);
+            let now = self.hub.registry.runtime.clock.now();
+            self.submit(Command::CloseSession { session: self.session }, None, now);
         }
         Ok(())
     }
@@ -214,14 +218,20 @@ impl AttachedStream<'_> {
         }
         let subject = request.subject();
         if let Some(command) = request.command(session, done_below) {
-            self.submit(command, subject);
+            self.submit(command, subject, at);
         }
     }
 
-    /// Proposes a command about `subject`; its answer goes to the stream, if that still lives.
-    fn submit(&self, command: Command, subject: Option<Subject>) {
+    /// Proposes a command about `subject`, which came in at `at`; its answer goes to the stream, if that
+    /// still lives.
+    fn submit(&self, command: Command, subject: Option<Subject>, at: Instant) {
         let (handle, session) = (self.handle.clone(), self.session);
-        let done = move |result| handle.answer(session, subject, &result);
+        let done = move |result| {
+            if let Ok(Committed { outcome, .. }) = &result {
+                handle.registry.note_grant(at, outcome);
+            }
+            handle.answer(session, subject, &result);
+        };
         self.hub.consensus.submit(command, Box::new(done));
     }
 }
@@ -244,6 +254,20 @@ impl StreamHandle {
         let index = result.as_ref().map_or_else(|_| registry.applied(), |done| done.index);
         if let Some(body) = answers::of_outcome(subject, result, told) {
             self.push(index, body);
+        }
+    }
+}
+
+impl Registry {
+    /// A request that came in at `at` has its outcome. If that is a grant, without a wait, it is measured: it
+    /// was put into the outbox when its entry was dispatched, the last one or, as two may be on their way,
+    /// the one before it.
+    pub(super) fn note_grant(&self, at: Instant, outcome: &Outcome) {
+        let Ok(Answer::Acquired { state, fresh: true, .. }) = outcome else { return };
+        let Acquired::Granted { items, .. } = state else { return };
+        let took = self.lock().times.took_since(at);
+        if let Some(took) = took {
+            self.metrics.locks.granted(items, took);
         }
     }
 }

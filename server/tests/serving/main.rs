@@ -357,11 +357,25 @@ const COUNTED: [&str; 12] = [
     "table_bytes",
 ];
 
+/// What the leader has measured of locks after the same traffic, and what was refused.
+const OF_LOCKS: [(&str, u64); 9] = [
+    ("closed_holds_total", 0),
+    ("wait_seconds_count{prefix=\"other\"}", 0),
+    ("hold_seconds_count{prefix=\"jo\"}", 60),
+    ("hold_seconds_count{prefix=\"other\"}", 1),
+    ("grant_seconds_count{prefix=\"jo\"}", 61),
+    ("grant_seconds_count{prefix=\"other\"}", 1),
+    ("queue_waiters{prefix=\"jo\"}", 1),
+    ("longest_queue", 1),
+    ("refusals_total{reason=\"limit\"}", 0),
+];
+
 /// A metric that is not connected would stay at 0 for ever. So everything that can happen to one
 /// node in a few seconds happens here, except a client so slow that it is cut off.
 #[tokio::test]
 async fn metrics_count_what_happens() {
-    let node = Setup::new().flags(&["--snapshot-log-bytes", "12288"]).starts();
+    let flags = ["--snapshot-log-bytes", "12288", "--metrics-prefixes", "jo"];
+    let node = Setup::new().flags(&flags).starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
     stream.keeps_alive().await;
@@ -413,7 +427,7 @@ async fn metrics_count_what_happens() {
         ("connections_limit{port=\"admin\"}", 32),
         ("connections_limit{port=\"clients\"}", 131_072.min(open_files::left_for_clients())),
     ];
-    for (name, value) in expected {
+    for (name, value) in expected.into_iter().chain(OF_LOCKS) {
         assert_eq!(value_of(&metrics, name), value, "{name}");
     }
     for name in COUNTED {
@@ -447,18 +461,28 @@ async fn a_node_that_is_asked_to_stop_sends_its_streams_away_and_ends_in_time() 
     }
 }
 
-/// What was granted is still granted: the session outlives its node.
+/// What was granted is still granted: the session outlives its node. The log is applied again for that, and the
+/// counters, which begin at 0 with the process, do not count it again.
 #[tokio::test]
-async fn a_hold_survives_a_graceful_restart() {
+async fn a_hold_survives_a_graceful_restart_and_is_not_counted_again() {
     let node = Setup::new().starts();
     let mut stream = Stream::open(node.setup.listen).await;
     stream.is_opened().await;
-    stream.acquires("jobs", 1).await;
+    let token = stream.acquires("other", 1).await;
+    stream.releases(token).await;
+    stream.acquires("jobs", 2).await;
 
     let node = node.stop().starts();
 
     let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
     assert_eq!((value_of(&metrics, "sessions"), value_of(&metrics, "locks_held")), (1, 1));
+    let counted = ["grants_total", "releases_total"].map(|name| value_of(&metrics, name));
+    assert_eq!(counted, [0, 0]);
+    let mut stream = Stream::open(node.setup.listen).await;
+    stream.is_opened().await;
+    stream.acquires("more", 1).await;
+    let metrics = get(node.setup.admin_listen, "/metrics").unwrap();
+    assert_eq!(value_of(&metrics, "grants_total"), 1);
 }
 
 /// A failed write is followed by no acknowledgement, and nothing acknowledged before is lost.

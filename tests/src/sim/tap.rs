@@ -35,6 +35,10 @@ impl Consensus for Tapped {
         self.replica.read(look);
     }
 
+    fn had_at_start(&self) -> LogIndex {
+        self.replica.had_at_start()
+    }
+
     fn attach(&self, listener: Arc<dyn Listener>) {
         let (node, observer) = (self.node, Arc::clone(&self.observer));
         self.replica.attach(Arc::new(Tap { listener, node, observer }));

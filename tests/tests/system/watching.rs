@@ -258,14 +258,18 @@ async fn a_watcher_misses_nothing_but_what_it_is_told_it_missed_over_killed_lead
 
 /// Whichever node is asked: a node that does not lead names the leader, and the library goes there.
 #[tokio::test]
-async fn a_watch_is_served_by_the_leader_only_and_finds_it() {
+async fn a_watch_goes_through_any_node_and_a_client_that_goes_itself_is_sent_to_the_leader() {
     let cluster = Cluster::start(&Setup::nodes(3)).await;
     cluster.all_ready().await;
     let leader = cluster.leader().await;
     let follower = &cluster.nodes()[(leader + 1) % 3].listen;
     let mut direct = wire::connect(follower).await.unwrap();
 
-    let status = direct.watch(WatchRequest::default()).await.unwrap_err();
+    let mut through = direct.watch(WatchRequest::default()).await.unwrap().into_inner();
+    assert!(through.message().await.unwrap().is_some());
+    let mut itself = Request::new(WatchRequest::default());
+    itself.metadata_mut().insert("holdfast-redirect", MetadataValue::from_static(""));
+    let status = direct.watch(itself).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     let hint = status.metadata().get("holdfast-leader").unwrap();
     assert_eq!(hint.to_str().unwrap(), cluster.nodes()[leader].listen);

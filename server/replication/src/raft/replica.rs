@@ -265,6 +265,7 @@ pub struct Replica {
     faults: FaultSlot,
     metrics: ReplicationMetrics,
     runtime: Runtime,
+    had_at_start: LogIndex,
     tasks: Mutex<Vec<Task>>,
 }
 
@@ -291,6 +292,7 @@ impl Replica {
         let ground = Ground {
             faults,
             metrics,
+            had_at_start: last_kept(&store, &machine.shared()),
             shared: machine.shared(),
             peers: Peers {
                 me: Arc::new(Me::new(config.node_id)),
@@ -434,6 +436,8 @@ struct Ground {
     runtime: Runtime,
     faults: FaultSlot,
     metrics: ReplicationMetrics,
+    /// [`Consensus::had_at_start`].
+    had_at_start: LogIndex,
     shared: Arc<Replicated>,
     heard: Arc<Heard>,
     times: Arc<DiskTimes>,
@@ -670,6 +674,7 @@ impl Ground {
             faults: self.faults,
             metrics: self.metrics,
             runtime: self.runtime,
+            had_at_start: self.had_at_start,
             tasks: Mutex::new(tasks),
         }
     }
@@ -698,6 +703,10 @@ impl Consensus for Replica {
 
     fn read(&self, look: &mut dyn FnMut(&LockTable, LogIndex)) {
         self.shared.look(|table, index| look(table, index));
+    }
+
+    fn had_at_start(&self) -> LogIndex {
+        self.had_at_start
     }
 
     fn attach(&self, listener: Arc<dyn Listener>) {
@@ -735,6 +744,12 @@ impl PeerView for Replica {
         let is_member = metrics.borrow_watched().membership_config.get_node(&from).is_some();
         is_member.then_some(()).ok_or_else(|| format!("node {from} is no member"))
     }
+}
+
+/// The last entry in the log of a store or in the snapshot that `loaded` was read from.
+fn last_kept(store: &Arc<dyn ReplicaStore>, loaded: &Replicated) -> LogIndex {
+    let logged = store.log().last().map_or(0, |id| id.index);
+    loaded.look(|_, index| index).max(LogIndex::new(logged))
 }
 
 async fn load(store: &Arc<dyn ReplicaStore>, faults: &FaultSlot) -> Result<Machine, StartError> {

@@ -216,5 +216,9 @@ impl Consensus for Node {
         look(table, LogIndex::new(state.index));
     }
 
+    fn had_at_start(&self) -> LogIndex {
+        LogIndex::new(0)
+    }
+
     fn attach(&self, _listener: Arc<dyn Listener>) {}
 }

@@ -21,7 +21,7 @@ use super::batches::{Credit, HandedOn, MESSAGES_MAX, Outgoing, batches, end_of};
 use super::caller_of;
 use super::takes_in::Gate;
 use crate::rpc::access::{Door, PassedOn};
-use crate::rpc::status;
+use crate::rpc::{refused, status};
 use crate::session::Hub;
 
 /// Messages between a stream's outbox and its place in the batches: what waits belongs in the outbox.
@@ -171,6 +171,7 @@ impl Call {
             self.served(stream, passed_on, messages, &credit).await
         };
         let end = served.await.err().unwrap_or_else(|| Status::ok(""));
+        refused::note(self.hub.refusals(), &end);
         self.outgoing.push(stream, What::End(end_of(&end)));
         // With this the task itself is dropped: nothing may come after it.
         let served = self.lock().remove(&stream);

@@ -1,72 +1,15 @@
 //! Administrative acts: which are carried out, and what the log has of them (DESIGN §14).
 
-use std::io;
-use std::sync::Mutex;
-
 use holdfast_core::{Identity, RuleChange, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::change_rules_request::Change;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::import_row::Has;
-use tracing::dispatcher::{DefaultGuard, Dispatch, set_default};
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::rights::with;
 use super::*;
-
-/// What this thread logs from here on.
-struct Log {
-    lines: Lines,
-    _own: DefaultGuard,
-    /// While there is but one subscriber, a line that the thread of another test comes to first is off for
-    /// every thread, since that thread has no subscriber.
-    _another: Dispatch,
-}
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-fn subscriber(lines: Lines) -> Dispatch {
-    Dispatch::new(tracing_subscriber::fmt().with_writer(lines).with_ansi(false).finish())
-}
-
-impl Log {
-    fn start() -> Self {
-        let lines = Lines::default();
-        let another = subscriber(Lines::default());
-        let own = set_default(&subscriber(lines.clone()));
-        Self { lines, _own: own, _another: another }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.lines.0.lock().unwrap().clone()).unwrap()
-    }
-
-    /// The lines that have `what` in them.
-    fn lines(&self, what: &str) -> Vec<String> {
-        self.text().lines().filter(|line| line.contains(what)).map(str::to_owned).collect()
-    }
-}
+use crate::captured_log::Log;
 
 fn change(change: Change) -> v1::ChangeRulesRequest {
     v1::ChangeRulesRequest { change: Some(change) }

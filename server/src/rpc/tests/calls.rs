@@ -61,6 +61,30 @@ fn assert_refused<T: std::fmt::Debug>(
     refusal
 }
 
+/// Whichever part refuses: the session layer, a read, the access of the caller.
+#[tokio::test]
+async fn a_call_that_is_refused_is_counted_once_by_its_reason() {
+    let node = node().await;
+    let mut client = node.client().await;
+    let key = open_session(&mut client).await;
+    let jobs = vec![item("jobs", Mode::Exclusive)];
+    let held = acquire(&mut client, wanted(&key, 1, jobs)).await.unwrap();
+    let counted = |reason| {
+        let refusals = node.hub.metrics().refusals;
+        refusals.counted.get_or_create(&[("reason", reason)]).get()
+    };
+    assert_eq!(counted("not_holder") + counted("invalid"), 0, "what succeeds is none");
+
+    let release = Some(Release { token: held.token + 1, ..Release::default() });
+    let foreign = ReleaseRequest { session: Some(key.clone()), done_below: 0, release };
+    client.release(foreign).await.unwrap_err();
+    client.inspect(InspectRequest { name: String::new() }).await.unwrap_err();
+    let (name, token) = (String::new(), held.token);
+    client.check_token(CheckTokenRequest { name, token }).await.unwrap_err();
+
+    assert_eq!((counted("not_holder"), counted("invalid")), (1, 2));
+}
+
 #[tokio::test]
 async fn a_refusal_comes_as_a_code_and_as_a_typed_detail() {
     let node = node().await;

@@ -8,6 +8,7 @@ mod imports;
 mod large_states;
 mod leases;
 mod many;
+mod measures;
 mod outside;
 mod owners;
 mod places;
@@ -82,6 +83,11 @@ impl World {
 
     async fn on(runtime: Runtime, settings: SessionSettings) -> Self {
         let fake = Fake::new(runtime.clone());
+        Self::over(fake, runtime, settings).await
+    }
+
+    /// A node that leads in tenure 1, over that replica.
+    async fn over(fake: Arc<Fake>, runtime: Runtime, settings: SessionSettings) -> Self {
         let handle = Arc::new(Handle(fake.clone()));
         let hub = Hub::start(handle, Arc::new(CLUSTER), settings, runtime.clone());
         fake.lead(1);
