@@ -23,8 +23,9 @@ use holdfast_tests::cluster::{Cluster, Setup, free_port};
 use holdfast_tests::program::Program;
 use holdfast_tests::wire;
 use nix::sys::signal::Signal;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Streaming};
+use tonic::{Code, Request, Streaming};
 
 /// Longest wait for anything that must happen.
 const LIMIT: Duration = Duration::from_mins(1);
