@@ -127,7 +127,9 @@ const GAUGES: &[(&str, &str, Look)] = &[
     ("work_left", "Whether commands have left work that is carried on: 1, else 0", |sample| {
         sample.work_left.into()
     }),
-    ("leader", "Whether this node leads and serves: 1, else 0", |sample| sample.leads.into()),
+    ("leader", "Whether this node leads, with a quorum or without: 1, else 0", |sample| {
+        sample.leads.into()
+    }),
     ("ready", "Whether this node serves or hears a leader: 1, else 0", |sample| {
         sample.ready.into()
     }),

@@ -407,20 +407,25 @@ fn large_messages_pass_slow_lines() {
     stage.verdict();
 }
 
-/// Every unary call at the leader; a member that follows names the leader.
+/// Every unary call, at the leader and through a member that follows.
 #[test]
-fn unary_calls_pass_and_a_follower_says_who_leads() {
+fn unary_calls_pass_at_any_node() {
+    for through_another in [false, true] {
+        unary_calls(through_another);
+    }
+}
+
+fn unary_calls(through_another: bool) {
     let mut stage = Stage::set(&Settings::new(12, 2));
     let first = stage.connect(1, TTL);
     let held = take(&mut stage, 1, &first, "jobs");
     let leader = stage.until_led();
     let follower = if leader == 1 { 2 } else { 1 };
+    let at = if through_another { follower } else { leader };
 
-    let told = stage.job(2, |_| async move { Session::open(follower).await.err() });
-    assert_eq!(told.as_deref(), Some(&*format!("node-{leader}:7420")));
     let held_under = held.token();
     let waits = stage.begin(2, |_| async move {
-        let mut session = Session::open(leader).await.unwrap();
+        let mut session = Session::open(at).await;
         assert_eq!(session.holder_of("jobs").await, Some(held_under));
         let token = session.acquire("jobs").await;
         session.keep_alive().await;
@@ -434,6 +439,30 @@ fn unary_calls_pass_and_a_follower_says_who_leads() {
     assert!(!waits.is_done());
     release(&mut stage, 1, held);
     stage.finish(&waits);
+    stage.verdict();
+}
+
+/// A client that reaches no node but one that follows is served through it (DESIGN §15), and again when another
+/// leads; it is sent to the leader itself in vain.
+#[test]
+fn a_client_that_reaches_one_node_alone_is_served_through_it() {
+    let mut stage = Stage::set(&Settings::new(13, 1));
+    let first = stage.connect(1, 3 * TTL);
+    let leader = stage.until_led();
+    let reached = if leader == 1 { 2 } else { 1 };
+    for id in (1..=3).filter(|id| *id != reached) {
+        stage.cut(&host_of_client(1), &host_of_node(id));
+    }
+
+    let held = take(&mut stage, 1, &first, "jobs");
+    stage.crash(leader);
+    let scribe = first.clone();
+    let others = stage.job(1, |_| async move { scribe.lock("others", LONG).await.unwrap() });
+    stage.start(leader);
+    stage.pass(SECOND);
+    for held in [held, others] {
+        release(&mut stage, 1, held);
+    }
     stage.verdict();
 }
 

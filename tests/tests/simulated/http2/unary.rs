@@ -7,7 +7,6 @@ use holdfast_proto::v1::{
     KeepAliveRequest, Mode, OpenSessionRequest, Release, ReleaseRequest, SessionKey, SetValue,
     SetValueRequest,
 };
-use holdfast_runtime::TransportError;
 use holdfast_tests::sim::member;
 use tonic::transport::{Channel, Endpoint};
 
@@ -22,29 +21,13 @@ pub(super) struct Session {
 
 impl Session {
     /// Opens a session.
-    ///
-    /// # Errors
-    ///
-    /// The leader that the node names, if it does not lead.
-    pub(super) async fn open(node: u64) -> Result<Self, String> {
+    pub(super) async fn open(node: u64) -> Self {
         let address = member(node).advertise;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = LockServiceClient::new(wire::at_once(endpoint).await.unwrap());
-        let request = OpenSessionRequest {
-            ttl_ms: None,
-            label: "by hand".into(),
-            ..OpenSessionRequest::default()
-        };
-        match client.open_session(request).await {
-            Ok(opened) => {
-                let key = opened.into_inner().session;
-                Ok(Self { client, key, last_request: 0 })
-            }
-            Err(status) => match holdfast::told(&address, &status) {
-                TransportError::Unavailable { leader, .. } => Err(leader.unwrap_or_default()),
-                other => panic!("{other}"),
-            },
-        }
+        let request = OpenSessionRequest { label: "by hand".into(), ..Default::default() };
+        let key = client.open_session(request).await.unwrap().into_inner().session;
+        Self { client, key, last_request: 0 }
     }
 
     fn next_request(&mut self) -> u64 {
