@@ -99,3 +99,36 @@ async fn a_name_stands_for_every_address_that_it_has() {
         assert_eq!(out, "held\n");
     }
 }
+
+/// A node knows who connects to its socket, and says so to the leader.
+#[tokio::test]
+async fn a_user_of_a_nodes_machine_is_the_same_at_the_leader() {
+    let user = format!("uid:{}", rustix::process::getuid().as_raw());
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup::nodes(3).cluster("admins", format!("{:?}", [&user]));
+    let mut cluster = Cluster::prepare(&setup);
+    let socket =
+        |index: usize| folder.path().join(format!("node-{index}.sock")).display().to_string();
+    for index in 0..3 {
+        let variable = ("HOLDFAST_UNIX_SOCKET".to_owned(), socket(index));
+        cluster.set_variables(index, vec![variable]);
+        cluster.start_node(index);
+    }
+    cluster.all_ready().await;
+    let leader = cluster.leader().await;
+    let follower = (leader + 1) % 3;
+
+    let here = format!("unix:{}", socket(follower));
+    holdfast(&here, &["auth", "enable"]).await;
+    holdfast(&here, &["lock", "jobs/1", "--", "true"]).await;
+    let expected = format!("by={user} from the Unix socket, user ");
+    let act = |line: &str| {
+        line.contains(&expected) && line.contains(&format!("through node {}", follower + 1))
+    };
+    let log = cluster.log(leader);
+    assert!(log.lines().any(act), "no act of {expected} through node {} in {log}", follower + 1);
+    // Over the network the same user is nobody.
+    let nobody = ["--endpoints", &cluster.nodes()[follower].listen, "list"];
+    let ended = Program::start("holdfast", &nobody).end(LIMIT).await;
+    assert_eq!(ended.code, Some(122), "{ended:?}");
+}
