@@ -177,7 +177,7 @@ def scraped(url, alerts, job):
 def panels(url, board, job):
     wrong = []
     for title, expression in queries(board):
-        asked = expression.replace("$job", job).replace("$__rate_interval", "10s").replace("$__range", "2m")
+        asked = expression.replace("$job", job).replace("$prefix", ".+").replace("$__rate_interval", "30s").replace("$__range", "2m")
         if WITHOUT_CASSANDRA in asked:
             # It still has to be one that Prometheus can read.
             get(url, "query", query=asked)
