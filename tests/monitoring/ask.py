@@ -7,7 +7,7 @@
     ask.py board BOARD                      the board is one that Grafana can take: ids, places, titles, units, descriptions
     ask.py query URL QUERY                  the query finds something
     ask.py targets URL N                    there are N targets, all of them up, and none had an error
-    ask.py scraped URL ALERTS JOB           every metric that the rules name is there
+    ask.py scraped URL ALERTS JOB           every metric that the rules name is there, and every label that they choose by
     ask.py panels URL BOARD JOB             every query of the board finds a number
     ask.py firing URL ALERT [LABEL=VALUE]   the alert fires
     ask.py evaluated URL                    every rule could be evaluated, and the texts of active alerts be made
@@ -168,13 +168,16 @@ def targets(url, count):
 def scraped(url, alerts, job):
     found = set(get(url, "label/__name__/values", **{"match[]": f'{{job="{job}"}}'}))
     wanted = {name for _, text in rules(alerts) for name in named(text.split("annotations:")[0])}
-    return [f"no series {name}" for name in sorted(wanted - found) if WITHOUT_CASSANDRA not in name]
+    wrong = [f"no series {name}" for name in sorted(wanted - found) if WITHOUT_CASSANDRA not in name]
+    # A reason that is written wrong is one that never comes.
+    chosen = {selector for _, text in rules(alerts) for selector in re.findall(r'\bholdfast_\w+\{[^}]+\}', text.split("annotations:")[0])}
+    return wrong + [problem for selector in sorted(chosen) for problem in query(url, selector)]
 
 
 def panels(url, board, job):
     wrong = []
     for title, expression in queries(board):
-        asked = expression.replace("$job", job).replace("$__rate_interval", "10s").replace("$__range", "2m")
+        asked = expression.replace("$job", job).replace("$prefix", ".+").replace("$__rate_interval", "30s").replace("$__range", "2m")
         if WITHOUT_CASSANDRA in asked:
             # It still has to be one that Prometheus can read.
             get(url, "query", query=asked)
