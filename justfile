@@ -96,6 +96,11 @@ bench-peers *arguments:
 bench-sessions *folders:
     tests/benches/sessions.sh {{ folders }}
 
+# What it costs to reach the leader through another node: direct and relayed in one run (takes about 5 minutes).
+bench-relayed:
+    cargo build --profile dist --locked --bins
+    tests/benches/relayed.sh target/dist
+
 # What TLS and rules cost, and a quiet client beside 10,000 half-open handshakes.
 bench-security *arguments:
     tests/benches/security.sh {{ arguments }}

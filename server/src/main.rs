@@ -77,6 +77,18 @@ enum Action {
         #[command(flatten)]
         overrides: Box<Overrides>,
     },
+    /// Says that this node forms a new cluster, once, where nodes join by themselves (`join = "auto"`).
+    ///
+    /// Run it beside the node, or before it is started, as somebody who may write its data folder. The others are
+    /// admitted by themselves then. It has no effect where another member belongs to a cluster already.
+    Init {
+        /// The settings file (TOML). Without it there is none.
+        #[arg(long, value_name = "FILE", env = "HOLDFAST_CONFIG")]
+        config: Option<PathBuf>,
+
+        #[command(flatten)]
+        overrides: Box<Overrides>,
+    },
     /// The manual page, into a folder.
     #[command(hide = true)]
     Man {
@@ -111,6 +123,15 @@ fn run() -> Result<(), Exit> {
             keep_to_oneself();
             let done = restore::run(&settings.config, &restore::Wish { backup, epoch, now });
             print(done.map_err(|refusal| exit::say(refusal.exit(), &refusal))?.report());
+            Ok(())
+        }
+        (Some(Action::Init { config, overrides }), Some((_, matches))) => {
+            let settings = load(config.as_deref(), *overrides, matches)?;
+            keep_to_oneself();
+            print(
+                node::init(&settings.config)
+                    .map_err(|error| exit::say(Exit::DataFolder, &error))?,
+            );
             Ok(())
         }
         (Some(Action::Man { folder }), _) => manual_page(&folder),

@@ -49,6 +49,17 @@ pub enum TlsError {
         /// The URIs in the certificate.
         found: String,
     },
+    /// The certificate is that of one id, and the node joins by itself.
+    #[error(
+        "the certificate in tls_cert does not make its owner any node of cluster {cluster}: its names are {found}; with \
+         join = \"auto\" make one with `holdfast cert node --cluster {cluster}`, without --id, or set cluster_name"
+    )]
+    OfOneNode {
+        /// The cluster of its settings.
+        cluster: ClusterName,
+        /// The URIs in the certificate.
+        found: String,
+    },
     /// Files are missing.
     #[error("{0}: set tls_ca")]
     Unusable(#[from] Unusable),
@@ -244,6 +255,9 @@ fn is_of(member: Option<&Member>, shown: Option<&Certificate>) -> Result<(), Tls
     }
     let uris = shown.map(|certificate| certificate.uris.join(", ")).unwrap_or_default();
     let found = if uris.is_empty() { "none".to_owned() } else { uris };
+    if *id == 0 {
+        return Err(TlsError::OfOneNode { cluster: cluster.clone(), found });
+    }
     Err(TlsError::AnotherNode { id: *id, cluster: cluster.clone(), found })
 }
 

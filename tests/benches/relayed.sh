@@ -46,15 +46,16 @@ sleep 2
 
 # ---- a cell, direct and relayed in turn ---------------------------------------------------------
 
+run=0
 cell() {
-  local workload=$1 clients=$2 name=$3 round way row
+  local workload=$1 clients=$2 name=$3 round way row at
   local -A values=()
   for ((round = 1; round <= ROUNDS; round++)); do
     for way in direct relayed; do
-      local at=$leader
+      at=$leader
       [[ $way == direct ]] || at=${followers[0]}
       row=$("$folder/holdfast" bench --endpoints "127.0.0.1:2742$at" --json --workload "$workload" --clients "$clients" \
-        --secs "$SECS" --run "$workload-$way-$round")
+        --secs "$SECS" --run $((++run)))
       values[$way]+="$(field "$row" "$name")"$'\n'
     done
   done
@@ -77,7 +78,7 @@ sessions() {
   clients=()
   for ((n = 0; n < thousands; n++)); do
     "$folder/holdfast" bench --endpoints "127.0.0.1:2742${at[n % ${#at[@]}]}" --workload W4 --clients 1000 --sessions 1000 \
-      --secs $((settle + measured + 10)) --run "$name-$n" --json >"$data/client-$n.log" 2>&1 &
+      --secs $((settle + measured + 10)) --run $((++run)) --json >"$data/client-$n.log" 2>&1 &
     clients+=($!)
   done
   sleep $settle

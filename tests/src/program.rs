@@ -85,6 +85,11 @@ impl Program {
         self.printed("out")
     }
 
+    /// Standard error so far.
+    pub fn err(&self) -> String {
+        self.printed("err")
+    }
+
     fn printed(&self, which: &str) -> String {
         let mut bytes = Vec::new();
         File::open(self.folder.path().join(which)).unwrap().read_to_end(&mut bytes).unwrap();

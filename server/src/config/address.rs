@@ -111,7 +111,8 @@ impl fmt::Display for Advertised {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Member {
-    /// Its number.
+    /// Its number; 0 where the cluster gives it.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub node_id: u64,
     /// Where clients reach it.
     pub advertise: Advertised,
@@ -123,11 +124,8 @@ impl FromStr for Member {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('=').and_then(|(node_id, addresses)| {
-            let (advertise, peer_advertise) = addresses.split_once('/')?;
-            Some((node_id, advertise, peer_advertise))
-        });
-        let (node_id, advertise, peer_advertise) = parts.ok_or_else(|| {
+        let (node_id, addresses) = text.split_once('=').unwrap_or(("0", text));
+        let (advertise, peer_advertise) = addresses.split_once('/').ok_or_else(|| {
             format!(
                 "`{text}` is not a member; write 1=host:7420/host:7421 (id, clients, peers), \
                  and commas or spaces between members"
@@ -143,8 +141,16 @@ impl FromStr for Member {
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}/{}", self.node_id, self.advertise, self.peer_advertise)
+        if self.node_id != 0 {
+            write!(f, "{}=", self.node_id)?;
+        }
+        write!(f, "{}/{}", self.advertise, self.peer_advertise)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The members of a cluster; once checked, by rising id.

@@ -7,8 +7,8 @@ use std::path::Path;
 use holdfast_core::TTL_CEILING_MS;
 
 use super::{
-    Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, ListenAddress,
-    Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
+    Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, Join,
+    ListenAddress, Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
 
@@ -39,17 +39,26 @@ impl Config {
         check.cluster_numbers(&cluster)?;
         check.log_level(&node.log_level)?;
         check.metrics_prefixes(&node.metrics_prefixes)?;
+        check.id_is_given(&mut node)?;
         let own = check.own_member(&node, &cluster.members)?;
         node.advertise = own.advertise.clone();
         node.peer_advertise = own.peer_advertise.clone();
         let has_peers = !cluster.members.0.is_empty();
         check.members(&mut cluster.members, &own)?;
-        check.join(&node, &cluster.members)?;
+        check.join(&node, &cluster.members, has_peers)?;
         check.tls(&node, has_peers)?;
         check.listeners(&node, has_peers)?;
         check.unix_socket(&node)?;
         check.fallback(&fallback)?;
         Ok(Self { node, cluster, fallback, own, has_peers })
+    }
+
+    /// The settings of a node that joins by itself, now that it has this id.
+    #[must_use]
+    pub fn with_id(&self, node_id: u64) -> Self {
+        let mut config = self.clone();
+        (config.node.node_id, config.own.node_id) = (node_id, node_id);
+        config
     }
 }
 
@@ -183,8 +192,12 @@ impl Check<'_> {
     /// This node as the others see it: as `members` says, or as the node's own keys say; both have to
     /// agree.
     fn own_member(&self, node: &NodeConfig, members: &Members) -> Result<Member, ConfigError> {
-        let listed = members.0.iter().find(|member| member.node_id == node.node_id);
-        if listed.is_none() && !members.0.is_empty() {
+        let is_own = |member: &&Member| {
+            let by_address = member.peer_advertise == node.peer_advertise;
+            if node.join == Join::Auto { by_address } else { member.node_id == node.node_id }
+        };
+        let listed = members.0.iter().find(is_own);
+        if node.join != Join::Auto && listed.is_none() && !members.0.is_empty() {
             let problem = format!("node_id {} is not among them", node.node_id);
             return Err(self.refuse("members", members, problem));
         }
@@ -234,19 +247,53 @@ impl Check<'_> {
         if let Some(problem) = repetition(&members.0) {
             return Err(self.refuse("members", &*members, problem));
         }
-        let Some(zero) = members.0.iter().find(|member| member.node_id == 0) else {
-            return Ok(());
+        let by_itself = own.node_id == 0;
+        let mut odd = members.0.iter().filter(|member| (member.node_id == 0) != by_itself);
+        let Some(odd) = odd.next() else { return Ok(()) };
+        let problem = if by_itself {
+            "a node id; with `join = \"auto\"` the cluster gives each node its own"
+        } else {
+            "node ids begin at 1"
         };
-        Err(self.refuse("members", zero, "node ids begin at 1".to_owned()))
+        Err(self.refuse("members", odd, problem.to_owned()))
     }
 
     /// A node that joins has to know a member to ask.
-    fn join(&self, node: &NodeConfig, members: &Members) -> Result<(), ConfigError> {
-        if !node.join || members.0.len() > 1 {
+    fn join(
+        &self,
+        node: &NodeConfig,
+        members: &Members,
+        has_members: bool,
+    ) -> Result<(), ConfigError> {
+        let problem = match node.join {
+            Join::No => return Ok(()),
+            Join::Added if members.0.len() > 1 => return Ok(()),
+            Join::Added => {
+                "needs `members`: those of the cluster that is to be joined, and this node"
+            }
+            Join::Auto if !has_members => {
+                "needs `members`, without node ids: the addresses of all that are to vote"
+            }
+            Join::Auto if node.has_tls() || node.peer_listen.is_loopback() => return Ok(()),
+            Join::Auto => {
+                "outside loopback a node asks for a place under a certificate alone; set tls_cert, tls_key and \
+                 tls_ca (`holdfast cert node` without --id makes one)"
+            }
+        };
+        Err(self.refuse("join", node.join, problem.to_owned()))
+    }
+
+    /// The id of a node that joins by itself is not known before it has one.
+    fn id_is_given(&self, node: &mut NodeConfig) -> Result<(), ConfigError> {
+        if node.join != Join::Auto {
             return Ok(());
         }
-        let problem = "needs `members`: those of the cluster that is to be joined, and this node";
-        Err(self.refuse("join", true, problem.to_owned()))
+        if (self.origin)("node_id") != Origin::Default {
+            let problem = "with `join = \"auto\"` the cluster gives the node its id; leave it out";
+            return Err(self.refuse("node_id", node.node_id, problem.to_owned()));
+        }
+        node.node_id = 0;
+        Ok(())
     }
 
     /// Files of TLS stand together or not at all; what is in them is looked at when the node starts.
@@ -319,7 +366,8 @@ fn repetition(members: &[Member]) -> Option<String> {
     members.iter().enumerate().find_map(|(nth, member)| {
         let before = members.get(..nth)?;
         let addresses = [&member.advertise, &member.peer_advertise];
-        if before.iter().any(|other| other.node_id == member.node_id) {
+        let is_given = member.node_id != 0;
+        if is_given && before.iter().any(|other| other.node_id == member.node_id) {
             return Some(format!("node_id {} stands twice", member.node_id));
         }
         let taken = |address: &&Advertised| {

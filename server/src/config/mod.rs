@@ -21,6 +21,7 @@ mod prefixes;
 mod source;
 mod unwise;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -99,7 +100,7 @@ settings! {
     /// This node's number in its cluster.
     ///
     /// Default: 1. Bounds: 1 to 2⁶³ − 1, different on every node, never reused after a node's
-    /// data folder was lost.
+    /// data folder was lost. With `join = "auto"` the cluster gives it.
     node_id: u64 = 1, "HOLDFAST_NODE_ID";
 
     /// Where clients connect: IP address and port.
@@ -129,12 +130,13 @@ settings! {
     /// Default: this node's in `members`, otherwise `peer_listen`.
     peer_advertise: Advertised = Advertised::unset(), "HOLDFAST_PEER_ADVERTISE";
 
-    /// Wait to be added to an existing cluster (`holdfast cluster add`), instead of forming one with
-    /// `members`.
+    /// `true`: wait to be added to an existing cluster (`holdfast cluster add`), instead of forming one with
+    /// `members`. `auto`, for `StatefulSet`s: ask the cluster for a place, under a new id each time that the data folder
+    /// is empty; one node forms it, once, by `holdfastd init`.
     ///
-    /// Default: false. Only with `members`, which then names the members to ask. Changes nothing
-    /// once the node belongs to a cluster.
-    join: bool = false, "HOLDFAST_JOIN",
+    /// Default: false. Only with `members`, which then names the members to ask; with `auto` without ids, and
+    /// as many as are to vote. Changes nothing once the node belongs to a cluster.
+    join: Join = Join::No, "HOLDFAST_JOIN",
         arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
 
     /// Where health, readiness and metrics are served over HTTP: IP address and port.
@@ -431,7 +433,7 @@ settings! {
     /// node. Later the members in the log count, and addresses given here win over those in the log.
     ///
     /// In a file: `members = [{ node_id = 1, advertise = "a:7420", peer_advertise = "a:7421" }, …]`;
-    /// as a flag or variable: `1=a:7420/a:7421,2=b:7420/b:7421,3=c:7420/c:7421`.
+    /// as a flag or variable: `1=a:7420/a:7421,2=b:7420/b:7421,3=c:7420/c:7421`. With `join = "auto"` without the ids.
     ///
     /// Default: this one node. Bounds: 9 members; this node is one of them, no id and no address
     /// twice.
@@ -572,6 +574,71 @@ settings! {
     /// Default: 300000 (5 minutes). Bounds: 0 to 86400000. A scope has 32,000 epochs for ever, and a round
     /// trip takes three of them: at one in 5 minutes they last for 37 days of nothing but switching.
     switch_every_ms: u64 = 300_000, "HOLDFAST_SWITCH_EVERY_MS";
+}
+
+/// How a node comes to its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "JoinText", into = "JoinText")]
+pub enum Join {
+    /// It forms one with the others.
+    No,
+    /// An operator adds it.
+    Added,
+    /// It asks for a place.
+    Auto,
+}
+
+/// As a file has it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum JoinText {
+    Flag(bool),
+    Word(String),
+}
+
+impl FromStr for Join {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "false" => Ok(Self::No),
+            "true" => Ok(Self::Added),
+            "auto" => Ok(Self::Auto),
+            other => Err(format!("`{other}` is not true, false or auto")),
+        }
+    }
+}
+
+impl TryFrom<JoinText> for Join {
+    type Error = String;
+
+    fn try_from(text: JoinText) -> Result<Self, String> {
+        match text {
+            JoinText::Flag(true) => Ok(Self::Added),
+            JoinText::Flag(false) => Ok(Self::No),
+            JoinText::Word(word) => word.parse(),
+        }
+    }
+}
+
+impl From<Join> for JoinText {
+    fn from(join: Join) -> Self {
+        match join {
+            Join::No => Self::Flag(false),
+            Join::Added => Self::Flag(true),
+            Join::Auto => Self::Word("auto".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Join {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "false",
+            Self::Added => "true",
+            Self::Auto => "auto",
+        })
+    }
 }
 
 /// Whether clients have to show a certificate.

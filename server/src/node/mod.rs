@@ -21,6 +21,7 @@
 
 mod announce;
 mod event_queue;
+mod joining;
 mod session_thread;
 pub(crate) mod settings;
 mod view;
@@ -45,16 +46,18 @@ use tonic::Extensions;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint};
 
+use self::joining::Settled;
+pub use self::joining::{InitError, init};
 use self::session_thread::SessionQueue;
 pub use self::view::Condition;
 use self::view::{Counted, Phase, Running, View};
-use crate::config::Config;
+use crate::config::{Config, Join};
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
 use crate::incoming::{self, Admission, ConnectionMetrics, Peer, Wire};
 use crate::listen::{Claim, Claims, ListenError, LocalAddress, LocalClaim};
 use crate::open_files::{self, TooFewFiles};
-use crate::raft::{Fault, GrpcNetwork, Replica, StartError, peer_server};
+use crate::raft::{Fault, GrpcNetwork, Replica, ReplicaConfig, StartError, peer_server};
 use crate::rpc::{
     BadDescriptors, ClientPort, Door, Forwarding, ForwardingMetrics, Links, Services,
 };
@@ -81,6 +84,14 @@ pub enum NodeError {
     /// The data folder cannot be used.
     #[error(transparent)]
     DataFolder(#[from] storage::OpenError),
+    /// The data folder of a node that joins by itself cannot be changed.
+    #[error("{} cannot be used: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The files of TLS cannot be used. Nothing was changed on disk.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -118,6 +129,7 @@ impl NodeError {
             Self::Listen(_) => Exit::Listen,
             Self::DataFolder(storage::OpenError::NoDescriptors { .. }) => Exit::Fault,
             Self::DataFolder(_)
+            | Self::Folder { .. }
             | Self::Replica(StartError::Snapshot(_))
             | Self::Fault(Fault::DataGone { .. }) => Exit::DataFolder,
             Self::OpenFiles(_)
@@ -156,13 +168,18 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
         .map_err(|source| NodeError::System { what: "event queue", source })?;
     let hangups = hangups(&events)?;
     let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
-    let store = open_store(config, &runtime)?;
+    let Some(settled) = settle(config, &view, &admission, &events)? else { return Ok(()) };
+    let Settled { config, store, start_id, founds } = settled;
+    let config = &config;
+    view.set(Phase::Opening);
     let sessions = SessionQueue::start(config.node.session_thread, spin)
         .map_err(|source| NodeError::System { what: "thread for sessions", source })?;
     let result = events.block_on(async {
         let mut signals = Signals::new()?;
         let listeners = Listeners { peers, clients, local };
-        let start = Start { config, view: &view, admission: &admission, sessions: &sessions };
+        let joined = Joined { start_id, founds };
+        let start =
+            Start { config, view: &view, admission: &admission, sessions: &sessions, joined };
         let mut node = start.node(store, listeners, hangups).await?;
         let result = node.serve(&mut signals).await;
         view.set(Phase::Stopping);
@@ -171,6 +188,31 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     });
     events.shutdown_timeout(LEFT_BEHIND_WITHIN);
     result
+}
+
+/// What the node starts as; nothing if it is stopped before that is known.
+fn settle(
+    config: &Config,
+    view: &View,
+    admission: &Admission,
+    events: &tokio::runtime::Runtime,
+) -> Result<Option<Settled>, NodeError> {
+    let runtime = &admission.runtime;
+    if config.node.join != Join::Auto {
+        let store = open_store(config, runtime)?;
+        return Ok(Some(Settled { config: config.clone(), store, start_id: None, founds: false }));
+    }
+    let network = network(admission.tls.as_deref());
+    events.block_on(async {
+        let mut signals = Signals::new()?;
+        holdfast_runtime::select! {
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping");
+                Ok(None)
+            }
+            settled = joining::settle(config, &network, view, runtime) => settled.map(Some),
+        }
+    })
 }
 
 /// Opens the data folder. A later failed write ends the process at once: nothing may be acknowledged
@@ -217,7 +259,11 @@ fn close_to_others(folder: &Path) {
 /// Logs the first lines, for an operator who starts the node by hand.
 fn greet(config: &Config) {
     let node = &config.node;
-    tracing::info!("holdfastd {}, node {}", env!("CARGO_PKG_VERSION"), node.node_id);
+    let id = match node.node_id {
+        0 => "a node that joins by itself".to_owned(),
+        id => format!("node {id}"),
+    };
+    tracing::info!("holdfastd {}, {id}", env!("CARGO_PKG_VERSION"));
     tracing::info!("clients connect to {}", node.advertise);
     if let Some(socket) = node.unix_socket() {
         tracing::info!(
@@ -252,6 +298,14 @@ struct Start<'a> {
     admission: &'a Admission,
     /// Where sessions run.
     sessions: &'a SessionQueue,
+    joined: Joined,
+}
+
+/// How a node that joins by itself came to its id.
+#[derive(Clone, Copy)]
+struct Joined {
+    start_id: Option<[u8; 16]>,
+    founds: bool,
 }
 
 /// The parts of a running node.
@@ -277,10 +331,15 @@ impl Start<'_> {
         let runtime = admission.runtime.clone();
         let counters = store.counters();
         let network = Arc::new(network(admission.tls.as_deref()));
+        let Joined { start_id, founds } = self.joined;
         let of_replica = settings::replica(config);
+        let join = of_replica.join && !founds;
+        let of_replica = ReplicaConfig { join, start_id, ..of_replica };
         let patience_ms = of_replica.patience_ms();
         let replica = Replica::start(of_replica, Arc::new(store), network, runtime.clone()).await?;
-        let condition = Arc::new(Condition::new(replica.clone(), patience_ms));
+        let condition = Condition::new(replica.clone(), patience_ms);
+        let by_itself = config.node.join == Join::Auto;
+        let condition = Arc::new(if by_itself { condition.with_vote() } else { condition });
         let hub = self.hub(&replica, &condition);
         let rpc = settings::rpc(config);
         let door = Door::new(hub.clone(), &rpc.admins);

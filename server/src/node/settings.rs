@@ -7,7 +7,7 @@ use holdfast_keyspace::database::Tables;
 use holdfast_runtime::Runtime;
 
 use crate::authority::{self, FallbackSettings};
-use crate::config::{Config, FallbackConfig, Member};
+use crate::config::{Config, FallbackConfig, Join, Member};
 use crate::raft::{self, ReplicaConfig};
 use crate::rpc::RpcSettings;
 use crate::session::SessionSettings;
@@ -15,9 +15,12 @@ use crate::session::SessionSettings;
 /// For the replica.
 pub(crate) fn replica(config: &Config) -> ReplicaConfig {
     let Config { node, cluster, .. } = config;
-    let members = cluster.members.0.iter().map(member).collect();
+    let by_itself = node.join == Join::Auto;
+    let named = if by_itself { std::slice::from_ref(&config.own) } else { &cluster.members.0 };
+    let members = named.iter().map(member).collect();
     ReplicaConfig {
-        join: node.join,
+        join: node.join != Join::No,
+        admits_up_to: by_itself.then_some(cluster.members.0.len()),
         limits: cluster.limits(),
         max_table_bytes: cluster.max_table_bytes,
         heartbeat_ms: node.heartbeat_ms,
@@ -118,7 +121,7 @@ mod tests {
         let own: Member = "7=lock-7:8420/lock-7:8421".parse().unwrap();
         let node = NodeLayer {
             node_id: Some(7),
-            join: Some(true),
+            join: Some(Join::Added),
             heartbeat_ms: Some(101),
             election_min_ms: Some(1_002),
             election_max_ms: Some(2_003),

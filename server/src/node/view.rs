@@ -28,6 +28,8 @@ pub(super) struct View {
 /// How far the node has come.
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
+    /// The node has no id yet; why.
+    Joining(String),
     /// The data folder is being opened and the log read: seconds with a million holds.
     Opening,
     /// All parts are running.
@@ -70,6 +72,7 @@ impl Inspected for View {
     fn readiness(&self) -> Readiness {
         let unready = |why: &str| Readiness { ready: false, why: why.to_owned() };
         match self.phase() {
+            Phase::Joining(why) => unready(&format!("joining: {why}")),
             Phase::Opening => unready("opening the data folder"),
             Phase::Running(running) => running.condition.readiness(),
             Phase::Stopping => unready("stopping"),
@@ -80,14 +83,14 @@ impl Inspected for View {
         match self.phase() {
             Phase::Running(running) => running.shows_metrics(authorization, peer),
             // There is nothing to see.
-            Phase::Opening | Phase::Stopping => true,
+            Phase::Joining(_) | Phase::Opening | Phase::Stopping => true,
         }
     }
 
     fn metrics(&self, look: &mut dyn FnMut(&Registry)) {
         match self.phase() {
             Phase::Running(running) => look(&running.registry),
-            Phase::Opening | Phase::Stopping => look(&Registry::default()),
+            Phase::Joining(_) | Phase::Opening | Phase::Stopping => look(&Registry::default()),
         }
     }
 }
@@ -140,16 +143,31 @@ pub struct Condition {
     /// A quorum or a leader that was silent for this long counts as gone: by then the other members have
     /// elected another leader.
     patience_ms: u64,
+    /// Whether it is ready only with a vote, and with what is committed: where a node that is not ready yet keeps others
+    /// from being stopped.
+    only_with_vote: bool,
 }
 
 impl Condition {
     /// The condition of a replica that counts members as gone after `patience_ms` of silence.
     pub fn new(replica: Arc<Replica>, patience_ms: u64) -> Self {
-        Self { replica, patience_ms }
+        Self { replica, patience_ms, only_with_vote: false }
+    }
+
+    /// The same for a node that joins by itself: ready only once it votes and has caught up (DESIGN §15).
+    #[must_use]
+    pub fn with_vote(self) -> Self {
+        Self { only_with_vote: true, ..self }
     }
 
     pub(super) fn readiness(&self) -> Readiness {
-        readiness(&self.replica.status(), &self.replica.role().borrow(), self.patience_ms)
+        let status = self.replica.status();
+        if self.only_with_vote
+            && let Some(why) = lacks(&status)
+        {
+            return Readiness { ready: false, why };
+        }
+        readiness(&status, &self.replica.role().borrow(), self.patience_ms)
     }
 }
 
@@ -191,6 +209,18 @@ impl ClusterId for Condition {
     fn cluster_id(&self) -> Option<Bytes> {
         self.replica.cluster().map(|id| Bytes::copy_from_slice(&id.0))
     }
+}
+
+/// Entries that a node may still have to apply when it counts as one that has caught up.
+const APPLIES_AT_ONCE: u64 = 1_000;
+
+/// What a node that joins by itself lacks to be counted on.
+fn lacks(status: &ReplicaStatus) -> Option<String> {
+    if status.forming == Forming::Formed && !status.votes {
+        return Some("has no vote yet".to_owned());
+    }
+    let behind = status.last_log.unwrap_or(0).saturating_sub(status.applied.unwrap_or(0));
+    (behind > APPLIES_AT_ONCE).then(|| format!("has {behind} entries to apply"))
 }
 
 fn readiness(status: &ReplicaStatus, role: &Role, patience_ms: u64) -> Readiness {

@@ -106,6 +106,10 @@ impl Peer for Wire {
         self.ask("promise", false, request, |port, request| port.peer.promise(request))
     }
 
+    fn admit(&self, request: proto::AdmitRequest) -> Answered<proto::AdmitResponse> {
+        self.ask("admit", false, request, |port, request| port.peer.admit(request))
+    }
+
     fn hello(&self, request: proto::HelloRequest) -> Answered<proto::HelloResponse> {
         self.ask("hello", false, request, |port, request| port.peer.hello(request))
     }

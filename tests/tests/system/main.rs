@@ -1,5 +1,6 @@
 //! Suites on real processes. One test at a time: each fills two cores.
 
+mod automatic;
 mod backup;
 mod bad_input;
 mod balanced;

@@ -121,6 +121,7 @@ macro_rules! call {
 
 impl Peer for GrpcPeer {
     call!(promise, proto::PromiseRequest, proto::PromiseResponse);
+    call!(admit, proto::AdmitRequest, proto::AdmitResponse);
     call!(hello, proto::HelloRequest, proto::HelloResponse);
     call!(append, proto::AppendRequest, proto::AppendResponse);
     call!(vote, proto::VoteRequest, proto::VoteResponse);
@@ -255,6 +256,14 @@ impl PeerService for PeerRpc {
         request: Request<proto::PromiseRequest>,
     ) -> Result<Response<proto::PromiseResponse>, Status> {
         reply(self.peer.promise(self.own(request)?)).await
+    }
+
+    /// Whoever asks has no id yet, or is called back under the one that it says it has.
+    async fn admit(
+        &self,
+        request: Request<proto::AdmitRequest>,
+    ) -> Result<Response<proto::AdmitResponse>, Status> {
+        reply(self.peer.admit(request.into_inner())).await
     }
 
     async fn hello(

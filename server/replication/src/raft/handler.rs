@@ -1,8 +1,8 @@
 //! The member's own side of [`Peer`]: checks the sender, then passes the message to openraft.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::disk_times::DiskTimes;
 use super::formation::Formation;
 use super::machine::{Machine, Replicated, SnapshotData, off_runtime};
+use super::membership::Changes;
 use super::peers::{Me, Peer, PeerAnswer, PeerError, PeerStream, refused};
 use super::types::{Snapshot, SnapshotMeta, Types, Vote};
 use super::wire::{self, Malformed};
@@ -63,6 +64,8 @@ pub(super) struct Handler {
     pub(super) contact: Arc<LeaderContact>,
     pub(super) times: Arc<DiskTimes>,
     pub(super) stopping: CancellationToken,
+    /// Set once, before the node is reached.
+    pub(super) changes: Arc<OnceLock<Arc<Changes>>>,
 }
 
 impl Handler {
@@ -278,6 +281,14 @@ impl Peer for Handler {
     fn promise(&self, request: proto::PromiseRequest) -> PeerAnswer<proto::PromiseResponse> {
         let formation = Arc::clone(&self.formation);
         async move { Ok(formation.asked(request).await) }.boxed()
+    }
+
+    fn admit(&self, request: proto::AdmitRequest) -> PeerAnswer<proto::AdmitResponse> {
+        let Some(changes) = self.changes.get().cloned() else {
+            let starts = PeerError::Unreachable("this node has just begun to start".to_owned());
+            return std::future::ready(Err(starts)).boxed();
+        };
+        async move { Ok(changes.admit(request).await) }.boxed()
     }
 
     fn hello(&self, request: proto::HelloRequest) -> PeerAnswer<proto::HelloResponse> {

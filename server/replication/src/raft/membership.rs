@@ -26,6 +26,7 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{ChangeMembers, Instant as _, Precondition};
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot, watch};
 
+use super::admitting::Admissions;
 use super::confirm::Confirmer;
 use super::formation::own_cluster;
 use super::hand_over::{HandOver, HandedOver};
@@ -41,16 +42,16 @@ use crate::members::{
 
 /// Entries that a learner may lag behind when it is promoted. From then on a commit may have to
 /// wait for it, so it must be able to catch up within a heartbeat or two.
-const PROMOTE_LAG_MAX: u64 = 1_000;
+pub(super) const PROMOTE_LAG_MAX: u64 = 1_000;
 
 /// How long a node that is being added has to answer. It has twice as long to promise itself,
 /// because it first sends a question back.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// Time between two checks for an unfinished change.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-type Answer = Result<(), MembershipError>;
+pub(super) type Answer = Result<(), MembershipError>;
 
 /// Makes the changes. Shared: a change continues when its caller is gone.
 pub(super) struct Changes {
@@ -68,28 +69,29 @@ pub(super) struct Changes {
     /// A member that has been silent for longer does not count as answering.
     pub(super) patience: Duration,
     pub(super) one_at_a_time: Arc<Mutex<()>>,
+    pub(super) admissions: Admissions,
 }
 
 /// The state that a change is decided on.
-struct View {
-    tenure: Tenure,
+pub(super) struct View {
+    pub(super) tenure: Tenure,
     membership: StoredMembership,
-    highest_id: u64,
+    pub(super) highest_id: u64,
     /// Held until the change is finished.
     _one_at_a_time: OwnedMutexGuard<()>,
 }
 
 impl View {
-    fn voters(&self) -> BTreeSet<u64> {
+    pub(super) fn voters(&self) -> BTreeSet<u64> {
         self.membership.voter_ids().collect()
     }
 
-    fn member(&self, node_id: u64) -> Result<Member, MembershipRefusal> {
+    pub(super) fn member(&self, node_id: u64) -> Result<Member, MembershipRefusal> {
         let found = self.membership.get_node(&node_id).map(|node| node.member(node_id));
         found.ok_or(MembershipRefusal::NotAMember { node_id })
     }
 
-    fn members(&self) -> impl Iterator<Item = Member> {
+    pub(super) fn members(&self) -> impl Iterator<Item = Member> {
         self.membership.nodes().map(|(id, node)| node.member(*id))
     }
 }
@@ -157,7 +159,12 @@ impl Changes {
     }
 
     /// Has the node promise itself to this cluster, unless it has done so before.
-    async fn invite(&self, member: &Member, hello: &proto::HelloResponse, view: &View) -> Answer {
+    pub(super) async fn invite(
+        &self,
+        member: &Member,
+        hello: &proto::HelloResponse,
+        view: &View,
+    ) -> Answer {
         let node_id = member.node_id;
         let refused = |why: String| MembershipRefusal::DoesNotJoin { node_id, why };
         let Some((cluster, incarnation)) = self.peers.me.cluster() else {
@@ -282,7 +289,7 @@ impl Changes {
         self.runtime.timeout(self.patience, known).await.ok().flatten()
     }
 
-    fn not_leader(&self) -> MembershipError {
+    pub(super) fn not_leader(&self) -> MembershipError {
         MembershipError::NotLeader { leader: self.role.borrow().leader() }
     }
 
@@ -306,14 +313,14 @@ impl Changes {
 
     /// As [`view`](Self::view), after a quorum has confirmed that this node leads and everything
     /// committed before is applied.
-    async fn confirmed_view(&self) -> Result<View, MembershipError> {
+    pub(super) async fn confirmed_view(&self) -> Result<View, MembershipError> {
         let confirmed = self.confirmer.confirm().await.map_err(MembershipError::of_question)?;
         let view = self.view()?;
         if view.tenure == confirmed.tenure { Ok(view) } else { Err(self.not_leader()) }
     }
 
     /// Checks that a majority of `voters` answers.
-    fn check_majority(&self, voters: &BTreeSet<u64>) -> Result<(), MembershipRefusal> {
+    pub(super) fn check_majority(&self, voters: &BTreeSet<u64>) -> Result<(), MembershipRefusal> {
         let answering = voters.iter().filter(|voter| self.answers(**voter)).count();
         let needed = voters.len() / 2 + 1;
         if answering >= needed {
@@ -323,7 +330,7 @@ impl Changes {
     }
 
     /// Whether the member acknowledged this leader lately.
-    fn answers(&self, node_id: u64) -> bool {
+    pub(super) fn answers(&self, node_id: u64) -> bool {
         if node_id == self.node_id {
             return true;
         }
@@ -331,7 +338,7 @@ impl Changes {
     }
 
     /// How long ago the member last acknowledged this leader; `None` if it never did.
-    fn silent_for(&self, node_id: u64) -> Option<Duration> {
+    pub(super) fn silent_for(&self, node_id: u64) -> Option<Duration> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let heard = metrics.heartbeat.as_ref()?.get(&node_id)?.as_ref()?;
@@ -347,7 +354,7 @@ impl Changes {
     }
 
     /// The number of entries that the member's log is known to lack of this leader's.
-    fn lag(&self, node_id: u64) -> u64 {
+    pub(super) fn lag(&self, node_id: u64) -> u64 {
         if node_id == self.node_id {
             return 0;
         }
@@ -411,7 +418,7 @@ impl Changes {
 
     /// Appends the change, if the members are still those of `view`, and waits until it is applied.
     /// A change of voters takes two entries.
-    async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
+    pub(super) async fn write(&self, change: ChangeMembers<u64, Addresses>, view: &View) -> Answer {
         let leader = CommittedLeaderId::new(view.tenure.get());
         let conditions: [Precondition<Types>; 2] = [
             Precondition::CommittedLeaderId { committed_leader_id: leader },

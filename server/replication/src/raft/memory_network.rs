@@ -214,6 +214,13 @@ impl Peer for Wire {
         self.call(move |peer| peer.promise(request))
     }
 
+    fn admit(
+        &self,
+        request: proto::AdmitRequest,
+    ) -> BoxFuture<'static, Result<proto::AdmitResponse, PeerError>> {
+        self.call(move |peer| peer.admit(request))
+    }
+
     fn hello(
         &self,
         request: proto::HelloRequest,

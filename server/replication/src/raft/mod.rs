@@ -24,6 +24,7 @@
 //! - No node votes under an id whose data is gone (I20, I22): see `formation.rs`.
 
 mod admission;
+mod admitting;
 mod confirm;
 mod departure;
 mod disk_times;
@@ -63,7 +64,7 @@ pub use crate::members::{
 };
 pub use crate::storage::{KeptSnapshot, ReplicaStore, SnapshotDraft};
 pub use fault::Fault;
-pub use formation::Forming;
+pub use formation::{Forming, has_history};
 pub use freeing::free_with_pauses;
 pub use grpc::{GrpcNetwork, Proven, peer_server};
 #[cfg(test)]

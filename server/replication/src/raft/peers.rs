@@ -44,6 +44,9 @@ pub trait Peer: Send + Sync + 'static {
     /// First start: asks a member to promise itself to a cluster.
     fn promise(&self, request: proto::PromiseRequest) -> PeerAnswer<proto::PromiseResponse>;
 
+    /// Asks a member for a place in its cluster, or tells of new addresses.
+    fn admit(&self, request: proto::AdmitRequest) -> PeerAnswer<proto::AdmitResponse>;
+
     /// Asks a member for its own state.
     fn hello(&self, request: proto::HelloRequest) -> PeerAnswer<proto::HelloResponse>;
 

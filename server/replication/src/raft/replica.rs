@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Member;
 use super::admission::Bounds;
+use super::admitting::Admissions;
 use super::confirm::Confirmer;
 use super::departure::Departure;
 use super::disk_times::DiskTimes;
@@ -57,6 +58,15 @@ pub struct ReplicaConfig {
     ///
     /// Default: false.
     pub join: bool,
+    /// How many voters the cluster is to have, where nodes join by themselves (DESIGN §15): this node then
+    /// admits them while it leads. `None`: an operator adds them.
+    ///
+    /// Default: none.
+    pub admits_up_to: Option<usize>,
+    /// The id of this start of the process, under which it was admitted. `None`: the replica draws one.
+    ///
+    /// Default: none.
+    pub start_id: Option<[u8; 16]>,
     /// The limits that apply while this node leads.
     pub limits: Limits,
     /// How many bytes the table may take while this node leads, once all members know such a limit.
@@ -154,6 +164,8 @@ impl ReplicaConfig {
             node_id,
             members,
             join: false,
+            admits_up_to: None,
+            start_id: None,
             limits: Limits::default(),
             max_table_bytes: 1 << 30,
             work_steps: WORK_STEPS,
@@ -235,6 +247,8 @@ pub struct ReplicaStatus {
     pub millis_since_quorum: Option<u64>,
     /// Milliseconds since the last message of a leader.
     pub millis_since_leader: Option<u64>,
+    /// Whether this node votes, as far as it knows.
+    pub votes: bool,
     /// Commands that wait to be proposed.
     pub waiting_commands: usize,
     /// Bytes that they take.
@@ -368,6 +382,7 @@ impl Replica {
             members,
             millis_since_quorum: if alone { Some(0) } else { quorum },
             millis_since_leader: self.handler.contact.millis_since(),
+            votes: membership.voter_ids().any(|id| id == self.node_id),
             waiting_commands: self.proposer.waiting(),
             waiting_bytes: self.proposer.waiting_bytes(),
             entries_in_flight: self.proposer.in_flight(),
@@ -478,7 +493,7 @@ impl Ground {
     fn formation(&self) -> Formation {
         Formation::new(
             Arc::clone(&self.store),
-            self.config.join,
+            (self.config.join, self.config.start_id),
             self.peers.clone(),
             self.runtime.clone(),
             self.faults.clone(),
@@ -517,6 +532,7 @@ impl Ground {
             contact: Arc::new(LeaderContact::new(Arc::clone(&self.runtime.clock))),
             times: Arc::clone(&self.times),
             stopping: CancellationToken::new(),
+            changes: Arc::default(),
         }
     }
 
@@ -608,6 +624,7 @@ impl Ground {
             deadline: Duration::from_millis(self.config.propose_deadline_ms),
             patience: self.config.patience(),
             one_at_a_time: Arc::default(),
+            admissions: Admissions::new(self.config.admits_up_to, self.config.election_max_ms),
         }
     }
 
@@ -633,13 +650,15 @@ impl Ground {
         let handler = self.handler(raft, formation);
         let tenures = self.tenures(raft, role_sender, &proposer);
         let changes = Arc::new(self.changes(raft, role.clone(), &proposer, &confirmer));
+        // Nobody else sets it.
+        let _ = handler.changes.set(Arc::clone(&changes));
         let survey = self.survey(&handler, role.clone(), policy, &changes);
         let table_limit = self.table_limit(role.clone(), &proposer);
         let work_keeper = self.work_keeper(role.clone(), &proposer);
         let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
         let spawn = &self.runtime;
-        let tasks = vec![
+        let mut tasks = vec![
             spawn.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
             spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run()),
             spawn.spawn("raft-tenure", tenures.run()),
@@ -660,6 +679,12 @@ impl Ground {
                 ),
             ),
         ];
+        if let Some(up_to) = self.config.admits_up_to {
+            tasks.extend([
+                spawn.spawn("raft-admissions", Arc::clone(&changes).complete_admissions(up_to)),
+                spawn.spawn("raft-addresses", Arc::clone(&changes).tell_own_addresses()),
+            ]);
+        }
         Replica {
             node_id: self.config.node_id,
             raft: raft.clone(),

@@ -103,6 +103,17 @@ impl Store {
         })
     }
 
+    /// The id of the node whose folder this is, if it is a node's. Reads the guard file alone.
+    ///
+    /// # Errors
+    ///
+    /// The guard file cannot be read.
+    pub fn node_of(folder: &Path) -> Result<Option<u64>, OpenError> {
+        // Nothing is written, so nothing can fail to be.
+        let guard = Guard::open(&SystemDisk, folder, Arc::new(|_| ()))?;
+        Ok(guard.map(|guard| guard.state().identity.node_id))
+    }
+
     /// The counters of the writer, for metrics.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)

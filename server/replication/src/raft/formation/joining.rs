@@ -47,6 +47,7 @@ impl Formation {
         while !self.has_history() {
             self.look_for_own_id().await?;
             let reason = match self.peers.me.cluster() {
+                _ if self.is_admitted => "admitted; waits for the leader to add it".to_owned(),
                 None => format!("waits to be added: run `{}`", self.words_to_add()),
                 Some(_) => format!(
                     "promised; waits for the entries of the leader. If none come, run `{}` again",

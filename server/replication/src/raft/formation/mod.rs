@@ -79,6 +79,8 @@ pub(super) struct Formation {
     store: Arc<dyn ReplicaStore>,
     /// Whether this node waits to be added to an existing cluster, instead of forming one.
     joining: bool,
+    /// Whether a leader has promised to add it.
+    is_admitted: bool,
     /// Drawn at each start of the process and stored nowhere; an invitation names it.
     start_id: [u8; 16],
     peers: Peers,
@@ -89,6 +91,15 @@ pub(super) struct Formation {
     /// Allows one promise at a time.
     promising: Mutex<()>,
     progress: watch::Sender<Forming>,
+}
+
+/// Whether a folder ever belonged to a cluster: it has an entry, a vote, or a note of it. One without may begin
+/// anew, under another id: no node has counted anything of it.
+pub fn has_history(store: &dyn ReplicaStore) -> bool {
+    let log = store.log();
+    log.last().is_some()
+        || log.vote().is_some()
+        || store.identity().stage == storage::Stage::Initialised
 }
 
 /// The result of a round of requests.
@@ -102,7 +113,7 @@ enum Round {
 impl Formation {
     pub(super) fn new(
         store: Arc<dyn ReplicaStore>,
-        joining: bool,
+        (joining, start_id): (bool, Option<[u8; 16]>),
         peers: Peers,
         runtime: Runtime,
         faults: FaultSlot,
@@ -112,11 +123,16 @@ impl Formation {
             peers.me.belongs_to(cluster, identity.incarnation);
         }
         let progress = watch::Sender::new(Forming::Waiting { reason: "just started".to_owned() });
-        let mut start_id = [0; 16];
-        runtime.rng.fill(&mut start_id);
+        let is_admitted = start_id.is_some();
+        let start_id = start_id.unwrap_or_else(|| {
+            let mut drawn = [0; 16];
+            runtime.rng.fill(&mut drawn);
+            drawn
+        });
         Self {
             store,
             joining,
+            is_admitted,
             start_id,
             peers,
             runtime,
@@ -149,10 +165,7 @@ impl Formation {
 
     /// Whether this folder ever belonged to a cluster: it has an entry, a vote, or a note of it.
     fn has_history(&self) -> bool {
-        let log = self.store.log();
-        log.last().is_some()
-            || log.vote().is_some()
-            || self.store.identity().stage == storage::Stage::Initialised
+        has_history(&*self.store)
     }
 
     /// Runs until this node belongs to an initialised cluster, or must stop.

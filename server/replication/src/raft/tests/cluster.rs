@@ -255,6 +255,10 @@ pub(super) const OLDER_VERSION: u16 = 4;
 pub(super) struct OlderRelease(pub(super) Arc<dyn Peer>);
 
 impl Peer for OlderRelease {
+    fn admit(&self, request: proto::AdmitRequest) -> Reply<proto::AdmitResponse> {
+        self.0.admit(request)
+    }
+
     fn hello(&self, request: proto::HelloRequest) -> Reply<proto::HelloResponse> {
         let hello = self.0.hello(request);
         Box::pin(async move {

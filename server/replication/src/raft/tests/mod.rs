@@ -1,5 +1,6 @@
 //! Tests of replication that need its private parts.
 
+mod admitting;
 mod cluster;
 mod divergence;
 mod first_start;

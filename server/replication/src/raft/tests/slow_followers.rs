@@ -57,6 +57,10 @@ impl Slow {
 }
 
 impl Peer for Slow {
+    fn admit(&self, request: proto::AdmitRequest) -> Answer<proto::AdmitResponse> {
+        self.member.admit(request)
+    }
+
     fn promise(&self, request: proto::PromiseRequest) -> Answer<proto::PromiseResponse> {
         self.member.promise(request)
     }
