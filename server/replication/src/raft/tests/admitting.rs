@@ -142,7 +142,7 @@ async fn an_address_counts_only_if_the_member_answers_there() {
     let cluster = Cluster::started(3, three_by_themselves).await;
     let (leader, _) = cluster.leader().await;
     cluster.formed().await;
-    let (own, _) = cluster.replica(leader).cluster().map(|id| (id, ())).unwrap();
+    let own = cluster.replica(leader).cluster().unwrap();
     let follower = leader % 3 + 1;
     let moves = |to: u64| proto::AdmitRequest {
         member: Some(follower),
