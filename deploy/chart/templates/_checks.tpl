@@ -9,19 +9,21 @@
 {{- if not (has (int .Values.replicas) (list 1 3 5)) -}}
 {{- fail (printf "replicas is %v: set it to 3 or 5, or to 1 for a trial (an even number survives no more lost nodes than one node less)" .Values.replicas) -}}
 {{- end -}}
+{{- $members := int .Values.members -}}
+{{- if not (has $members (list 0 1 3 5)) -}}
+{{- fail (printf "members is %d: set it to 3 or 5, or to 0 for as many as replicas" $members) -}}
+{{- else if and $members (lt $members (int .Values.replicas)) -}}
+{{- fail (printf "members is %d, less than replicas: set it to %d or more, or to 0" $members (int .Values.replicas)) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "holdfast.checkTls" -}}
 {{- $tls := .Values.tls -}}
 {{- $sources := list $tls.existingSecret $tls.certManager.issuer.name | compact | len -}}
-{{- if and (not $tls.enabled) (not .Values.insecure) -}}
-{{- fail "tls.enabled is false: set insecure=true as well, if the network keeps strangers out, or turn TLS on" -}}
-{{- else if and $tls.enabled (eq $sources 0) -}}
-{{- fail "tls needs a certificate: set tls.existingSecret or tls.certManager.issuer.name; without TLS set tls.enabled=false and insecure=true" -}}
-{{- else if and $tls.enabled (eq $sources 2) -}}
+{{- if eq $sources 0 -}}
+{{- fail "the nodes need a certificate: set tls.existingSecret or tls.certManager.issuer.name" -}}
+{{- else if eq $sources 2 -}}
 {{- fail "tls.existingSecret and tls.certManager.issuer.name are both set: leave one out" -}}
-{{- else if and (not $tls.enabled) (gt $sources 0) -}}
-{{- fail "tls.enabled is false, and a certificate is named: set tls.enabled=true, or leave tls.existingSecret and tls.certManager.issuer.name out" -}}
 {{- end -}}
 {{- end -}}
 
@@ -35,11 +37,11 @@ admin_listen: "listenAddress"
 advertise: "clusterDomain and the pod's name"
 peer_advertise: "clusterDomain and the pod's name"
 data_dir: "the chart"
-insecure: "the value insecure"
+insecure: "the chart, whose nodes have TLS always"
 tls_cert: "tls"
 tls_key: "tls"
 tls_ca: "tls"
-cluster.members: "replicas"
+cluster.members: "replicas and members"
 cluster.cluster_name: "clusterName"
 {{- end -}}
 
