@@ -48,10 +48,6 @@ class Rendered:
         (found,) = self.of_kind("ConfigMap")
         return found["data"]["holdfastd.toml"]
 
-    @property
-    def has_tls(self):
-        return "tls_cert" in tomllib.loads(self.settings)
-
 
 def known_settings():
     """The keys of deploy/config/node.toml by table, those in comments too; the empty name is the top of the file."""
@@ -92,12 +88,11 @@ def look_ports(rendered):
 
 
 def look_probes(rendered):
-    """The three probes ask the admin port, over TLS where it speaks TLS."""
+    """The three probes ask the admin port, which speaks TLS."""
     wanted = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
-    scheme = "HTTPS" if rendered.has_tls else "HTTP"
     for name, path in wanted.items():
         found = rendered.container[name]["httpGet"]
-        if found != {"path": path, "port": "admin", "scheme": scheme}:
+        if found != {"path": path, "port": "admin", "scheme": "HTTPS"}:
             yield f"{name}: {found}"
 
 
@@ -154,7 +149,7 @@ def environment(rendered, ordinal):
 
 
 def look_settings(rendered):
-    """The settings are TOML with keys that are known; the members are the pods, by the addresses that these have."""
+    """The settings are TOML with keys that are known, found by a variable; members are the pods, by the addresses that these have."""
     settings = tomllib.loads(rendered.settings)
     known = known_settings()
     for table, keys in (("", settings), ("cluster", settings["cluster"]), ("fallback", settings.get("fallback", {}))):
@@ -163,7 +158,15 @@ def look_settings(rendered):
         yield from (f"{key} is a fraction" for key, value in keys.items() if isinstance(value, float))
     if settings["join"] != "auto" or "node_id" in settings:
         yield "the node does not wait for its number"
-    pods = [environment(rendered, ordinal) for ordinal in range(rendered.stateful_set["spec"]["replicas"])]
+    yield from (f"{key} is not set" for key in ("tls_cert", "tls_key", "tls_ca") if not settings.get(key))
+    # `kubectl exec … -- holdfastd init` has the variables of the container, and no arguments of it.
+    yield from (f"the container has {what}" for what in ("args", "command") if what in rendered.container)
+    place, _, file = environment(rendered, 0)["HOLDFAST_CONFIG"].rpartition("/")
+    if file != "holdfastd.toml" or place not in [mount["mountPath"] for mount in rendered.container["volumeMounts"]]:
+        yield f"no settings in {place}/{file}"
+    # Pods that are still to come may be among the members.
+    wanted = max(rendered.stateful_set["spec"]["replicas"], len(settings["cluster"]["members"]))
+    pods = [environment(rendered, ordinal) for ordinal in range(wanted)]
     own = [{"advertise": pod["HOLDFAST_ADVERTISE"], "peer_advertise": pod["HOLDFAST_PEER_ADVERTISE"]} for pod in pods]
     if settings["cluster"]["members"] != own:
         yield f"members are {settings['cluster']['members']}, and pods {own}"
@@ -202,6 +205,21 @@ def look_security(rendered):
     yield from (f"{file} is in no volume" for file in files if file.rsplit("/", 1)[0] not in places)
     if not environment(rendered, 0)["HOLDFAST_DATA_DIR"].startswith("/var/lib/holdfast/"):
         yield "the data folder is not below the volume"
+
+
+def look_monitoring(rendered):
+    """The rules and the monitor are of the same job; every alert has a text of its own, as it stands in the file."""
+    for monitor in rendered.of_kind("ServiceMonitor"):
+        (end,) = monitor["spec"]["endpoints"]
+        (job,) = [one["replacement"] for one in end["relabelings"] if one["targetLabel"] == "job"]
+        rules = [rule for one in rendered.of_kind("PrometheusRule") for group in one["spec"]["groups"] for rule in group["rules"]]
+        chosen = {regex for rule in rules for regex in re.findall(r'job=~"([^"]*)"', rule["expr"])}
+        if not chosen:
+            yield "no rule is of a job"
+        yield from (f"the rules are of {regex}, and the job is {job}" for regex in chosen if not re.fullmatch(regex, job))
+        yield from (f"{rule['alert']} names nothing" for rule in rules if "{{ $labels." not in rule["annotations"]["summary"])
+        if end["scheme"] != "https":
+            yield "it is scraped without TLS"
 
 
 def look_certificate(rendered):
