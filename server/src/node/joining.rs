@@ -74,7 +74,9 @@ pub(super) async fn settle(
     if let Some(node_id) = Store::node_of(folder)? {
         let config = config.with_id(node_id);
         let store = open_store(&config, runtime)?;
-        let (belongs, founds) = (has_history(&store), folder.join(INIT).exists());
+        let belongs = has_history(&store);
+        // No leader gives this id to a node: a node under another was admitted, and forms nothing.
+        let founds = node_id == FIRST_ID && folder.join(INIT).exists();
         if belongs {
             withdraw(folder);
         }
@@ -148,8 +150,8 @@ impl Asking<'_> {
     ///
     /// Why there is none yet.
     async fn ask_all(&self) -> Result<u64, String> {
-        let mut why =
-            "no other member is named in the settings; `holdfastd init` forms a cluster".to_owned();
+        let mut answered = false;
+        let mut why = "no other member is named in the settings".to_owned();
         for address in self.others() {
             let answer = match self.ask(&address).await {
                 Ok((_, Some(leader))) => self.ask(&leader).await.map(|(answer, _)| answer),
@@ -157,9 +159,14 @@ impl Asking<'_> {
             };
             match answer {
                 Ok(Ok(node_id)) => return Ok(node_id),
-                Ok(Err(refusal)) => return Err(refusal),
+                // A member that is cut off knows no leader, and the next may.
+                Ok(Err(refusal)) => (why, answered) = (refusal, true),
+                Err(_) if answered => {}
                 Err(unreached) => why = unreached,
             }
+        }
+        if answered {
+            return Err(why);
         }
         Err(format!("{why}. If there is no cluster yet, `holdfastd init` forms it, at one node"))
     }

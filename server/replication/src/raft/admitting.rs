@@ -53,7 +53,7 @@ const TIMEOUTS_UNTIL_GONE: u32 = 10;
 /// The longest address that is taken, bytes.
 const ADDRESS_MAX: usize = 300;
 
-/// Who was admitted, and who may be.
+/// The node that this leader admitted last, and how many voters its cluster is to have.
 pub(super) struct Admissions {
     /// How many voters there are to be; `None`: nobody joins by itself.
     up_to: Option<usize>,
@@ -343,7 +343,8 @@ impl Changes {
 
     /// Whether a voter was silent, under its id, for so long that it counts as gone. `led`: how long this node has led.
     fn is_gone(&self, node_id: u64, led: Duration) -> bool {
-        self.silent_for(node_id).unwrap_or(led) >= self.admissions.gone_after
+        !self.answers(node_id)
+            && self.silent_for(node_id).unwrap_or(led) >= self.admissions.gone_after
     }
 
     /// Notes the new addresses of a member that is called back there.

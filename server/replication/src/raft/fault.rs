@@ -71,6 +71,18 @@ pub enum Fault {
         /// The node that reported it; it may be this node itself, by its own log.
         told_by: u64,
     },
+    /// A leader gave this node its id and did not add it: it may be gone. Nothing was counted of the node, whose
+    /// folder begins anew with the next start.
+    #[error(
+        "node {node_id} was admitted, and no leader has added it within {waited_s} s; with the next start it asks \
+         for a place anew"
+    )]
+    NotAdded {
+        /// This node.
+        node_id: u64,
+        /// How long it has waited, seconds.
+        waited_s: u64,
+    },
     /// The replication engine stopped by itself, mostly because storage did.
     #[error("replication stopped: {message}")]
     Stopped {

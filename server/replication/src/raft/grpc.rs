@@ -258,7 +258,7 @@ impl PeerService for PeerRpc {
         reply(self.peer.promise(self.own(request)?)).await
     }
 
-    /// Whoever asks has no id yet, or is called back under the one that it says it has.
+    /// The sender has no id yet, or the leader calls it back under the id that it names.
     async fn admit(
         &self,
         request: Request<proto::AdmitRequest>,

@@ -5,14 +5,14 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::Either;
 use holdfast_proto::v1::Forwarded;
-use holdfast_runtime::{BoxFuture, Runtime};
+use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use http_body::{Frame, SizeHint};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -34,6 +34,8 @@ use crate::rpc::{Forwarding, status};
 const OF_THE_NODE: [&str; 1] = ["/holdfast.v1.LockService/Status"];
 /// The streams of sessions, which a carrier carries.
 const SESSION: &str = "/holdfast.v1.LockService/Session";
+/// How long a leader counts as one of an older release.
+const OLD_FOR: Duration = Duration::from_secs(10);
 /// In the header of an answer without a message: the call is not implemented.
 const UNIMPLEMENTED: &[u8] = b"12";
 
@@ -57,8 +59,27 @@ pub(in crate::rpc) struct Passage {
     unread: Arc<BytesBudget>,
     /// By leader: the one there is, and those before as long as they have streams.
     carriers: Mutex<BTreeMap<Member, Arc<Carrier>>>,
-    /// The last leader whose release takes no calls in; its clients are sent to it. 0: none.
-    old_release: Arc<AtomicU64>,
+    old_release: OldRelease,
+}
+
+/// The last leader whose release takes no calls in, and since when that is known; clients are sent to it. It is
+/// asked again after [`OLD_FOR`]: it may have been upgraded, and lead again.
+#[derive(Clone, Default)]
+struct OldRelease(Arc<Mutex<Option<(u64, Instant)>>>);
+
+impl OldRelease {
+    fn lock(&self) -> MutexGuard<'_, Option<(u64, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, leader: u64, now: Instant) {
+        *self.lock() = Some((leader, now));
+    }
+
+    fn is(&self, leader: u64, now: Instant) -> bool {
+        let known = *self.lock();
+        known.is_some_and(|(old, at)| old == leader && now.saturating_since(at) < OLD_FOR)
+    }
 }
 
 impl<S> PassesOn<S> {
@@ -117,7 +138,7 @@ impl Passage {
             longest,
             unread,
             carriers: Mutex::default(),
-            old_release: Arc::default(),
+            old_release: OldRelease::default(),
         }
     }
 
@@ -125,7 +146,7 @@ impl Passage {
     fn leader_for(&self, request: &Request<Body>) -> Option<Member> {
         let leader = self.peers.leader()?;
         let is_of_the_node = OF_THE_NODE.contains(&request.uri().path());
-        let is_old = self.old_release.load(Ordering::Relaxed) == leader.node_id;
+        let is_old = self.old_release.is(leader.node_id, self.runtime.clock.now());
         let goes_itself = request.headers().get(REDIRECT).is_some_and(|failed| {
             let failed = failed.to_str().unwrap_or_default();
             !failed.split(',').any(|address| address.trim() == leader.advertise)
@@ -160,7 +181,7 @@ impl Passage {
             not_answered(leader, &error)
         })?;
         if is_of_an_old_release(&answer) {
-            return Err(of_old_release(leader, &self.old_release));
+            return Err(self.sent_to(leader));
         }
         let failed = self.metrics.failed.clone();
         Ok(answer.map(|body| {
@@ -203,10 +224,12 @@ impl Passage {
             self.links.for_carrier(leader).map_err(|error| not_reached(leader, &error))?;
         let call = (channel, self.peers.header(leader.node_id));
         let (to, old_release) = (leader.clone(), self.old_release.clone());
+        let clock = self.runtime.clock.clone();
         let ended = move |status: Option<Status>| match status {
             None => broken(to.node_id, &"it ended the call"),
             Some(status) if status.code() == Code::Unimplemented => {
-                of_old_release(&to, &old_release)
+                old_release.note(to.node_id, clock.now());
+                of_old_release(&to)
             }
             Some(status) => match not_connected(&status) {
                 Some(why) => not_reached(&to, why),
@@ -217,6 +240,11 @@ impl Passage {
         let carrier = Carrier::begin(&self.runtime, call, self.metrics.clone(), ended);
         carriers.insert(leader.clone(), carrier.clone());
         Ok(carrier)
+    }
+
+    fn sent_to(&self, leader: &Member) -> Status {
+        self.old_release.note(leader.node_id, self.runtime.clock.now());
+        of_old_release(leader)
     }
 
     /// What the leader is told of a call.
@@ -245,9 +273,8 @@ fn is_of_an_old_release(answer: &Response<Body>) -> bool {
     code.is_some_and(|code| code.as_bytes() == UNIMPLEMENTED) && !headers.contains_key(TAKEN_IN)
 }
 
-/// Its clients are sent to it, as long as it leads.
-fn of_old_release(leader: &Member, old_release: &AtomicU64) -> Status {
-    old_release.store(leader.node_id, Ordering::Relaxed);
+/// Its clients are sent to it.
+fn of_old_release(leader: &Member) -> Status {
     let why = format!("node {} leads, and its release takes no calls in", leader.node_id);
     status::with_leader(Status::unavailable(why), Some(&leader.advertise))
 }

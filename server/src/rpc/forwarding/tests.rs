@@ -171,7 +171,7 @@ async fn calls_streams_and_watches_go_through_a_node_that_does_not_lead() {
     assert_eq!((status.node_id, front.metrics.passed_on.get()), (7, 3));
 }
 
-/// Whoever forges a member's word on the port for clients is whoever the connection shows.
+/// A client that forges a member's word on its own port stays the caller that its connection shows.
 #[tokio::test]
 async fn a_members_word_counts_on_the_port_for_members_alone() {
     let leader = node().await;

@@ -32,6 +32,8 @@
 //! So a wiped node comes back only under a new id. Repeating a step changes nothing: a node that
 //! has promised gives the same answer again, and the leader adds a member once.
 
+use std::time::Duration;
+
 use holdfast_proto::v1 as proto;
 
 use super::Formation;
@@ -40,11 +42,21 @@ use crate::raft::fault::Fault;
 use crate::raft::wire::member_from_wire;
 use crate::storage::ClusterId;
 
+/// How long a node that was admitted waits to be added: a leader gives up after ten seconds, or is gone. From the
+/// first message of a leader on it has a vote in its folder, and no longer waits for this.
+const ADDED_WITHIN: Duration = Duration::from_secs(30);
+
 impl Formation {
     /// Waits for the invitation, and then for the first entries. Meanwhile it checks whether its id
     /// can still become a member's.
     pub(super) async fn wait_to_be_added(&self) -> Result<(), Fault> {
+        let since = self.runtime.clock.now();
         while !self.has_history() {
+            let waited = self.runtime.clock.now().saturating_since(since);
+            if self.is_admitted && waited >= ADDED_WITHIN {
+                let (node_id, waited_s) = (self.peers.me.node_id, waited.as_secs());
+                return Err(Fault::NotAdded { node_id, waited_s });
+            }
             self.look_for_own_id().await?;
             let reason = match self.peers.me.cluster() {
                 _ if self.is_admitted => "admitted; waits for the leader to add it".to_owned(),

@@ -8,7 +8,7 @@ use holdfast_proto::v1 as proto;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use super::cluster::{Cluster, member};
-use crate::raft::{MemoryStore, ReplicaConfig};
+use crate::raft::{Fault, MemoryStore, ReplicaConfig};
 
 /// Longer than the longest election time-out, ten times over.
 const GONE: Duration = Duration::from_secs(7);
@@ -155,5 +155,21 @@ async fn an_address_counts_only_if_the_member_answers_there() {
     let elsewhere = proto::AdmitRequest { cluster_id: Bytes::from_static(&[9; 16]), ..moves(5) };
     let told = admit(&cluster, leader, elsewhere).await.unwrap_err();
     assert!(told.refusal.contains("another cluster"), "{}", told.refusal);
+    cluster.shutdown().await;
+}
+
+/// The leader that gave the id is gone, or was too late: the node would otherwise wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_admitted_and_not_added_ends_to_begin_anew() {
+    let mut cluster = Cluster::started(2, three_by_themselves).await;
+    cluster.leader().await;
+    cluster.formed().await;
+    start_admitted(&mut cluster, 3, 9).await;
+
+    cluster.runtime.sleep(Duration::from_secs(29)).await;
+    let faults = cluster.replica(3).faults();
+    assert_eq!(*faults.borrow(), None);
+    cluster.runtime.sleep(Duration::from_secs(3)).await;
+    assert!(matches!(*faults.borrow(), Some(Fault::NotAdded { node_id: 3, .. })));
     cluster.shutdown().await;
 }
