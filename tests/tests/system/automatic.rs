@@ -277,6 +277,37 @@ async fn nothing_is_replaced_without_a_majority() {
     pods.until_voters([ids[0], ids[1], 4]).await;
 }
 
+/// A leader gave it its id in the moment in which an operator said that it forms the cluster: there is a cluster already.
+#[tokio::test]
+async fn a_node_that_was_admitted_forms_no_cluster() {
+    let mut pods = Pods::new();
+    let Pod { place, volume, .. } = &pods.pods[0];
+    let members = format!(
+        "--members=5={}/{},6=127.0.0.1:1/127.0.0.1:2",
+        place.advertise, place.peer_advertise
+    );
+    let mut before = pods.settings(0);
+    before.retain(|flag| !flag.starts_with("--join") && !flag.starts_with("--members"));
+    before.extend(["--join".to_owned(), "--node-id=5".to_owned(), members]);
+    let before: Vec<&str> = before.iter().map(String::as_str).collect();
+    let admitted = Program::start("holdfastd", &before);
+    let (guard, init) = (volume.join("guard"), volume.join("init"));
+    let runtime = Runtime::system();
+    let made = async {
+        while !guard.exists() {
+            runtime.sleep(BETWEEN_LOOKS).await;
+        }
+    };
+    assert!(runtime.timeout(LIMIT, made).await.is_ok(), "{}", admitted.err());
+    drop(admitted);
+    std::fs::write(&init, "").unwrap();
+
+    pods.start(0);
+    runtime.sleep(Duration::from_secs(3)).await;
+    assert_eq!(pods.members().await, None, "it forms none");
+    assert!(!guard.exists() && !init.exists(), "its folder began anew");
+}
+
 #[tokio::test]
 async fn settings_with_which_no_node_can_join_by_itself_are_refused_by_what_is_wrong() {
     let refused = async |arguments: &[&str]| {

@@ -377,3 +377,18 @@ impl http_body::Body for Answer {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was upgraded, and leads again.
+    #[test]
+    fn a_leader_counts_as_one_of_an_older_release_for_a_while() {
+        let (old, at) = (OldRelease::default(), |s| Instant::from_origin(Duration::from_secs(s)));
+        assert!(!old.is(1, at(100)));
+        old.note(1, at(100));
+        assert!(old.is(1, at(109)) && !old.is(2, at(101)));
+        assert!(!old.is(1, at(110)));
+    }
+}
