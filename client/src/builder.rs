@@ -12,7 +12,7 @@ use crate::Tls;
 use crate::attaching::Attaching;
 use crate::endpoints::Servers;
 use crate::session::{Access, Machine, Opening, Session, SessionConfig};
-use crate::transport::{Bearer, Connect, Dials, GrpcTransport, Shared, plain};
+use crate::transport::{Bearer, Connect, Dials, GrpcTransport, Reach, Shared, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
 /// Settings of a client; [`Client::builder`] makes one with the defaults.
@@ -205,7 +205,11 @@ impl Builder {
 
     /// How servers are dialled, and what goes with every request.
     fn dials(&self) -> Result<Dials> {
-        Ok(Dials::new(self.connects()?, self.bearer()?, self.runtime.clone()))
+        let reach = match &self.shared {
+            Some(shared) => shared.connections.reach.clone(),
+            None => Arc::new(Reach::new(self.runtime.clone())),
+        };
+        Ok(Dials::new(self.connects()?, self.bearer()?, reach))
     }
 
     fn connects(&self) -> Result<Arc<Connect>> {

@@ -40,8 +40,8 @@ pub(crate) struct Dials {
     reach: Arc<Reach>,
 }
 
-/// What the client remembers of servers.
-struct Reach {
+/// What a client remembers of servers; clients that share connections remember together.
+pub(crate) struct Reach {
     runtime: Runtime,
     /// When an attempt to reach an address failed.
     unreached: Mutex<BTreeMap<String, Instant>>,
@@ -50,13 +50,8 @@ struct Reach {
 }
 
 impl Dials {
-    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer, runtime: Runtime) -> Self {
-        let mut first = [0; size_of::<usize>()];
-        // Clients that start together are not all to begin with the same address.
-        runtime.rng.fill(&mut first);
-        let lookups = AtomicUsize::new(usize::from_ne_bytes(first));
-        let reach = Reach { runtime, unreached: Mutex::default(), lookups };
-        Self { connect, bearer, reach: Arc::new(reach) }
+    pub(crate) fn new(connect: Arc<Connect>, bearer: Bearer, reach: Arc<Reach>) -> Self {
+        Self { connect, bearer, reach }
     }
 
     /// A connection to a server.
@@ -135,6 +130,12 @@ impl Dials {
     }
 }
 
+impl fmt::Debug for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reach").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Dials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dials").finish_non_exhaustive()
@@ -142,6 +143,14 @@ impl fmt::Debug for Dials {
 }
 
 impl Reach {
+    pub(crate) fn new(runtime: Runtime) -> Self {
+        let mut first = [0; size_of::<usize>()];
+        // Clients that start together are not all to begin with the same address.
+        runtime.rng.fill(&mut first);
+        let lookups = AtomicUsize::new(usize::from_ne_bytes(first));
+        Self { runtime, unreached: Mutex::default(), lookups }
+    }
+
     /// The addresses that were not reached lately, separated by commas.
     fn unreached(&self) -> String {
         let now = self.runtime.clock.now();
@@ -204,7 +213,8 @@ mod tests {
 
     fn dials() -> Dials {
         let connect = |endpoint: Endpoint, _: Option<&str>| -> Connecting { plain(endpoint, None) };
-        Dials::new(Arc::new(connect), Bearer::default(), simulated::runtime(1, 0))
+        let reach = Arc::new(Reach::new(simulated::runtime(1, 0)));
+        Dials::new(Arc::new(connect), Bearer::default(), reach)
     }
 
     /// A port of this machine that nothing listens on.

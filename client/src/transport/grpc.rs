@@ -21,7 +21,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
-use super::dials::{Connecting, Dials};
+use super::dials::{Connecting, Dials, Reach};
 use super::pool::{Connection, Pool};
 use super::shared::{Shared, WATCHES_MAX, Way};
 use super::verdict::Verdict;
@@ -73,7 +73,8 @@ impl GrpcTransport {
         connect: impl Fn(Endpoint) -> Connecting + Send + Sync + 'static,
     ) -> Self {
         let connect = Arc::new(move |endpoint: Endpoint, _: Option<&str>| connect(endpoint));
-        Self::new(Dials::new(connect, Bearer::default(), runtime), None)
+        let reach = Arc::new(Reach::new(runtime));
+        Self::new(Dials::new(connect, Bearer::default(), reach), None)
     }
 
     /// A client with a connection of its own.

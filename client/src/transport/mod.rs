@@ -11,7 +11,7 @@ mod tls;
 mod verdict;
 
 pub use bearer::{Bearer, Line};
-pub(crate) use dials::{Connect, Dials, plain};
+pub(crate) use dials::{Connect, Dials, Reach, plain};
 pub use grpc::{GrpcTransport, told};
 pub(crate) use shared::Shared;
 #[cfg(feature = "tls")]

@@ -22,6 +22,7 @@ use holdfast_runtime::{Renewed, Reply, Runtime, TransportError};
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
 
+use super::dials::Reach;
 use super::pool::{Pool, lock};
 
 /// Session streams of one connection. A server allows 1,024; the rest is for calls, and for streams whose end
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(super) sessions: Pool,
     /// For watches. A watch that nobody reads must not hold back a session.
     pub(super) watches: Pool,
+    /// Where they could not get: each of thousands would find that out for itself otherwise.
+    pub(crate) reach: Arc<Reach>,
     /// By endpoint. There are sessions exactly while a task is about to send them.
     gathered: Mutex<BTreeMap<String, Vec<Asked>>>,
 }
@@ -69,7 +72,8 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(runtime: Runtime) -> Self {
         let (sessions, watches) = (Pool::new(SESSION_STREAMS_MAX), Pool::new(WATCHES_MAX));
-        Self { runtime, sessions, watches, gathered: Mutex::default() }
+        let reach = Arc::new(Reach::new(runtime.clone()));
+        Self { runtime, sessions, watches, reach, gathered: Mutex::default() }
     }
 
     /// Renews the lease of a session together with others.

@@ -641,6 +641,16 @@ impl Ground {
         }
     }
 
+    /// The tasks of members that join by themselves, where they do.
+    fn of_admissions(&self, changes: &Arc<Changes>) -> Vec<Task> {
+        let Some(up_to) = self.config.admits_up_to else { return Vec::new() };
+        let (completing, telling) = (Arc::clone(changes), Arc::clone(changes));
+        vec![
+            self.runtime.spawn("raft-admissions", completing.complete_admissions(up_to)),
+            self.runtime.spawn("raft-addresses", telling.tell_own_addresses()),
+        ]
+    }
+
     /// Puts the parts together and starts their tasks.
     fn build(self, raft: &Raft, formation: &Arc<Formation>) -> Replica {
         let (role_sender, role) = watch::channel(Role::Following { leader: None });
@@ -658,7 +668,8 @@ impl Ground {
         let departure = self.departure(&handler, role.clone());
         let forming = formation.progress();
         let spawn = &self.runtime;
-        let mut tasks = vec![
+        let mut tasks = self.of_admissions(&changes);
+        tasks.extend([
             spawn.spawn("raft-proposer", Arc::clone(&proposer).run(raft.clone())),
             spawn.spawn("raft-confirmer", Arc::clone(&confirmer).run()),
             spawn.spawn("raft-tenure", tenures.run()),
@@ -678,13 +689,7 @@ impl Ground {
                     spawn.clone(),
                 ),
             ),
-        ];
-        if let Some(up_to) = self.config.admits_up_to {
-            tasks.extend([
-                spawn.spawn("raft-admissions", Arc::clone(&changes).complete_admissions(up_to)),
-                spawn.spawn("raft-addresses", Arc::clone(&changes).tell_own_addresses()),
-            ]);
-        }
+        ]);
         Replica {
             node_id: self.config.node_id,
             raft: raft.clone(),

@@ -1,4 +1,6 @@
-//! What both ends of a [`Carry`](holdfast_proto::v1::relay_service_server::RelayService::carry) have: batches of many streams, and how much of each stream may be on its way.
+//! What both ends of a [`Carry`] have: batches of many streams, and how much of each stream may be on its way.
+//!
+//! [`Carry`]: holdfast_proto::v1::relay_service_server::RelayService::carry
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};

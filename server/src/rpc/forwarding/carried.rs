@@ -1,4 +1,6 @@
-//! The leader's end of a [`Carry`](holdfast_proto::v1::relay_service_server::RelayService::carry): each stream is a client's, as if it had come to the leader itself.
+//! The leader's end of a [`Carry`]: each stream is a client's, as if it had come to the leader itself.
+//!
+//! [`Carry`]: holdfast_proto::v1::relay_service_server::RelayService::carry
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

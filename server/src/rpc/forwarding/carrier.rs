@@ -1,8 +1,10 @@
-//! The end at the client of a [`Carry`](holdfast_proto::v1::relay_service_server::RelayService::carry): a member that does not lead gives the messages of its clients'
-//! session streams to the leader in shared batches, and theirs to them.
+//! The end at the client of a [`Carry`]: a member that does not lead gives the messages of its clients' session
+//! streams to the leader in shared batches, and the leader's to them.
 //!
 //! What a client has not read yet lies here: at most a window for each stream, and beyond the first 16 KiB within a
 //! budget that all streams share. A stream that would go beyond it ends.
+//!
+//! [`Carry`]: holdfast_proto::v1::relay_service_server::RelayService::carry
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -13,17 +15,16 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use holdfast_proto::v1::carried::What;
 use holdfast_proto::v1::relay_service_client::RelayServiceClient;
-use holdfast_proto::v1::{Carried, CarriedEnd, Forwarded};
+use holdfast_proto::v1::{Carried, CarriedBatch, CarriedEnd, Forwarded, PeerHeader};
 use holdfast_runtime::{Runtime, Task};
 use http_body::Frame;
-use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::HeaderMap;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
-use super::ForwardingMetrics;
 use super::batches::{BATCH_MAX, Credit, HandedOn, Outgoing, batches, status_of};
 use super::messages::{Messages, framed};
+use super::{ForwardingMetrics, last_frame};
 use crate::bytes_budget::{BytesBudget, Taken};
 use crate::session::StreamError;
 
@@ -61,7 +62,7 @@ impl Carrier {
     /// of its status what the clients of its streams are told.
     pub(super) fn begin(
         runtime: &Runtime,
-        (channel, header): (Channel, holdfast_proto::v1::PeerHeader),
+        (channel, header): (Channel, PeerHeader),
         metrics: ForwardingMetrics,
         ended: impl FnOnce(Option<Status>) -> Status + Send + 'static,
     ) -> Arc<Self> {
@@ -137,10 +138,7 @@ impl Carrier {
     }
 
     /// Hands on what the leader sends until the call is over; the status, unless that is a plain end.
-    async fn deliver(
-        &self,
-        mut incoming: tonic::Streaming<holdfast_proto::v1::CarriedBatch>,
-    ) -> Option<Status> {
+    async fn deliver(&self, mut incoming: Streaming<CarriedBatch>) -> Option<Status> {
         loop {
             match incoming.message().await {
                 Ok(Some(batch)) => batch.items.into_iter().for_each(|item| self.take(item)),
@@ -276,9 +274,7 @@ impl http_body::Body for Answer {
         }
         let Some(end) = end else { return Poll::Pending };
         self.is_over = true;
-        let mut trailers = HeaderMap::new();
-        end.add_header(&mut trailers)?;
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+        Poll::Ready(Some(last_frame(&end)))
     }
 
     fn is_end_stream(&self) -> bool {

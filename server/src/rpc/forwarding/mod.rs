@@ -44,7 +44,10 @@ pub(super) mod tests;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use holdfast_core::Identity;
 use holdfast_proto::v1::{Forwarded, forwarded};
+use http_body::Frame;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prost::Message;
@@ -53,7 +56,6 @@ use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::metadata::{Binary, MetadataMap, MetadataValue};
 
 use super::access::{PassedOn, Shown};
-use holdfast_core::Identity;
 
 pub(super) use batches::BATCH_MAX;
 pub(super) use carried::CarriedApi;
@@ -83,6 +85,17 @@ pub struct ForwardingMetrics {
     pub taken_in: Counter,
     /// Bytes that lie here of the streams of sessions, for clients that have not read them.
     pub unread_bytes: Gauge,
+}
+
+/// The last frame of an answer, as gRPC ends one.
+///
+/// # Errors
+///
+/// The status itself, if it has what no header can carry.
+fn last_frame(status: &Status) -> Result<Frame<Bytes>, Status> {
+    let mut trailers = HeaderMap::new();
+    status.add_header(&mut trailers)?;
+    Ok(Frame::trailers(trailers))
 }
 
 /// Writes what the leader is told of a call into its headers.

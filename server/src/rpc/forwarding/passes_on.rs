@@ -17,14 +17,14 @@ use http_body::{Frame, SizeHint};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
+use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::server::NamedService;
 use tonic::{Code, ConnectError, Status};
 use tower::{Service, ServiceExt as _};
 
 use super::carrier::Carrier;
 use super::links::{Links, Place};
-use super::{ForwardingMetrics, REDIRECT, TAKEN_IN, announce, named};
+use super::{ForwardingMetrics, REDIRECT, TAKEN_IN, announce, last_frame, named};
 use crate::bytes_budget::BytesBudget;
 use crate::members::{Member, PeerView};
 use crate::rpc::access::{Door, Origin};
@@ -360,9 +360,7 @@ impl http_body::Body for Answer {
             Poll::Ready(Some(Err(status))) => {
                 self.is_over = true;
                 self.broken.failed.inc();
-                let mut trailers = HeaderMap::new();
-                let broken = broken(self.broken.leader, &status.message());
-                broken.add_header(&mut trailers).map(|()| Some(Ok(Frame::trailers(trailers))))?
+                Some(last_frame(&broken(self.broken.leader, &status.message())))
             }
             Poll::Ready(other) => other,
         };
