@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use holdfast_proto::v1::StatusResponse;
 use holdfast_runtime::Runtime;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
@@ -560,10 +560,14 @@ pub fn spawn(command: &mut Command, log: &File) -> Child {
 /// Lets the kernel end the process with the thread that starts it.
 pub fn end_with_parent(command: &mut Command) {
     use std::os::unix::process::CommandExt as _;
-    // SAFETY: between fork and exec only prctl is called, which is safe after a signal or a fork.
+    // SAFETY: between fork and exec only prctl and signal are called, which are safe after a signal or a fork.
     #[expect(unsafe_code, reason = "no safe way to set the parent's death signal")]
     unsafe {
         command.pre_exec(|| {
+            // A shell without job control has what it starts in the background ignore both.
+            for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+                nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
+            }
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)
         });
     }

@@ -73,8 +73,8 @@ impl From<Error> for Failure {
                 return Self::unanswered(who, endpoints, *waited, last, advice);
             }
             Error::Unreachable { endpoints, waited, last, answered: false } => {
-                let advice = "; is holdfastd running? start it with ./target/release/holdfastd, or \
-                              name the servers with --endpoints";
+                let advice = "; is holdfastd running? --endpoints, or HOLDFAST_ENDPOINTS, names \
+                              the servers";
                 return Self::unanswered("no server answered", endpoints, *waited, last, advice);
             }
             Error::NotGranted { .. } => NOT_GRANTED,

@@ -43,6 +43,8 @@ const NARROWEST: usize = 14;
 const GAP: usize = 2;
 
 fn arranged(header: &[&str], rows: Vec<Row>, width: Option<u16>) -> String {
+    // A terminal that nobody told its size has no column at all, as in a container.
+    let width = width.filter(|width| *width > 0);
     let longest = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.cell_iter().nth(column));
         cells.map(|cell| cell.content().chars().count()).max().unwrap_or(0)
@@ -213,6 +215,13 @@ mod tests {
         let narrow = plain(&HEADER, &LOCKS, 44);
         assert!(narrow.iter().all(|line| line.chars().count() <= 44), "{narrow:?}");
         assert!(narrow.len() > 3 && narrow[0].contains("HELD BY"), "{narrow:?}");
+    }
+
+    #[test]
+    fn a_terminal_without_a_size_is_as_wide_as_the_table() {
+        let unknown = plain(&HEADER, &LOCKS, 0);
+        assert_eq!(unknown, plain(&HEADER, &LOCKS, 200));
+        assert_eq!(unknown.len(), 3, "{unknown:?}");
     }
 
     #[test]
