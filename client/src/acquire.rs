@@ -58,6 +58,14 @@ impl Acquire {
         self
     }
 
+    /// Hands the lock out only while the store names `scope`, a prefix of names, as a scope with fallback, and has
+    /// authority over it. For a caller that knows that Cassandra may serve these names: a store that was restored
+    /// from a backup may not (DESIGN §15). Until then the request waits, also a [`TryAcquire`], within its limit.
+    pub fn in_scope(mut self, scope: &str) -> Self {
+        self.request.scope = Some(scope.to_owned());
+        self
+    }
+
     pub(crate) fn claimed_from(mut self, owner: String) -> Self {
         self.request.claim_owner = Some(owner);
         self
@@ -133,6 +141,11 @@ impl TryAcquire {
     /// As [`Acquire::shared`].
     pub fn shared(self) -> Self {
         Self(self.0.shared())
+    }
+
+    /// As [`Acquire::in_scope`].
+    pub fn in_scope(self, scope: &str) -> Self {
+        Self(self.0.in_scope(scope))
     }
 
     /// Gives up with [`Error::Unreachable`](crate::Error::Unreachable) when no answer has come after

@@ -204,6 +204,11 @@ impl Client {
         self.session().look(|session| session.serves(name))
     }
 
+    /// As [`Client::serves`], for a caller that knows that the name is in this scope: only while the store names it.
+    pub fn serves_in_scope(&self, scope: &str, name: &str) -> bool {
+        self.session().look(|session| session.names_scope(scope) && session.serves(name))
+    }
+
     /// The id of the cluster that the session is at, 16 bytes; `None` while the client knows none.
     pub fn cluster(&self) -> Option<Vec<u8>> {
         self.session().look(Machine::cluster)

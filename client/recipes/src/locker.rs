@@ -315,17 +315,27 @@ impl fmt::Debug for RemoteGuard {
 /// [`Guard::release`].
 impl RemoteLocker for Client {
     fn acquire<'a>(&'a self, name: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(async move {
-            let guard = match wait {
-                Wait::Forever => self.lock(name).await,
-                Wait::AtMost(limit) => self.lock(name).wait(limit).await,
-                Wait::No => self.try_lock(name).await,
-                Wait::NoAnsweredWithin(limit) => self.try_lock(name).answered_within(limit).await,
-            };
-            let held = NativeHold { guard: guard?, ttl: self.ttl() };
-            Ok(RemoteGuard::new(name, &self.label(), Box::new(held)))
-        })
+        Box::pin(acquire_natively(self, None, name, wait))
     }
+}
+
+/// Acquires a lock of the native store, and only under a scope if the caller knows of one.
+pub(crate) async fn acquire_natively(
+    client: &Client,
+    scope: Option<&str>,
+    name: &str,
+    wait: Wait,
+) -> Result<RemoteGuard> {
+    let lock = || scope.iter().fold(client.lock(name), |lock, scope| lock.in_scope(scope));
+    let attempt = || scope.iter().fold(client.try_lock(name), |lock, scope| lock.in_scope(scope));
+    let guard = match wait {
+        Wait::Forever => lock().await,
+        Wait::AtMost(limit) => lock().wait(limit).await,
+        Wait::No => attempt().await,
+        Wait::NoAnsweredWithin(limit) => attempt().answered_within(limit).await,
+    };
+    let held = NativeHold { guard: guard?, ttl: client.ttl() };
+    Ok(RemoteGuard::new(name, &client.label(), Box::new(held)))
 }
 
 struct NativeHold {

@@ -90,11 +90,13 @@ pub(crate) struct AcquireRequest {
     pub(crate) follow_place: bool,
     /// The owner whose import it takes over.
     pub(crate) claim_owner: Option<String>,
+    /// The scope with fallback that the caller knows of, whether the store does or not.
+    pub(crate) scope: Option<String>,
 }
 
 impl AcquireRequest {
     pub(crate) fn new(items: Vec<LockItem>, need: Need, wait: bool) -> Self {
-        Self { items, need, wait, follow_place: false, claim_owner: None }
+        Self { items, need, wait, follow_place: false, claim_owner: None, scope: None }
     }
 
     /// # Errors

@@ -64,6 +64,11 @@ impl Covers {
         }
     }
 
+    /// Whether the store names this scope.
+    pub(crate) fn name(&self, scope: &str) -> bool {
+        self.scopes.contains_key(scope)
+    }
+
     /// What the scopes mean for a hold of these names under `token`.
     pub(crate) fn of<'a>(
         &self,

@@ -76,6 +76,41 @@ async fn a_grant_outside_of_every_scope_waits_for_none() {
     assert!(outcome.await.unwrap().unwrap().is_safe());
 }
 
+/// DESIGN §15: a store that was restored may not know the scope, while Cassandra serves its names.
+#[tokio::test(start_paused = true)]
+async fn a_name_in_a_scope_that_only_the_caller_knows_is_handed_out_once_the_store_names_it() {
+    let mut net = Net::new();
+    let (client, mut server) = hearing(&mut net, Vec::new()).await;
+    let mut place = client.lock("jobs").in_scope("jo").enqueue();
+    server.grant_next(of_epoch(3)).await;
+
+    assert!(place.next().await.is_some_and(|at| at.place == 0 && at.awaits_authority));
+    assert!(client.serves("jobs") && !client.serves_in_scope("jo", "jobs"));
+    server.scopes = vec![v1::ScopeAuthority { scope: "other".into(), ..told(3, 10_000).remove(0) }];
+    server.keep_alive_for(ms(5_000)).await;
+    assert!((&mut place).now_or_never().is_none(), "another scope is not this one");
+    server.scopes = told(3, 10_000);
+    server.keep_alive_for(ms(2_000)).await;
+
+    assert!(place.now_or_never().unwrap().unwrap().is_safe());
+    assert!(client.serves_in_scope("jo", "jobs"));
+}
+
+/// The scope was removed by an operator: while a session lives its cluster was not restored.
+#[tokio::test(start_paused = true)]
+async fn a_guard_outlives_the_removal_of_the_scope_that_its_caller_knows() {
+    let mut net = Net::new();
+    let (client, mut server) = hearing(&mut net, told(3, 10_000)).await;
+    let (_task, outcome) = start(&net, client.lock("jobs").in_scope("jo"));
+    server.grant_next(of_epoch(3)).await;
+    let guard = outcome.await.unwrap().unwrap();
+
+    server.scopes = Vec::new();
+    server.keep_alive_for(ms(30_000)).await;
+
+    assert!(guard.is_safe());
+}
+
 /// `CoverFromSendTime`: the answer takes two seconds, which does not lengthen the cover.
 #[tokio::test(start_paused = true)]
 async fn a_guard_is_covered_from_when_the_keepalive_was_sent() {

@@ -127,6 +127,10 @@ impl Fallback {
         })
     }
 
+    pub(crate) fn scope(&self) -> &str {
+        self.watcher.scope()
+    }
+
     async fn acquire(&self, lock_id: &str, wait: Wait) -> Result<RemoteGuard> {
         check_lock_name(lock_id)?;
         let began = self.base.now();

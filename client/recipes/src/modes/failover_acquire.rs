@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use holdfast_runtime::{Runtime, select};
 
 use crate::fallback::{Fallback, PATIENCE};
-use crate::locker::{RemoteGuard, RemoteLocker, Wait};
+use crate::locker::{RemoteGuard, RemoteLocker, Wait, acquire_natively};
 use holdfast::Client;
 
 use crate::{Error, Result};
@@ -17,17 +18,35 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The native store, as a locker that falls back sees it.
 pub(crate) trait NativeStore: RemoteLocker {
-    /// Whether the store may hand out `lock_id` now, as far as this process knows: a server answers, and it has
-    /// authority over the scope of the name, if the name is in a scope.
-    fn serves(&self, lock_id: &str) -> bool;
+    /// Acquires `lock_id`, a name in `scope`. The store grants it only while it knows the scope and has authority over
+    /// it: one that was restored from a backup may have lost it, while Cassandra serves the names.
+    fn acquire_in<'a>(
+        &'a self,
+        scope: &'a str,
+        lock_id: &'a str,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<RemoteGuard>>;
+
+    /// Whether the store may hand out `lock_id` now, as far as this process knows: a server answers, knows the scope
+    /// and has authority over it.
+    fn serves(&self, scope: &str, lock_id: &str) -> bool;
 
     /// The id of its cluster, in hexadecimal digits; `None` while it is unknown.
     fn cluster(&self) -> Option<String>;
 }
 
 impl NativeStore for Client {
-    fn serves(&self, lock_id: &str) -> bool {
-        Client::serves(self, lock_id)
+    fn acquire_in<'a>(
+        &'a self,
+        scope: &'a str,
+        lock_id: &'a str,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        Box::pin(acquire_natively(self, Some(scope), lock_id, wait))
+    }
+
+    fn serves(&self, scope: &str, lock_id: &str) -> bool {
+        self.serves_in_scope(scope, lock_id)
     }
 
     fn cluster(&self) -> Option<String> {
@@ -69,12 +88,12 @@ impl FailoverAcquire<'_> {
     /// error of a store that does not serve the name is not final either.
     async fn natively(&self, lock_id: &str, wait: &impl Fn() -> Wait) -> Result<RemoteGuard> {
         loop {
-            let error = match self.native.acquire(lock_id, wait()).await {
+            let error = match self.native.acquire_in(self.fallback.scope(), lock_id, wait()).await {
                 Ok(guard) => return Ok(guard),
                 Err(error) => error,
             };
             let lost = matches!(error, Error::SessionLost { .. }) && wait().waits();
-            let is_last_word = !lost && (self.native.serves(lock_id) || !error.may_retry());
+            let is_last_word = !lost && (self.serves(lock_id) || !error.may_retry());
             if is_last_word || wait().is_over() {
                 return Err(error);
             }
@@ -92,13 +111,17 @@ impl FailoverAcquire<'_> {
         }
     }
 
+    fn serves(&self, lock_id: &str) -> bool {
+        self.native.serves(self.fallback.scope(), lock_id)
+    }
+
     /// Completes once the native store has served the name (or has not) without interruption for
     /// [`PATIENCE`].
     async fn native_is(&self, serving: bool, lock_id: &str) {
         let mut since = None;
         loop {
             let now = self.runtime.clock.now();
-            let is_so = self.native.serves(lock_id) == serving;
+            let is_so = self.serves(lock_id) == serving;
             let began = *since.get_or_insert(now);
             if !is_so {
                 since = None;

@@ -17,6 +17,11 @@ impl Machine {
         self.is_ready() && self.covers.are_served([name].into_iter(), self.clock.now())
     }
 
+    /// Whether the store named this scope in its last report.
+    pub(crate) fn names_scope(&self, scope: &str) -> bool {
+        self.covers.name(scope)
+    }
+
     /// Applies the answer to a keepalive that was sent at `sent`.
     pub(super) fn cover(&mut self, sent: Instant, scopes: &[ScopeAuthority]) {
         let sent = if mutant!(CoverFromReceipt) { self.clock.now() } else { sent };
@@ -85,8 +90,10 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return false };
         let items = request.asked.granted(&granted.names);
         let names = items.iter().map(|item| item.name.as_ref());
+        // A store that was restored may not know that Cassandra serves these names (DESIGN §15).
+        let is_named = |scope: &String| self.covers.name(scope);
         let covered = match self.covers.of(names, token) {
-            Covered::Free => true,
+            Covered::Free => request.asked.scope.as_ref().is_none_or(is_named),
             Covered::Until(until) => now < until,
             Covered::NotYet | Covered::Over => false,
         };

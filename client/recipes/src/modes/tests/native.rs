@@ -161,7 +161,16 @@ impl NativeLike {
 }
 
 impl failover_acquire::NativeStore for NativeLike {
-    fn serves(&self, _lock_id: &str) -> bool {
+    fn acquire_in<'a>(
+        &'a self,
+        _scope: &'a str,
+        lock_id: &'a str,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<RemoteGuard>> {
+        self.acquire(lock_id, wait)
+    }
+
+    fn serves(&self, _scope: &str, _lock_id: &str) -> bool {
         !self.store.state.lock().unwrap().down
     }
 
