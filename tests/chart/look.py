@@ -257,6 +257,12 @@ def look_toml(rendered):
     return ()
 
 
+def look_secret(rendered):
+    """Prints the name of the Secret that pods mount."""
+    print(*(volume["secret"]["secretName"] for volume in rendered.pod["spec"]["volumes"] if "secret" in volume))
+    return ()
+
+
 def look_names(rendered):
     """Prints the names that a node's certificate needs, separated by commas."""
     domain = environment(rendered, 0)["HOLDFAST_ADVERTISE"].rsplit(":", 1)[0].split(".", 1)[1]
