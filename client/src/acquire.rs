@@ -58,6 +58,14 @@ impl Acquire {
         self
     }
 
+    /// Says where in a trace the caller is, as the header `traceparent` of W3C Trace Context has it
+    /// (`00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`). If it is sampled, a server that exports traces
+    /// (`otlp_endpoint`) adds spans of the wait and of the hold. Anything else has no effect.
+    pub fn traceparent(mut self, traceparent: &str) -> Self {
+        traceparent.clone_into(&mut self.request.traceparent);
+        self
+    }
+
     /// Hands the lock out only while the store names `scope`, a prefix of names, as a scope with fallback, and has
     /// authority over it. For a caller that knows that Cassandra may serve these names: a store that was restored
     /// from a backup may not (DESIGN §15). Until then the request waits, also a [`TryAcquire`], within its limit.
@@ -141,6 +149,11 @@ impl TryAcquire {
     /// As [`Acquire::shared`].
     pub fn shared(self) -> Self {
         Self(self.0.shared())
+    }
+
+    /// As [`Acquire::traceparent`].
+    pub fn traceparent(self, traceparent: &str) -> Self {
+        Self(self.0.traceparent(traceparent))
     }
 
     /// As [`Acquire::in_scope`].

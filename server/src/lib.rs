@@ -27,5 +27,6 @@ pub mod rpc;
 pub mod session;
 pub mod telemetry;
 pub mod tls;
+pub mod traces;
 
 pub use holdfast_replication::{consensus, error, members, raft, storage};

@@ -11,7 +11,7 @@ use clap_mangen::Man;
 use holdfast_runtime::{Runtime, core_dumps, version};
 use holdfast_server::config::{Config, ConfigError, Overrides, Settings};
 use holdfast_server::exit::{self, Exit};
-use holdfast_server::{node, restore, telemetry, tls};
+use holdfast_server::{node, restore, telemetry, tls, traces};
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, setrlimit, umask};
 
@@ -150,7 +150,12 @@ fn serve(settings: &Settings) -> Result<(), Exit> {
     telemetry::init(&config.node);
     exit::on_panic();
     settings.retired().for_each(|line| tracing::warn!("{line}"));
+    if let Err(error) = traces::start(&config.node) {
+        // A node that serves is worth more than its spans.
+        tracing::warn!(%error, "no traces are exported");
+    }
     let result = node::run(config).map_err(|error| exit::say(error.exit(), &error));
+    traces::flush();
     telemetry::flush();
     result
 }

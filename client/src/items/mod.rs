@@ -90,13 +90,23 @@ pub(crate) struct AcquireRequest {
     pub(crate) follow_place: bool,
     /// The owner whose import it takes over.
     pub(crate) claim_owner: Option<String>,
+    /// The caller's place in a trace (W3C Trace Context); empty: none.
+    pub(crate) traceparent: String,
     /// The scope with fallback that the caller knows of, whether the store does or not.
     pub(crate) scope: Option<String>,
 }
 
 impl AcquireRequest {
     pub(crate) fn new(items: Vec<LockItem>, need: Need, wait: bool) -> Self {
-        Self { items, need, wait, follow_place: false, claim_owner: None, scope: None }
+        Self {
+            items,
+            need,
+            wait,
+            follow_place: false,
+            claim_owner: None,
+            traceparent: String::new(),
+            scope: None,
+        }
     }
 
     /// # Errors
@@ -151,6 +161,7 @@ impl AcquireRequest {
             follow_place: self.follow_place,
             any,
             claim_owner: self.claim_owner.clone(),
+            traceparent: self.traceparent.clone(),
         }
     }
 }

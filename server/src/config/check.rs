@@ -5,12 +5,20 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use holdfast_core::TTL_CEILING_MS;
+use tonic::codegen::http::Uri;
 
 use super::{
     Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, Join,
     ListenAddress, Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
 };
 use crate::members::MEMBERS_MAX;
+
+/// Whether it is a host and a port without TLS, and no more.
+fn is_plain_http(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<Uri>() else { return false };
+    let has_both = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
+    uri.scheme_str() == Some("http") && has_both && matches!(uri.path(), "" | "/")
+}
 
 /// How many heartbeats fit into the shortest election time-out, at least: with fewer, two lost packets
 /// depose a leader.
@@ -49,6 +57,7 @@ impl Config {
         check.tls(&node, has_peers)?;
         check.listeners(&node, has_peers)?;
         check.unix_socket(&node)?;
+        check.otlp_endpoint(&node)?;
         check.fallback(&fallback)?;
         Ok(Self { node, cluster, fallback, own, has_peers })
     }
@@ -325,6 +334,20 @@ impl Check<'_> {
             return Err(self.refuse("client_certs", "required", problem.to_owned()));
         }
         Ok(())
+    }
+
+    fn otlp_endpoint(&self, node: &NodeConfig) -> Result<(), ConfigError> {
+        let endpoint = node.otlp_endpoint.as_str();
+        let problem = if endpoint.is_empty() {
+            return Ok(());
+        } else if !cfg!(feature = "otel") {
+            "this holdfastd is built without OpenTelemetry; build it with --features otel"
+        } else if !is_plain_http(endpoint) {
+            "must be http://HOST:PORT: a collector beside the node, which speaks TLS to others"
+        } else {
+            return Ok(());
+        };
+        Err(self.refuse("otlp_endpoint", endpoint, problem.to_owned()))
     }
 
     fn unix_socket(&self, node: &NodeConfig) -> Result<(), ConfigError> {

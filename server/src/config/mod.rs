@@ -409,6 +409,12 @@ settings! {
     /// Default: 0, no line. Bounds: 0 to 2592000000 (30 days).
     log_holds_over_ms: u64 = 0, "HOLDFAST_LOG_HOLDS_OVER_MS";
 
+    /// Where spans of requests are sent that bring a sampled trace along: a collector of OpenTelemetry that takes
+    /// OTLP over gRPC, as `http://127.0.0.1:4317`. In a build with the feature `otel` only.
+    ///
+    /// Default: none.
+    otlp_endpoint: String = String::new(), "HOLDFAST_OTLP_ENDPOINT";
+
     /// How log lines look: `text` for people, `json` for machines.
     ///
     /// Default: text. They go to standard error.

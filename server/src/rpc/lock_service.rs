@@ -159,7 +159,7 @@ impl LockService for LockApi {
         request: Request<v1::AcquireRequest>,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
         self.door.owner(&request, request.get_ref().session.as_ref()).await?;
-        answer(self.hub.acquire(request.into_inner()).await)
+        answer(self.hub.acquire(traced(request)).await)
     }
 
     async fn cancel(
@@ -244,4 +244,16 @@ fn of_status(status: &Status) -> TransportError {
         }
         _ => TransportError::Unreachable { endpoint: "client".to_owned(), detail: message },
     }
+}
+
+/// The request, with the trace that came as metadata if it has none itself.
+fn traced(request: Request<v1::AcquireRequest>) -> v1::AcquireRequest {
+    let (metadata, _, mut asked) = request.into_parts();
+    let header = metadata.get("traceparent").and_then(|header| header.to_str().ok());
+    if let (Some(acquire), Some(header)) = (&mut asked.acquire, header)
+        && acquire.traceparent.is_empty()
+    {
+        header.clone_into(&mut acquire.traceparent);
+    }
+    asked
 }

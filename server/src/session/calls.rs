@@ -25,7 +25,7 @@ use super::frames::{Request, Wished, read_label, read_request};
 use super::leases::Leases;
 use super::opening::{Fresh, Key, NotMade};
 use super::waiting::{About, Call, Told};
-use super::{Hub, answers, refusals};
+use super::{Hub, answers, refusals, stream};
 use crate::consensus::{Committed, propose};
 use crate::error::ProposeError;
 
@@ -250,6 +250,7 @@ impl Hub {
         request: Request,
     ) -> Result<Committed, CallError> {
         let (session, subject) = (key.session, request.subject());
+        self.registry.trace(session, &request);
         let command = request.command(session, RequestId::new(done_below));
         // A keepalive never comes here: it is no command.
         let command = command.ok_or_else(refusals::odd_answer)?;
@@ -257,7 +258,8 @@ impl Hub {
         let (tell, told) = oneshot::channel();
         let done = move |result| {
             if let Some(Subject::RequestId(request)) = subject {
-                registry.told_by_a_call(session, RequestId::new(request));
+                let waits = stream::waits(&result);
+                registry.told_by_a_call(session, RequestId::new(request), waits);
             }
             // The caller may have gone; the command stands all the same.
             let _ = tell.send(result);

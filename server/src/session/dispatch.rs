@@ -32,6 +32,9 @@ impl Listener for Registry {
             if self.counts(index) {
                 self.count(event);
             }
+            if !state.spans.is_empty() {
+                state.spans.happened(event);
+            }
             if let Some(now) = leads_at {
                 self.measure(&mut state, now, event, table);
             }

@@ -14,6 +14,7 @@ use holdfast_proto::v1::{self, Acquire, AnyOf, Refusal, RefusalReason, Release, 
 use super::error::StreamError;
 use super::opening::Key;
 use super::refusals;
+use crate::traces::Trace;
 
 /// A frame after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(super) enum Request {
         need: Need,
         wait: bool,
         follow_place: bool,
+        /// The caller's trace, if spans are made of it.
+        trace: Option<Trace>,
     },
     Claim {
         request: RequestId,
@@ -199,6 +202,7 @@ fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
         need,
         wait: frame.wait,
         follow_place: frame.follow_place,
+        trace: Trace::read(&frame.traceparent),
     })
 }
 

@@ -50,6 +50,7 @@ mod registry;
 mod renewals;
 mod restored;
 mod settings;
+mod spans;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -30,12 +30,14 @@ use tokio::sync::{Notify, watch};
 use super::admission::Admission;
 use super::answers::{frame, now_ms};
 use super::error::{CallError, StreamError, unavailable};
+use super::frames::Request;
 use super::leases::{Leases, PendingKeepAlive};
 use super::lines::Lines;
 use super::metrics::SessionMetrics;
 use super::outbox::{Bounds, Outbox, Outboxes};
 use super::places::Follows;
 use super::settings::SessionSettings;
+use super::spans::Spans;
 use super::times::Times;
 use super::waiting::Waiting;
 use super::watch::Watches;
@@ -96,6 +98,8 @@ pub(super) struct State {
     pub(super) leases: Option<Leases>,
     /// Since when requests wait and hold, in this tenure.
     pub(super) times: Times,
+    /// Spans of what waits and holds, in this tenure.
+    pub(super) spans: Spans,
     /// `Some` while this node leads a restored cluster that grants nothing yet: when it does again.
     grants_at: Option<Instant>,
     last_stream: u64,
@@ -270,6 +274,7 @@ impl Registry {
         let mut state = self.lock();
         state.leases = None;
         let times = std::mem::take(&mut state.times);
+        state.spans = Spans::default();
         state.grants_at = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
@@ -337,16 +342,30 @@ impl Registry {
         let mut state = self.lock();
         if !waits {
             state.follows.forget(session, request);
+            state.spans.settled(session, request);
         }
         let Some(attached) = state.attached.get_mut(&session) else { return false };
         // Whichever stream asked: the request has no other outcome to come.
         attached.denied.remove(&request) && attached.stream == stream
     }
 
+    /// Begins the span of a request that brings a trace along, where this node leads.
+    pub(super) fn trace(&self, session: SessionId, request: &Request) {
+        let Request::Acquire { request, items, trace: Some(trace), .. } = request else { return };
+        let mut state = self.lock();
+        if state.leases.is_some() {
+            state.spans.asked((session, *request), trace.clone(), items);
+        }
+    }
+
     /// The outcome of a request goes to a call. A stream of the same session to which the event reported
     /// the denial has no outcome to wait for.
-    pub(super) fn told_by_a_call(&self, session: SessionId, request: RequestId) {
-        if let Some(attached) = self.lock().attached.get_mut(&session) {
+    pub(super) fn told_by_a_call(&self, session: SessionId, request: RequestId, waits: bool) {
+        let mut state = self.lock();
+        if !waits {
+            state.spans.settled(session, request);
+        }
+        if let Some(attached) = state.attached.get_mut(&session) {
             attached.denied.remove(&request);
         }
     }

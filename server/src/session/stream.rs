@@ -190,6 +190,7 @@ impl AttachedStream<'_> {
 
     fn act(&mut self, request: Request, at: Instant) {
         let (session, done_below) = (self.session, self.done_below);
+        self.hub.registry.trace(session, &request);
         match request {
             Request::KeepAlive { seq } => {
                 let outbox = self.handle.outbox.clone();
@@ -272,7 +273,7 @@ impl Registry {
     }
 }
 
-fn waits(result: &Result<Committed, ProposeError>) -> bool {
+pub(super) fn waits(result: &Result<Committed, ProposeError>) -> bool {
     let Ok(Committed { outcome: Ok(Answer::Acquired { state, .. }), .. }) = result else {
         return false;
     };

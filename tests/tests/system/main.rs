@@ -27,6 +27,7 @@ mod scale;
 mod secured;
 mod security_guide;
 mod tls;
+mod traces;
 mod unix_socket;
 mod upgrade;
 mod vocabulary;

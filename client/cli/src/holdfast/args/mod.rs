@@ -91,9 +91,18 @@ pub(crate) struct Lease {
     /// nothing.
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
+    /// Our place in a trace, as the header of W3C Trace Context has it: servers that export traces add spans of the wait
+    /// and the hold.
+    #[arg(long, value_name = "HEADER", env = "TRACEPARENT")]
+    pub(crate) traceparent: Option<String>,
 }
 
 impl Lease {
+    /// Empty: none.
+    pub(crate) fn traceparent(&self) -> &str {
+        self.traceparent.as_deref().unwrap_or_default()
+    }
+
     /// The same client with these settings.
     pub(crate) fn over(&self, builder: Builder) -> Builder {
         let builder = self.ttl.into_iter().fold(builder, Builder::ttl);

@@ -34,6 +34,7 @@ impl LockArgs {
             (None, false) => client.lock_all(names),
         };
         let acquire = if self.job.shared { acquire.shared() } else { acquire };
+        let acquire = acquire.traceparent(self.job.lease.traceparent());
         match self.wait {
             Some(wait) => acquire.wait(wait.saturating_sub(spent)).follow_place().enqueue(),
             None => acquire.follow_place().enqueue(),
@@ -47,6 +48,7 @@ impl LockArgs {
     }
 
     fn tried(&self, acquire: TryAcquire) -> QueuePlace {
+        let acquire = acquire.traceparent(self.job.lease.traceparent());
         if self.job.shared { acquire.shared() } else { acquire }.into_future()
     }
 }
