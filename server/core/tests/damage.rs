@@ -177,13 +177,17 @@ fn snapshots_of_earlier_versions_are_read() {
 fn what_earlier_releases_wrote_is_read_and_means_the_same() {
     let of_0_1 = include_str!("../../../tests/fixtures/0.1/commands.txt");
     let of_0_2 = include_str!("../../../tests/fixtures/0.2/commands.txt");
+    let of_0_3 = include_str!("../../../tests/fixtures/0.3/commands.txt");
     // The versions of commands that they knew.
-    for (written, known) in [(of_0_1, 4), (of_0_2, 7)] {
+    for (written, known) in [(of_0_1, 4), (of_0_2, 7), (of_0_3, 8)] {
         assert_means_the_same(written, known);
     }
     let of_0_1 = include_bytes!("../../../tests/fixtures/0.1/table.snapshot").as_slice();
     let of_0_2 = include_bytes!("../../../tests/fixtures/0.2/table.snapshot").as_slice();
-    for (mut written, same) in [(of_0_1, table_before_limit()), (of_0_2, table_before_restores())] {
+    let of_0_3 = include_bytes!("../../../tests/fixtures/0.3/table.snapshot").as_slice();
+    for (mut written, same) in
+        [(of_0_1, table_before_limit()), (of_0_2, table_before_restores()), (of_0_3, busy_table())]
+    {
         let table = LockTable::read_from(&mut written).unwrap();
         assert!(bytes_of(&table) == bytes_of(&same));
         put_to_work(table);

@@ -48,7 +48,7 @@ fn assert_tells_of_damage(error: &OpenError, case: &str) {
 /// The guard, the newest snapshot and the log after it, byte by byte as earlier releases left them.
 #[test]
 fn the_folders_that_earlier_releases_left_open_with_their_snapshot_and_the_log_after_it() {
-    for release in ["0.1", "0.2"] {
+    for release in ["0.1", "0.2", "0.3"] {
         for (folder, node_id) in [("one-node", 1), ("node-1", 1), ("node-2", 2), ("node-3", 3)] {
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
             let copy = Image::of(&fixtures.join(release).join(folder)).restore();

@@ -24,7 +24,7 @@ const TTL_MS: u64 = 900_000;
 const CHURN: u64 = 60;
 
 /// The releases that left folders.
-pub(crate) const RELEASES: [&str; 2] = ["0.1", "0.2"];
+pub(crate) const RELEASES: [&str; 3] = ["0.1", "0.2", "0.3"];
 
 /// The folder of a release's fixtures.
 pub(crate) fn fixtures(release: &str) -> PathBuf {

@@ -27,46 +27,39 @@ pub(crate) fn cluster(global: &Global, command: &ClusterCommand) -> Result<u8, F
         return Err(Failure::new(OWN_ERROR, "nothing was removed"));
     }
     let admin = global.builder()?.admin(limit.timeout)?;
-    if let ClusterCommand::Backup { file, force, .. } = command {
-        return backup::take(global, &admin, file, *force);
+    match command {
+        ClusterCommand::Backup { file, force, .. } => backup::take(global, &admin, file, *force),
+        ClusterCommand::Status(_) => say(async {
+            let status = admin.cluster().await?;
+            Ok(if global.json { status_json(&status) } else { status_text(&status) })
+        }),
+        ClusterCommand::Add { node, advertise, peer_advertise, .. } => say(async {
+            admin.add_learner(*node, advertise, peer_advertise).await?;
+            let done = "node {} is a member and learns; when it has caught up, give it a vote: holdfast cluster promote {}";
+            Ok(told(global, "learner", *node, done))
+        }),
+        ClusterCommand::Promote { node, .. } => say(async {
+            admin.promote(*node).await?;
+            Ok(told(global, "voter", *node, "node {} is a voter"))
+        }),
+        ClusterCommand::Remove { node, .. } => say(async {
+            admin.remove_member(*node).await?;
+            Ok(told(global, "removed", *node, "node {} is no member any more"))
+        }),
+        ClusterCommand::TransferLeader { to, .. } => say(async {
+            admin.transfer_leader(*to).await?;
+            let leader = match to {
+                Some(leader) => *leader,
+                None => admin.cluster().await?.leader,
+            };
+            Ok(told(global, "leader", leader, "node {} leads"))
+        }),
     }
-    let done = block_on(async {
-        match command {
-            // Written above.
-            ClusterCommand::Backup { .. } => Ok(String::new()),
-            ClusterCommand::Status(_) => {
-                let status = admin.cluster().await?;
-                Ok(if global.json { status_json(&status) } else { status_text(&status) })
-            }
-            ClusterCommand::Add { node, advertise, peer_advertise, .. } => {
-                admin.add_learner(*node, advertise, peer_advertise).await?;
-                Ok(told(
-                    global,
-                    "learner",
-                    *node,
-                    "node {} is a member and learns; when it has \
-                    caught up, give it a vote: holdfast cluster promote {}",
-                ))
-            }
-            ClusterCommand::Promote { node, .. } => {
-                admin.promote(*node).await?;
-                Ok(told(global, "voter", *node, "node {} is a voter"))
-            }
-            ClusterCommand::Remove { node, .. } => {
-                admin.remove_member(*node).await?;
-                Ok(told(global, "removed", *node, "node {} is no member any more"))
-            }
-            ClusterCommand::TransferLeader { to, .. } => {
-                admin.transfer_leader(*to).await?;
-                let leader = match to {
-                    Some(leader) => *leader,
-                    None => admin.cluster().await?.leader,
-                };
-                Ok(told(global, "leader", leader, "node {} leads"))
-            }
-        }
-    })?;
-    show::line(done.map_err(|error: holdfast::Error| failure(error))?);
+}
+
+/// Prints what was done.
+fn say(work: impl Future<Output = holdfast::Result<String>>) -> Result<u8, Failure> {
+    show::line(block_on(work)?.map_err(failure)?);
     Ok(0)
 }
 
