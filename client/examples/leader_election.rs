@@ -1,5 +1,4 @@
-//! Electing a leader: the holder of the lock leads, and publishes its address as the lock's value
-//! for any observer.
+//! Electing a leader, who proclaims its address to any observer.
 //!
 //! `HOLDFAST_ENDPOINTS=127.0.0.1:7420 cargo run --example leader_election`
 #![expect(
@@ -10,46 +9,43 @@
 
 use std::time::Duration;
 
-use holdfast::{ChangeKind, Client, Result, Watch, WatchEvent};
+use holdfast::{Client, LeaderEvent, Leaders, Result};
 
 const ELECTION: &str = "elections/scheduler";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let endpoints = std::env::var("HOLDFAST_ENDPOINTS").unwrap_or("127.0.0.1:7420".into());
-    // The observer needs no session: it only watches. First it receives the present state.
-    let mut watch = Client::builder().endpoints(endpoints.split(',')).reader()?.watch(ELECTION);
-    while !matches!(watch.next().await.transpose()?, Some(WatchEvent::Synced) | None) {}
+    // The observer needs no session. First it is told who leads now: nobody.
+    let reader = Client::builder().endpoints(endpoints.split(',')).reader()?;
+    let mut leaders = reader.leaders(ELECTION);
+    leaders.next().await.transpose()?;
 
-    // The candidates wait in the queue.
-    let (first, second, leaders) = tokio::join!(
+    let (first, second, seen) = tokio::join!(
         stand(&endpoints, "10.0.0.1:8080"),
         stand(&endpoints, "10.0.0.2:8080"),
-        observe(watch, 2),
+        observe(leaders, 2),
     );
     first?;
     second?;
-    println!("the observer saw {} take turns", leaders?.join(" and "));
+    println!("the observer saw {} take turns", seen?.join(" and "));
     Ok(())
 }
 
-/// Waits to be elected, leads for a while, steps down.
+/// Waits to be elected, leads for a while, resigns.
 async fn stand(endpoints: &str, address: &str) -> Result<()> {
     let client = Client::connect(endpoints.split(',')).await?;
-    let guard = client.lock(ELECTION).await?;
-    // The value goes to the next leader with the lock and names the previous leader. If that leader
-    // died, the value is suspect.
-    if let Some(before) = guard.value() {
-        let who = String::from_utf8_lossy(&before.bytes).into_owned();
-        println!("{address} takes over from {who}");
+    let leadership = client.election(ELECTION).campaign(address.to_owned()).await?;
+    // If the leader before died, what it proclaimed last is suspect.
+    if let Some(before) = leadership.predecessor() {
+        println!("{address} takes over from {}", String::from_utf8_lossy(&before.bytes));
     }
-    guard.set_value(address.to_owned()).await?;
-    println!("{address} leads under token {}", guard.token());
+    println!("{address} leads under token {}", leadership.token());
 
-    // The leader's work ends with its lock, however that ends.
-    guard.run(lead()).await?;
+    // The leader's work ends with its lead, however that ends.
+    leadership.run(lead()).await?;
 
-    guard.release().await?;
+    leadership.resign().await?;
     client.close().await
 }
 
@@ -58,26 +54,15 @@ async fn lead() {
 }
 
 /// Follows the election until it has seen this many leaders.
-async fn observe(mut watch: Watch, leaders: usize) -> Result<Vec<String>> {
+async fn observe(mut leaders: Leaders, number: usize) -> Result<Vec<String>> {
     let mut seen = Vec::new();
-    while seen.len() < leaders {
-        let Some(event) = watch.next().await.transpose()? else { break };
-        if let Some(address) = new_leader(&event) {
+    while seen.len() < number {
+        let Some(event) = leaders.next().await.transpose()? else { break };
+        if let LeaderEvent::Leads(leader) = event {
+            let address = String::from_utf8_lossy(&leader.value).into_owned();
             println!("the observer hears that {address} leads");
             seen.push(address);
         }
     }
     Ok(seen)
-}
-
-/// The address of the new leader, if the event shows one.
-fn new_leader(event: &WatchEvent) -> Option<String> {
-    let WatchEvent::Change(change) = event else { return None };
-    match &change.what {
-        // Only a holder sets it. After a leader that died, the value is suspect.
-        ChangeKind::ValueChanged(Some(value)) if !value.is_suspect => {
-            Some(String::from_utf8_lossy(&value.bytes).into_owned())
-        }
-        _ => None,
-    }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::acquire::{Acquire, TryAcquire};
 use crate::items::Need;
 use crate::session::{Machine, Session};
-use crate::{Builder, Error, Guard, LockItem, Reader, Result};
+use crate::{Builder, Election, Error, Guard, LockItem, Reader, Result};
 
 /// A session at a Holdfast cluster. Cheap to clone; all clones are one session.
 ///
@@ -92,6 +92,11 @@ impl Client {
         let done = guard.run(work(&guard)).await?;
         let _ = guard.release().await;
         Ok(done)
+    }
+
+    /// The election `name`: candidates, of whom one leads, and observers. It sends nothing.
+    pub fn election(&self, name: impl Into<String>) -> Election {
+        Election::new(self.clone(), name.into())
     }
 
     /// An acquire of the lock `name` that does not wait. If another client holds it or waits for

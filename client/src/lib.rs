@@ -29,6 +29,7 @@
 //! - [`Client::any_of`]: whichever of several are free.
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
 //! - [`Acquire::enqueue`]: the place in the queue, as a future and as a stream of changes.
+//! - [`Client::election`]: one leader at a time, and observers who are told who leads.
 //! - [`Client::claim`]: takes over a hold or a place that was imported from another store.
 //! - [`Reader::watch`]: changes of locks, for observers without a session.
 //!
@@ -53,7 +54,9 @@ mod builder;
 mod client;
 mod cluster;
 mod cut_off;
+mod election;
 mod endpoints;
+mod explain;
 mod guard;
 mod hold;
 mod import;
@@ -79,6 +82,8 @@ pub use builder::Builder;
 pub use client::Client;
 pub use cluster::{ClusterMember, ClusterStatus};
 pub use cut_off::{Ending, EndingHold};
+pub use election::{Campaign, Election, Leader, LeaderEvent, Leaders, Leadership};
+pub use explain::{CycleStep, ExplainedHolder, ExplainedLock, ExplainedWait, Explanation};
 pub use guard::{Guard, GuardedLock};
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,

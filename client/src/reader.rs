@@ -130,7 +130,7 @@ impl Reader {
     }
 
     /// Calls one endpoint after the other, or the leader that one of them names, until one answers.
-    async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         call: impl Fn(&str) -> BoxFuture<'static, Result<T, TransportError>>,
     ) -> Result<T> {

@@ -160,6 +160,14 @@ impl Transport for Scripted {
         panic!("a watch asks nothing else")
     }
 
+    fn explain(
+        &self,
+        _endpoint: &str,
+        _request: v1::ExplainRequest,
+    ) -> BoxFuture<'static, Result<v1::ExplainResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+
     fn check_token(
         &self,
         _endpoint: &str,

@@ -4,9 +4,10 @@ use std::fmt;
 
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    KeptSession, ListRequest, ListResponse, RefusalReason, ScopeAuthority, ServerFrames,
-    SessionKey, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, ExplainRequest, ExplainResponse,
+    InspectRequest, InspectResponse, KeptSession, ListRequest, ListResponse, RefusalReason,
+    ScopeAuthority, ServerFrames, SessionKey, StatusRequest, StatusResponse, WatchRequest,
+    WatchResponse,
 };
 use tokio::sync::mpsc;
 
@@ -96,6 +97,13 @@ pub trait Transport: Send + Sync + 'static {
     ///
     /// [`TransportError`]; the call changes nothing.
     fn check_token(&self, endpoint: &str, request: CheckTokenRequest) -> Reply<CheckTokenResponse>;
+
+    /// Asks why a lock is waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; the call changes nothing.
+    fn explain(&self, endpoint: &str, request: ExplainRequest) -> Reply<ExplainResponse>;
 
     /// Watches the locks below a prefix: the state, then every change.
     ///

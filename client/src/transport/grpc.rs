@@ -8,9 +8,9 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use holdfast_guard::innermost;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, InspectRequest, InspectResponse,
-    KeepAliveManyRequest, KeepAliveManyResponse, ListRequest, ListResponse, ServerFrames,
-    SessionKey, StatusRequest, StatusResponse, WatchRequest,
+    CheckTokenRequest, CheckTokenResponse, ClientFrames, ExplainRequest, ExplainResponse,
+    InspectRequest, InspectResponse, KeepAliveManyRequest, KeepAliveManyResponse, ListRequest,
+    ListResponse, ServerFrames, SessionKey, StatusRequest, StatusResponse, WatchRequest,
 };
 use holdfast_runtime::{
     BoxFuture, Pipe, Renewed, Reply, Runtime, Transport, TransportError, Watched,
@@ -254,6 +254,14 @@ impl Transport for GrpcTransport {
         request: CheckTokenRequest,
     ) -> BoxFuture<'static, Result<CheckTokenResponse, TransportError>> {
         self.ask(endpoint, move |mut client| async move { client.check_token(request).await })
+    }
+
+    fn explain(
+        &self,
+        endpoint: &str,
+        request: ExplainRequest,
+    ) -> BoxFuture<'static, Result<ExplainResponse, TransportError>> {
+        self.ask(endpoint, move |mut client| async move { client.explain(request).await })
     }
 
     fn watch(

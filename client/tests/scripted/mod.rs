@@ -212,6 +212,14 @@ impl Transport for ScriptedTransport {
         Box::pin(async { answer })
     }
 
+    fn explain(
+        &self,
+        _endpoint: &str,
+        _request: v1::ExplainRequest,
+    ) -> BoxFuture<'static, Result<v1::ExplainResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
     fn check_token(
         &self,
         _endpoint: &str,

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::{Door, token_of};
 use super::acts::Act;
-use super::{NodeInfo, reads, refused, status};
+use super::{NodeInfo, explain, reads, refused, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
 
@@ -221,6 +221,14 @@ impl LockService for LockApi {
     ) -> Result<Response<v1::InspectSessionResponse>, Status> {
         let caller = self.door.caller(&request).await?;
         reads::inspect_session(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn explain(
+        &self,
+        request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::ExplainResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        explain::explain(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
     }
 }
 

@@ -17,6 +17,7 @@ mod backup;
 #[cfg(any(test, feature = "simulation"))]
 mod calls;
 mod cluster_service;
+mod explain;
 mod forwarding;
 mod lock_service;
 mod quotas;

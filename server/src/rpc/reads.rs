@@ -170,7 +170,7 @@ pub(super) async fn check_token(
 ///
 /// `PERMISSION_DENIED` if the caller may not read that name, or all that begin with that prefix; the status
 /// of a read that was not answered.
-async fn linearizable<T>(
+pub(super) async fn linearizable<T>(
     hub: &Hub,
     (caller, name): (&Caller, &str),
     look: impl FnOnce(&LockTable, LogIndex, u64) -> T,

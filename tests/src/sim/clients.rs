@@ -10,11 +10,12 @@ use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::watch_event::Body as News;
 use holdfast_proto::v1::{
     AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
-    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ImportRequest,
-    ImportResponse, InspectRequest, InspectResponse, KeepAliveManyRequest, KeepAliveManyResponse,
-    KeepAliveRequest, KeepAliveResponse, ListRequest, ListResponse, OpenSessionRequest,
-    OpenSessionResponse, ReleaseRequest, ReleaseResponse, ServerFrames, SessionKey,
-    SetValueRequest, SetValueResponse, StatusRequest, StatusResponse, WatchRequest, WatchResponse,
+    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ExplainRequest,
+    ExplainResponse, ImportRequest, ImportResponse, InspectRequest, InspectResponse,
+    KeepAliveManyRequest, KeepAliveManyResponse, KeepAliveRequest, KeepAliveResponse, ListRequest,
+    ListResponse, OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse,
+    ServerFrames, SessionKey, SetValueRequest, SetValueResponse, StatusRequest, StatusResponse,
+    WatchRequest, WatchResponse,
 };
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Pipe, Renewed, Transport, TransportError, Watched};
@@ -255,6 +256,10 @@ impl Transport for ClientNetwork {
         request: CheckTokenRequest,
     ) -> Answered<CheckTokenResponse> {
         self.ask(endpoint, "check-token", request, asked!(check_token))
+    }
+
+    fn explain(&self, endpoint: &str, request: ExplainRequest) -> Answered<ExplainResponse> {
+        self.ask(endpoint, "explain", request, asked!(explain))
     }
 
     fn watch(&self, endpoint: &str, request: WatchRequest) -> Answered<Watched> {

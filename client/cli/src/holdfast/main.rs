@@ -11,6 +11,7 @@ mod cluster;
 mod cluster_admin;
 mod cut_off;
 mod demo;
+mod election;
 mod inspect;
 mod lock;
 mod manual;
@@ -19,6 +20,7 @@ mod show;
 mod signals;
 mod status;
 mod watch;
+mod why;
 
 use std::process::ExitCode;
 
@@ -36,10 +38,14 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Lock(args) => lock::run(&cli.global, args),
         Command::Try(job) => {
             let wait = Some(std::time::Duration::ZERO);
-            lock::run(&cli.global, LockArgs { wait, claim: None, job })
+            lock::run(&cli.global, LockArgs { wait, claim: None, job, proclaims: None })
         }
+        Command::Elect(args) => lock::run(&cli.global, args.into()),
+        Command::Leader { name, watch: true } => election::watch(&cli.global, &name),
+        Command::Leader { name, watch: false } => election::show(&cli.global, &name),
         Command::List { prefix } => inspect::list(&cli.global, &prefix),
-        Command::Inspect { name } => inspect::lock(&cli.global, &name),
+        Command::Inspect { name, why: true } => why::run(&cli.global, &name),
+        Command::Inspect { name, why: false } => inspect::lock(&cli.global, &name),
         Command::Session(SessionArgs { id, end: None }) => {
             inspect::session(&cli.global, id.unwrap_or_default())
         }

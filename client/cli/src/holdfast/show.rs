@@ -162,12 +162,17 @@ pub(crate) fn untimed(mut thing: Value) -> Value {
     thing
 }
 
-/// For programs: text as it is, anything else in base64.
-pub(crate) fn value(value: &holdfast::Value) -> Value {
-    let (encoding, data) = match std::str::from_utf8(&value.bytes) {
+/// For programs: text as it is, anything else in base64. How it is encoded, and the text.
+pub(crate) fn encoded(bytes: &[u8]) -> (&'static str, String) {
+    match std::str::from_utf8(bytes) {
         Ok(text) => ("utf-8", text.to_owned()),
-        Err(_) => ("base64", BASE64_STANDARD.encode(&value.bytes)),
-    };
+        Err(_) => ("base64", BASE64_STANDARD.encode(bytes)),
+    }
+}
+
+/// For programs.
+pub(crate) fn value(value: &holdfast::Value) -> Value {
+    let (encoding, data) = encoded(&value.bytes);
     json!({
         "encoding": encoding,
         "data": data,
@@ -179,9 +184,14 @@ pub(crate) fn value(value: &holdfast::Value) -> Value {
 /// For people, on one line: text with every character escaped that a terminal might act on,
 /// anything else as bytes.
 pub(crate) fn value_text(value: &holdfast::Value) -> String {
-    match std::str::from_utf8(&value.bytes) {
-        Ok(text) => format!("\"{}\"", escaped(text)),
-        Err(_) => format!("\"{}\"", value.bytes.escape_ascii()),
+    format!("\"{}\"", bytes_text(&value.bytes))
+}
+
+/// The same, without quotes.
+pub(crate) fn bytes_text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => escaped(text),
+        Err(_) => bytes.escape_ascii().to_string(),
     }
 }
 

@@ -260,6 +260,13 @@ impl LockService for FakeServer {
         Ok(Response::new(Box::pin(stream::iter([Ok(message)]).chain(stream::pending()))))
     }
 
+    async fn explain(
+        &self,
+        _request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::ExplainResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     async fn check_token(
         &self,
         request: Request<v1::CheckTokenRequest>,

@@ -140,6 +140,22 @@ pub(crate) enum Command {
     /// is killed with it, but nothing else of its group: that runs on, and another client can hold
     /// the lock as soon as the lease has run out, at most the TTL later.
     Lock(LockArgs),
+    /// Stand for election, run a command while leading, resign.
+    ///
+    /// As lock, of which it has the exit codes: candidates wait in line, and the first one leads. What it proclaims is
+    /// what `holdfast leader` and other observers are told.
+    Elect(ElectArgs),
+    /// Who leads an election: what the leader proclaims, or nothing.
+    ///
+    /// Exit codes: 0 somebody leads, or asked to end; 1 nobody does; 122 the store refused; 123 no server could be
+    /// reached; 125 an error of holdfast itself.
+    Leader {
+        /// The election.
+        name: String,
+        /// Go on, one line for each leader, and for each time that nobody leads.
+        #[arg(long)]
+        watch: bool,
+    },
     /// Run a command if a lock, or all of several, is free, exit with 124 if it is not.
     ///
     /// Without a command it holds them, and exit codes are, as of lock.
@@ -154,6 +170,10 @@ pub(crate) enum Command {
     Inspect {
         /// The lock.
         name: String,
+        /// Why it is waited for: its holders, what they wait for themselves, and so on to the one that everybody waits
+        /// for, or round in a circle. Needs the right to read all locks.
+        #[arg(long)]
+        why: bool,
     },
     /// One session: what it calls itself, its lease, what it holds and waits for; whether it was
     /// imported. `inspect` and `list --json` show the ids of sessions. `session end` ends one.
@@ -345,7 +365,40 @@ pub(crate) struct LockArgs {
     pub(crate) claim: Option<String>,
     #[command(flatten)]
     pub(crate) job: Job,
+    /// It is an election's.
+    #[arg(skip)]
+    pub(crate) proclaims: Option<Proclaims>,
 }
+
+/// Of `elect`.
+#[derive(Debug, Args)]
+pub(crate) struct ElectArgs {
+    /// The election.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What to proclaim, for example where others reach the leader [default: the label].
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) value: Option<String>,
+    /// Give up after this long, e.g. 30s; covers reaching a server too [default: wait for ever].
+    #[arg(long, value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) lease: Lease,
+    #[command(flatten)]
+    pub(crate) work: Work,
+}
+
+impl From<ElectArgs> for LockArgs {
+    fn from(args: ElectArgs) -> Self {
+        let ElectArgs { name, value, wait, lease, work } = args;
+        let job = Job { names: vec![name], shared: false, any: false, lease, work };
+        Self { wait, claim: None, job, proclaims: Some(Proclaims(value)) }
+    }
+}
+
+/// What the holder of an election's lock proclaims; `None`: its label.
+#[derive(Clone, Debug)]
+pub(crate) struct Proclaims(pub(crate) Option<String>);
 
 /// A command and its locks.
 #[derive(Clone, Debug, Args)]

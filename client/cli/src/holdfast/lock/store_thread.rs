@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Held};
-use crate::args::LockArgs;
+use crate::args::{LockArgs, Proclaims};
 use crate::failure::Failure;
 use crate::show;
 
@@ -106,7 +106,7 @@ pub(crate) async fn keep(
     let spent = runtime.clock.now().saturating_since(began);
     let granted = select! {
         () = stop.cancelled() => None,
-        granted = acquire(&client, &wanted, spent, &line) => Some(granted),
+        granted = lead(&client, &wanted, spent, &line) => Some(granted),
     };
     line.clear();
     let outcome = match granted {
@@ -125,6 +125,20 @@ pub(crate) async fn keep(
     // A cancelled request is gone before this process ends.
     let _ = runtime.timeout(GOODBYE_LIMIT, client.close()).await;
     outcome
+}
+
+/// Acquires, and proclaims what the holder of an election's lock does.
+async fn lead(
+    client: &Client,
+    wanted: &LockArgs,
+    spent: Duration,
+    line: &WaitLine,
+) -> holdfast::Result<Guard> {
+    let guard = acquire(client, wanted, spent, line).await?;
+    if let Some(Proclaims(value)) = &wanted.proclaims {
+        guard.set_value(value.clone().unwrap_or_else(|| client.label())).await?;
+    }
+    Ok(guard)
 }
 
 /// Acquires and shows the progress; `spent` is the part of the wait that has passed. Dropping the

@@ -510,6 +510,14 @@ impl Transport for Cluster {
         Box::pin(std::future::pending())
     }
 
+    fn explain(
+        &self,
+        _endpoint: &str,
+        _request: v1::ExplainRequest,
+    ) -> BoxFuture<'static, Result<v1::ExplainResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
     fn check_token(
         &self,
         _endpoint: &str,
