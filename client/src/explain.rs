@@ -45,6 +45,8 @@ pub struct ExplainedHolder {
     pub holder: Holder,
     /// What its session waits for: at most 10 requests. None: it is what the others wait for.
     pub waits: Vec<ExplainedWait>,
+    /// The session may wait for more: not all of its requests were looked at, or are shown.
+    pub may_wait_for_more: bool,
 }
 
 /// A request that waits.
@@ -80,7 +82,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As of [`Reader::inspect`]; [`Error::Refused`](crate::Error::Refused) by servers before 0.4.
+    /// As of [`Reader::inspect`]; [`Error::Refused`](crate::Error::Refused) by servers before 0.3.
     pub async fn explain(&self, name: &str) -> Result<Explanation> {
         let request = v1::ExplainRequest { name: name.to_owned() };
         let response =
@@ -109,7 +111,9 @@ impl Explanation {
     /// The holders that everybody waits for in the end, each with its lock: they wait for nothing themselves.
     pub fn culprits(&self) -> impl Iterator<Item = (&str, &Holder)> {
         self.locks.iter().flat_map(|lock| {
-            let idle = lock.holders.iter().filter(|holder| holder.waits.is_empty());
+            let is_idle =
+                |held: &&ExplainedHolder| held.waits.is_empty() && !held.may_wait_for_more;
+            let idle = lock.holders.iter().filter(is_idle);
             idle.map(|holder| (lock.name.as_str(), &holder.holder))
         })
     }
@@ -154,7 +158,8 @@ impl ExplainedLock {
     fn from_wire(lock: v1::ExplainedLock) -> Self {
         let holder = |held: v1::ExplainedHolder| {
             let waits = held.waits.into_iter().map(ExplainedWait::from_wire).collect();
-            Some(ExplainedHolder { holder: wire::holder(held.holder?), waits })
+            let may_wait_for_more = held.may_wait_for_more;
+            Some(ExplainedHolder { holder: wire::holder(held.holder?), waits, may_wait_for_more })
         };
         Self {
             name: lock.name,
@@ -165,7 +170,7 @@ impl ExplainedLock {
         }
     }
 
-    /// Who keeps the lock from others, and what they wait for.
+    /// The sessions that keep the lock from others, each with what it waits for.
     fn waits(&self) -> impl Iterator<Item = (u64, &str, &ExplainedWait)> {
         let held = self.holders.iter().flat_map(|held| {
             let Holder { session, label, .. } = &held.holder;
@@ -206,6 +211,7 @@ mod tests {
         let holder = |&(session, names): &(u64, &[&str])| v1::ExplainedHolder {
             holder: Some(v1::Holder { session_id: session, ..v1::Holder::default() }),
             waits: if names.is_empty() { Vec::new() } else { vec![wait(session, names)] },
+            may_wait_for_more: false,
         };
         let holders: Vec<_> = holders.iter().map(holder).collect();
         v1::ExplainedLock {
@@ -237,6 +243,15 @@ mod tests {
             chain.culprits().map(|(lock, holder)| (lock, holder.session)).collect();
         assert_eq!(culprits, [("b", 3), ("c", 4)]);
         assert_eq!(chain.cycle(), None);
+    }
+
+    /// Not every request of it was looked at.
+    #[test]
+    fn a_holder_that_may_wait_for_more_is_no_culprit() {
+        let mut busy = lock("a", &[(1, &[])]);
+        busy.holders[0].may_wait_for_more = true;
+        assert_eq!(explained(vec![busy]).culprits().count(), 0);
+        assert_eq!(explained(vec![lock("a", &[(1, &[])])]).culprits().count(), 1);
     }
 
     #[test]

@@ -244,6 +244,23 @@ fn a_setting_of_what_is_measured_and_logged_of_locks_gets_an_error_that_names_it
     ]);
 }
 
+/// With the feature, anything but a host and a port without TLS; without it, anything.
+#[test]
+fn an_endpoint_for_traces_that_cannot_be_used_gets_an_error_that_names_it() {
+    let why = if cfg!(feature = "otel") { "must be http://HOST:PORT" } else { "--features otel" };
+    for endpoint in
+        ["https://a:4317", "127.0.0.1:4317", "http://a", "http://:4317", "http://a:4317/v1", "x"]
+    {
+        let line = format!("otlp_endpoint = \"{endpoint}\"");
+        let named = format!("otlp_endpoint = {endpoint}");
+        assert_refused(&[(line.as_str(), &[named.as_str(), why])]);
+    }
+    let good = Question::new().file("otlp_endpoint = \"http://[::1]:4317\"");
+    if cfg!(feature = "otel") {
+        assert_holds(&good.accepted(), &["otlp_endpoint = \"http://[::1]:4317\""]);
+    }
+}
+
 #[test]
 fn prefixes_for_metrics_are_given_as_a_list_or_separated_by_commas() {
     let list = "metrics_prefixes = [\"orders/\", \"a,b\"]";

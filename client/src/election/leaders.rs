@@ -14,7 +14,7 @@ use crate::{ChangeKind, Holder, LockInfo, Result, Value, Watch, WatchEvent};
 ///
 /// First comes the present state, then whatever changes, in the order of the store's log and as soon as the store pushes
 /// it. An observer that has not read [`LeaderEvent::Leads`] of the next leader knows of one leader at most, the one before;
-/// it may be out of date by the time that a push takes, or longer while its connection is broken. Whoever needs certainty
+/// it may be out of date by the time that a push takes, or longer while its connection is broken. A caller that needs certainty
 /// compares tokens.
 ///
 /// It goes on for as long as it is polled, over broken connections and changes of the servers' leader, and ends only after
@@ -245,7 +245,7 @@ mod tests {
 
     /// The value that it finds is that of a leader before it.
     #[test]
-    fn who_has_proclaimed_nothing_does_not_lead() {
+    fn a_holder_that_has_proclaimed_nothing_does_not_lead() {
         let unset = WatchEvent::Lock(LockInfo {
             name: "e".to_owned(),
             holders: vec![holder(7)],

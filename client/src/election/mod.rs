@@ -38,7 +38,7 @@ pub struct Election {
     name: String,
 }
 
-/// Who leads, as far as the store reports it.
+/// The leader of an election, as the store reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -78,7 +78,7 @@ impl Election {
         Campaign { acquire: self.client.lock(self.name.clone()), value: value.into() }
     }
 
-    /// Who leads now, as of a linearizable read; `None` while nobody has been elected and has proclaimed something.
+    /// The present leader, as of a linearizable read; `None` while no candidate has been elected and has proclaimed something.
     ///
     /// # Errors
     ///

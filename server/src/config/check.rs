@@ -13,13 +13,6 @@ use super::{
 };
 use crate::members::MEMBERS_MAX;
 
-/// Whether it is a host and a port without TLS, and no more.
-fn is_plain_http(endpoint: &str) -> bool {
-    let Ok(uri) = endpoint.parse::<Uri>() else { return false };
-    let has_both = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
-    uri.scheme_str() == Some("http") && has_both && matches!(uri.path(), "" | "/")
-}
-
 /// How many heartbeats fit into the shortest election time-out, at least: with fewer, two lost packets
 /// depose a leader.
 pub(super) const HEARTBEATS_PER_ELECTION: u64 = 3;
@@ -32,6 +25,13 @@ const SOCKET_PATH_BYTES: usize = 107;
 const LOGGED_OVER_MAX_MS: u64 = 30 * 86_400_000;
 /// Twice the frames that a client puts into one message.
 const FRAMES_LEAST: u64 = 128;
+
+/// Whether it is a host and a port without TLS, and no more.
+fn is_plain_http(endpoint: &str) -> bool {
+    let Ok(uri) = endpoint.parse::<Uri>() else { return false };
+    let has_both = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
+    uri.scheme_str() == Some("http") && has_both && matches!(uri.path(), "" | "/")
+}
 
 impl Config {
     /// Checks raw settings; `origin` gives the source of each, for the message.

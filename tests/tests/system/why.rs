@@ -80,7 +80,7 @@ async fn a_chain_is_followed_to_who_waits_for_nothing() {
     for words in [
         "nightly is held by web",
         "one request waits",
-        "who waits for orders/42",
+        "which waits for orders/42",
         "orders/42 is held by batch",
         "free is kept for batch, which waits for report as well",
         "In the end nightly waits for report, which holds report and waits for nothing",

@@ -67,9 +67,12 @@ fn holder_lines(name: &str, held: &ExplainedHolder) -> Vec<String> {
     let (length, token) = (show::length(holder.held), holder.token);
     let ending = if holder.is_ending { ", is ending" } else { "" };
     let mut lines = vec![format!("{name} is held by {label} for {length} (token {token}{ending})")];
+    if held.may_wait_for_more {
+        lines.push("  which may wait for more than is shown".into());
+    }
     lines.extend(held.waits.iter().map(|wait| {
         let names: Vec<_> = wait.names.iter().map(|name| escaped(name)).collect();
-        format!("  who waits for {} for {}", names.join(", "), show::length(wait.waiting))
+        format!("  which waits for {} for {}", names.join(", "), show::length(wait.waiting))
     }));
     lines
 }
@@ -122,7 +125,11 @@ fn json_of(explained: &Explanation) -> Value {
 fn lock_json(lock: &ExplainedLock) -> Value {
     let held = |held: &ExplainedHolder| {
         let waits: Vec<_> = held.waits.iter().map(wait_json).collect();
-        json!({ "holder": show::holder(&held.holder), "waits": waits })
+        json!({
+            "holder": show::holder(&held.holder),
+            "waits": waits,
+            "may_wait_for_more": held.may_wait_for_more,
+        })
     };
     json!({
         "name": lock.name,

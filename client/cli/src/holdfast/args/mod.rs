@@ -145,7 +145,7 @@ pub(crate) enum Command {
     /// As lock, of which it has the exit codes: candidates wait in line, and the first one leads. What it proclaims is
     /// what `holdfast leader` and other observers are told.
     Elect(ElectArgs),
-    /// Who leads an election: what the leader proclaims, or nothing.
+    /// Print what the leader of an election proclaims, or nothing.
     ///
     /// Exit codes: 0 somebody leads, or asked to end; 1 nobody does; 122 the store refused; 123 no server could be
     /// reached; 125 an error of holdfast itself.
