@@ -96,6 +96,21 @@ async fn a_name_in_a_scope_that_only_the_caller_knows_is_handed_out_once_the_sto
     assert!(client.serves_in_scope("jo", "jobs"));
 }
 
+/// The backup is of a time at which the names were in a larger scope.
+#[tokio::test(start_paused = true)]
+async fn the_authority_over_another_scope_does_not_hand_out_a_name_of_the_callers() {
+    let mut net = Net::new();
+    let larger = v1::ScopeAuthority { scope: "j".into(), ..told(3, 10_000).remove(0) };
+    let (client, mut server) = hearing(&mut net, vec![larger]).await;
+    let mut place = client.lock("jobs").in_scope("jo").enqueue();
+    server.grant_next(of_epoch(3)).await;
+
+    assert!(place.next().await.is_some_and(|at| at.place == 0 && at.awaits_authority));
+    assert!(client.serves("jobs") && !client.serves_in_scope("jo", "jobs"));
+    server.keep_alive_for(ms(5_000)).await;
+    assert!((&mut place).now_or_never().is_none());
+}
+
 /// The scope was removed by an operator: while a session lives its cluster was not restored.
 #[tokio::test(start_paused = true)]
 async fn a_guard_outlives_the_removal_of_the_scope_that_its_caller_knows() {

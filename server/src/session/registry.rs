@@ -274,13 +274,15 @@ impl Registry {
         let mut state = self.lock();
         state.leases = None;
         let times = std::mem::take(&mut state.times);
-        state.spans = Spans::default();
+        // Each ends when it is dropped, which takes a while for many: without the lock.
+        let spans = std::mem::take(&mut state.spans);
         state.grants_at = None;
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let attached = std::mem::take(&mut state.attached);
         self.count_attached(&state);
         drop(state);
+        drop(spans);
         (attached.into_values().map(|attached| attached.outbox).collect(), times)
     }
 

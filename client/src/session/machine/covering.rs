@@ -90,13 +90,15 @@ impl Machine {
         let Some(request) = self.requests.get_mut(key) else { return false };
         let items = request.asked.granted(&granted.names);
         let names = items.iter().map(|item| item.name.as_ref());
-        // A store that was restored may not know that Cassandra serves these names (DESIGN §15).
-        let is_named = |scope: &String| self.covers.name(scope);
-        let covered = match self.covers.of(names, token) {
-            Covered::Free => request.asked.scope.as_ref().is_none_or(is_named),
-            Covered::Until(until) => now < until,
-            Covered::NotYet | Covered::Over => false,
-        };
+        // A store that was restored may not know that Cassandra serves these names, or know them as part of another
+        // scope, whose authority is none over this one (DESIGN §15).
+        let is_named = request.asked.scope.as_ref().is_none_or(|scope| self.covers.name(scope));
+        let covered = is_named
+            && match self.covers.of(names, token) {
+                Covered::Free => true,
+                Covered::Until(until) => now < until,
+                Covered::NotYet | Covered::Over => false,
+            };
         // Without a lease it is late and will be released, whatever covers it.
         if covered || !self.lease.span().is_alive(&*self.clock) {
             return false;
