@@ -3,6 +3,10 @@
 #
 # $work is a folder on a file system of its own; $machines and $domain say which machines there are.
 
+suite=operations
+# shellcheck source=tests/checks.sh
+. tests/checks.sh
+
 # One network for all, which the first machine's namespace is the middle of.
 make_network() {
   ip link set lo up && ip link add between type bridge && ip link set between up && ip address add 10.77.0.1/24 dev between
@@ -27,12 +31,6 @@ name_machines() {
   local at
   echo "127.0.0.1 localhost"
   for at in "${!machines[@]}"; do echo "10.77.0.$((at + 1)) ${machines[at]}.$domain ${machines[at]}"; done
-}
-
-# A folder of devices that every root has: new ones, none of the machine's.
-make_devices() {
-  mount -t tmpfs tmpfs "$1/dev" && mknod -m 666 "$1/dev/null" c 1 3 && mknod -m 666 "$1/dev/zero" c 1 5 &&
-    mknod -m 666 "$1/dev/random" c 1 8 && mknod -m 666 "$1/dev/urandom" c 1 9 && ln -s /proc/self/fd "$1/dev/fd"
 }
 
 # A process keeps a machine's namespaces.
@@ -65,27 +63,10 @@ heading() {
   echo "${first#\# }"
 }
 
-passed=0 failed=0
-
-# Runs a check, named by its first argument, and says how it ended. What follows a failure would only fail because of it.
-check() {
-  local name=$1
-  shift
-  if "$@" >"$work/said" 2>&1; then
-    echo "test operations::$name ... ok"
-    passed=$((passed + 1))
-  else
-    echo "test operations::$name ... FAILED"
-    sed 's/^/    /' "$work/said"
-    failed=$((failed + 1))
-    tail -n 20 "$work"/*/root/run/holdfastd.log
-    finish
-  fi
-}
-
-finish() {
-  local result=ok
-  ((failed)) && result=FAILED
-  echo "test result: $result. $passed passed; $failed failed; 0 ignored; 0 measured; 0 filtered out"
-  exit $((failed > 0))
+# What follows a failure would only fail because of it.
+check_or_end() {
+  check "$@" && return
+  tail -n 20 "$work"/*/root/run/holdfastd.log
+  result
+  exit 1
 }
