@@ -11,7 +11,7 @@ use holdfast_server::consensus::{Consensus as _, propose_when_known};
 use super::fault::Fault;
 use super::stage::{STAGE, Stage, in_history};
 use crate::history::What;
-use crate::sim::{IDENTITIES, client_of, identity_of};
+use crate::sim::{IDENTITIES, World, client_of, identity_of};
 
 /// The pause before a change is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -92,13 +92,14 @@ impl Stage<'_> {
     /// Turns the rules on, under which everybody may do everything at first.
     pub(super) async fn turn_rules_on(&self) {
         if self.plan.rules {
-            self.allow_all().await;
-            self.until_done(Deed::Rule { change: RuleChange::Turn { on: true } }).await;
+            self.allow_all(&self.world).await;
+            self.until_done(&self.world, Deed::Rule { change: RuleChange::Turn { on: true } })
+                .await;
         }
     }
 
-    /// Gives everybody every right.
-    pub(super) async fn allow_all(&self) {
+    /// Gives everybody every right, in this world or one that was restored after it.
+    pub(super) async fn allow_all(&self, world: &World<'_>) {
         if !self.plan.rules {
             return;
         }
@@ -112,21 +113,26 @@ impl Stage<'_> {
             else {
                 continue;
             };
-            self.until_done(all).await;
+            self.until_done(world, all).await;
             let roles = [name].into();
-            self.until_done(Deed::Rule { change: RuleChange::SetRoles { identity, roles } }).await;
+            let change = RuleChange::SetRoles { identity, roles };
+            self.until_done(world, Deed::Rule { change }).await;
         }
     }
 
-    async fn until_done(&self, deed: Deed) {
-        while self.propose(deed.clone()).await.is_none() {
+    async fn until_done(&self, world: &World<'_>, deed: Deed) {
+        while self.propose_in(world, deed.clone()).await.is_none() {
             self.runtime.sleep(AGAIN).await;
         }
     }
 
     /// An administrator's command, at the present leader.
     async fn propose(&self, deed: Deed) -> Option<()> {
-        let leader = self.world.replica(self.world.leader()?)?;
+        self.propose_in(&self.world, deed).await
+    }
+
+    async fn propose_in(&self, world: &World<'_>, deed: Deed) -> Option<()> {
+        let leader = world.replica(world.leader()?)?;
         let identity = Identity::parse("cn:ops").ok()?;
         let command = Command::By { caller: Caller { identity, is_admin: true }, deed };
         let done = propose_when_known(&*leader, &self.runtime, command);

@@ -357,7 +357,7 @@ impl<'a> Stage<'a> {
             for id in lost {
                 self.remove_lost(id).await;
             }
-            self.allow_all().await;
+            self.allow_all(&self.world).await;
         })
         .await;
         self.recorder.write(STAGE, What::Healed);
