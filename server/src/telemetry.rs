@@ -23,10 +23,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
-use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{LogFormat, NodeConfig, log_filter};
 
@@ -54,16 +55,15 @@ pub fn init(node: &NodeConfig) {
         return;
     };
     let lines = LINES.get_or_init(|| lines).clone();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(lines)
-        .with_ansi(std::io::stderr().is_terminal());
+    let lines = fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
+    let passed = tracing_subscriber::registry().with(filter);
     // Fails only if log lines have a destination already, as in a test.
     let _ = match node.log_format {
-        LogFormat::Text => lines.finish().try_init(),
+        LogFormat::Text => passed.with(lines).try_init(),
         LogFormat::Json => {
-            let lines = lines.json().flatten_event(true);
-            lines.with_current_span(false).with_span_list(false).finish().try_init()
+            let lines =
+                lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            passed.with(lines).try_init()
         }
     };
 }
@@ -247,6 +247,8 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::channel;
 
+    use tracing::Level;
+
     use super::*;
 
     #[test]
@@ -254,7 +256,27 @@ mod tests {
         assert!(directives("debug").contains("openraft=error"));
         assert!(directives("debug").contains("tonic=warn"));
         assert!(!directives("info,openraft=debug").contains("openraft=error"));
-        log_filter(&directives("info,openraft=debug")).unwrap();
+    }
+
+    #[test]
+    fn a_level_is_of_a_part_or_of_what_has_none() {
+        let written = |log_level: &str, target: &str, level: Level| {
+            log_filter(&directives(log_level)).unwrap().would_enable(target, &level)
+        };
+
+        assert!(written("info, openraft=debug,", "openraft::core", Level::DEBUG));
+        assert!(!written("info", "openraft::core", Level::WARN));
+        assert!(written("info", "holdfast_server::rpc", Level::INFO));
+        assert!(!written("info", "holdfast_server::rpc", Level::DEBUG));
+        assert!(written(
+            "WARN,holdfast_replication=trace",
+            "holdfast_replication::raft",
+            Level::TRACE
+        ));
+        assert!(!written("WARN,holdfast_replication=trace", "holdfast_server", Level::INFO));
+        assert!(written("holdfast_replication=info", "holdfast_server", Level::ERROR));
+        assert!(written("", "holdfast_server", Level::ERROR));
+        assert!(!written("off", "holdfast_server", Level::ERROR));
     }
 
     const LONG: Duration = Duration::from_secs(20);

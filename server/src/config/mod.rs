@@ -30,6 +30,7 @@ use holdfast_core::Limits;
 use holdfast_keyspace::authority::{DoNotFit, Durations};
 use holdfast_tls::ClusterName;
 use serde::{Deserialize, Serialize};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 pub use self::admins::Admins;
@@ -807,11 +808,35 @@ impl ClusterConfig {
     }
 }
 
-/// Parses the value of `log_level`, from any source.
+/// Parses the value of `log_level`, from any source: levels, separated by commas, each of all that is written or of
+/// a part of the program (`info,holdfast_replication=debug`). Of what no level is for, errors are written.
 ///
 /// # Errors
 ///
-/// What is wrong with the directives.
-pub fn log_filter(text: &str) -> Result<tracing_subscriber::EnvFilter, String> {
-    tracing_subscriber::EnvFilter::from_str(text).map_err(|error| error.to_string())
+/// What is wrong with it.
+pub fn log_filter(text: &str) -> Result<Targets, String> {
+    let mut filter = Targets::new().with_default(LevelFilter::ERROR);
+    for directive in text.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
+        filter = match directive.split_once('=') {
+            None => filter.with_default(level(directive)?),
+            Some((part, of_part)) => filter.with_target(program_part(part)?, level(of_part)?),
+        };
+    }
+    Ok(filter)
+}
+
+fn level(text: &str) -> Result<LevelFilter, String> {
+    let none = |_| format!("'{text}' is neither off, error, warn, info, debug nor trace");
+    text.trim().parse().map_err(none)
+}
+
+fn program_part(text: &str) -> Result<&str, String> {
+    let name = text.trim();
+    let is_name =
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'));
+    if is_name {
+        Ok(name)
+    } else {
+        Err(format!("'{name}' is no part of the program, as holdfast_replication is"))
+    }
 }

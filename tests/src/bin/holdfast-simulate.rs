@@ -10,6 +10,9 @@ use holdfast_tests::simulation::{
     self, Clocks, Counts, Many, Outcome, Plan, ResumeFile, ResumeFileError, Schedule, SimulatedRun,
     run_many, shrink,
 };
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Makes simulated runs of a cluster, each drawn from one seed, and judges them.
 ///
@@ -84,10 +87,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     simulation::quiet_panics();
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing_subscriber::filter::LevelFilter::OFF.into())
-        .from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
+    show_logs();
     let clocks = if arguments.beyond { Clocks::Beyond } else { Clocks::Within };
     match (&arguments.plan, arguments.seed) {
         (Some(path), _) => match read_plan(path) {
@@ -100,6 +100,17 @@ fn main() -> ExitCode {
         (None, Some(seed)) => one(&asked_for(&arguments, clocks, seed).plan(seed), &arguments),
         (None, None) => many(&arguments, clocks),
     }
+}
+
+/// Prints the nodes' lines that `RUST_LOG` asks for: none unless it is set.
+fn show_logs() {
+    let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| "off".to_owned());
+    let shown = wanted.parse::<Targets>().unwrap_or_else(|error| {
+        eprintln!("RUST_LOG={wanted}: {error}");
+        std::process::exit(2)
+    });
+    let lines = tracing_subscriber::fmt::layer().without_time().with_ansi(false);
+    tracing_subscriber::registry().with(shown).with(lines).init();
 }
 
 fn read_plan(path: &PathBuf) -> Result<Plan, Box<dyn std::error::Error>> {

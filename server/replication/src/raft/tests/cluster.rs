@@ -10,6 +10,8 @@ use holdfast_core::{
 };
 use holdfast_proto::v1 as proto;
 use holdfast_runtime::{BoxFuture, Runtime, simulated};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::consensus::{Committed, Consensus, Role, propose};
 use crate::error::ProposeError;
@@ -48,8 +50,10 @@ impl Cluster {
     /// `size` members, none of them started. `adjust` changes the settings of each.
     pub(super) fn stopped(size: u64, adjust: fn(&mut ReplicaConfig)) -> Self {
         // `RUST_LOG=debug cargo test … -- --nocapture` shows what openraft does.
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
+        let wanted = std::env::var("RUST_LOG").unwrap_or_else(|_| "off".to_owned());
+        let shown = wanted.parse::<tracing_subscriber::filter::Targets>().unwrap();
+        let lines = tracing_subscriber::fmt::layer().with_test_writer();
+        drop(tracing_subscriber::registry().with(shown).with(lines).try_init());
         Self {
             runtime: simulated::runtime(1, 1_000_000),
             network: MemoryNetwork::new(),
