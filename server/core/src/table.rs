@@ -181,7 +181,7 @@ impl LockTable {
     /// unless it was forbidden or the session is unknown.
     fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
         if !mutant!(ApplyAsksNoRules) {
-            self.permits(command)?;
+            self.allows(command)?;
         }
         match *command {
             Command::Configure { limits } => self.configure(limits),

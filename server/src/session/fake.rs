@@ -70,7 +70,7 @@ impl Fake {
     }
 
     fn forbids(&self, command: &Command) -> Option<Missing> {
-        self.table.lock().unwrap().0.permits(command).err()
+        self.table.lock().unwrap().0.allows(command).err()
     }
 
     /// Follows from now on.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - [`Rules::allows`] is the only decision, and [`LockTable::permits`] asks it for a command. The
+//! - [`Rules::allows`] is the only decision, and [`LockTable::allows`] asks it for a command. The
 //!   leader asks before it proposes; the table asks again when it applies, so a right is what the
 //!   rules say at the command's own place in the log (I34).
 //! - Nothing is allowed but by a grant, once the rules are on. Off, everything is.
@@ -358,7 +358,7 @@ impl LockTable {
     /// # Errors
     ///
     /// [`Missing`]: the first right that is missing.
-    pub fn permits(&self, command: &Command) -> Result<(), Missing> {
+    pub fn allows(&self, command: &Command) -> Result<(), Missing> {
         if !self.rules.on {
             return Ok(());
         }
@@ -366,11 +366,11 @@ impl LockTable {
         match command {
             Command::Acquire { session, request, items, .. } => {
                 let names = items.iter().map(|item| item.lock.as_str());
-                self.permits_request(*session, *request, names)
+                self.allows_request(*session, *request, names)
             }
             Command::SetValue { session, request, lock, .. }
             | Command::Claim { session, request, lock, .. } => {
-                self.permits_request(*session, *request, [lock.as_str()])
+                self.allows_request(*session, *request, [lock.as_str()])
             }
             Command::OpenSession { .. } => self.rules.allows_any(nobody),
             Command::Import { rows, .. } => {
@@ -380,7 +380,7 @@ impl LockTable {
             Command::SetScope { scope } | Command::RemoveScope { scope } => {
                 self.rules.allows(nobody, Verb::Scope, [scope.as_str()])
             }
-            Command::By { caller, deed } => self.permits_deed(caller, deed),
+            Command::By { caller, deed } => self.allows_deed(caller, deed),
             Command::CloseSession { .. }
             | Command::Cancel { .. }
             | Command::Release { .. }
@@ -400,7 +400,7 @@ impl LockTable {
         }
     }
 
-    fn permits_deed(&self, caller: &Caller, deed: &Deed) -> Result<(), Missing> {
+    fn allows_deed(&self, caller: &Caller, deed: &Deed) -> Result<(), Missing> {
         match deed {
             Deed::OpenSession { .. } => self.rules.allows_any(caller),
             Deed::Import { rows, .. } => {
@@ -413,24 +413,24 @@ impl LockTable {
             Deed::Rule { .. } => self.rules.allows(caller, Verb::Rules, []),
             Deed::EndSession { now, .. } | Deed::CutOff { now, .. } => {
                 self.rules.allows(caller, Verb::Revoke, [])?;
-                self.permits_haste(caller, *now)
+                self.allows_haste(caller, *now)
             }
             Deed::CloseHolds { lock, token, now, .. } => {
                 self.rules.allows(caller, Verb::Force, [lock.as_str()])?;
-                self.permits_closing(caller, lock, *token)?;
-                self.permits_haste(caller, *now)
+                self.allows_closing(caller, lock, *token)?;
+                self.allows_haste(caller, *now)
             }
             Deed::OwnSession { .. } => Ok(()),
         }
     }
 
-    fn permits_haste(&self, caller: &Caller, now: bool) -> Result<(), Missing> {
+    fn allows_haste(&self, caller: &Caller, now: bool) -> Result<(), Missing> {
         if now { self.rules.allows(caller, Verb::Now, []) } else { Ok(()) }
     }
 
     /// A hold ends with all locks of its grant, so the right has to cover them all. A name that it does
     /// not cover is not told: the caller may not know who holds it.
-    fn permits_closing(
+    fn allows_closing(
         &self,
         caller: &Caller,
         lock: &LockName,
@@ -449,7 +449,7 @@ impl LockTable {
     }
 
     /// Of a session that is not open it says nothing: the command is refused for that.
-    fn permits_request<'a>(
+    fn allows_request<'a>(
         &self,
         session: SessionId,
         request: RequestId,

@@ -218,7 +218,7 @@ impl Proposer {
         self.check_version(command)?;
         self.policy.check_room(command)?;
         // I26: what is forbidden reaches the log only by a race with a change of the rules.
-        let permitted = self.shared.look(|table, _| table.permits(command));
+        let permitted = self.shared.look(|table, _| table.allows(command));
         permitted.map_err(ProposeError::Forbidden)?;
         Ok(tenure)
     }
