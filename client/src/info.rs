@@ -85,6 +85,20 @@ pub struct LockInfo {
     pub has_value: bool,
     /// The scope with fallback that contains its name.
     pub scope: Option<LockScope>,
+    /// The limit of its permits, if it has one.
+    pub limit: Option<PermitLimit>,
+}
+
+/// Up to how many permits of a lock are held together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PermitLimit {
+    /// The limit in force.
+    pub permits: u32,
+    /// How many are held; more than the limit only if it was lowered since.
+    pub used: u64,
+    /// It was set for good. Otherwise it goes once nobody holds permits or waits for some.
+    pub is_for_good: bool,
 }
 
 /// A scope with fallback.
@@ -147,7 +161,7 @@ impl Waiter {
     pub(crate) fn from_wire(waiter: v1::WaiterInfo) -> Self {
         Self {
             session: waiter.session_id,
-            mode: wire::mode(waiter.mode()),
+            mode: wire::mode(waiter.mode(), waiter.permits),
             label: waiter.label,
             waiting: Duration::from_millis(waiter.waiting_ms),
             names: waiter.names,
@@ -172,6 +186,11 @@ impl LockInfo {
                 prefix: scope.prefix,
                 epoch: scope.epoch,
                 suspended: scope.suspended,
+            }),
+            limit: lock.limit.map(|limit| PermitLimit {
+                permits: limit.permits,
+                used: limit.used,
+                is_for_good: limit.for_good,
             }),
         }
     }

@@ -68,6 +68,7 @@ mod quotas;
 mod reader;
 mod rules;
 mod scopes;
+mod semaphore;
 mod session;
 mod session_info;
 mod transport;
@@ -90,13 +91,14 @@ pub use holdfast_guard::{
 };
 pub use holdfast_runtime::Instant;
 pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};
-pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, Place, Waiter};
+pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, PermitLimit, Place, Waiter};
 pub use items::LockItem;
 pub use queue_place::QueuePlace;
 pub use quotas::{IdentityUsage, Quota, Quotas};
 pub use reader::Reader;
 pub use rules::{AuthStatus, Right, Role, Rules, TokenInfo};
 pub use scopes::{ScopeStatus, Scopes};
+pub use semaphore::Semaphore;
 pub use session_info::{RequestState, SessionInfo, SessionRequest};
 /// For the recipes, whose time service is reached in the same way.
 #[cfg(feature = "tls")]

@@ -17,9 +17,11 @@ pub(crate) fn lost_reason(reason: v1::LostReason) -> LostReason {
     }
 }
 
-pub(crate) fn mode(mode: v1::Mode) -> Mode {
+/// The mode of a holder or waiter: with permits it is said to be shared.
+pub(crate) fn mode(mode: v1::Mode, permits: u32) -> Mode {
     match mode {
-        v1::Mode::Shared => Mode::Shared,
+        _ if permits > 0 => Mode::Permits { count: permits, limit: 0 },
+        v1::Mode::Shared | v1::Mode::Permits => Mode::Shared,
         v1::Mode::Unspecified | v1::Mode::Exclusive => Mode::Exclusive,
     }
 }
@@ -28,11 +30,12 @@ pub(crate) fn mode_to(mode: Mode) -> v1::Mode {
     match mode {
         Mode::Shared => v1::Mode::Shared,
         Mode::Exclusive => v1::Mode::Exclusive,
+        Mode::Permits { .. } => v1::Mode::Permits,
     }
 }
 
 pub(crate) fn holder(holder: v1::Holder) -> Holder {
-    let (mode, mut known) = (mode(holder.mode()), Holder::named(holder.label));
+    let (mode, mut known) = (mode(holder.mode(), holder.permits), Holder::named(holder.label));
     known.session = holder.session_id;
     known.token = FencingToken::from_raw(holder.token);
     known.held = Duration::from_millis(holder.held_ms);
@@ -86,6 +89,7 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::LockHeld => RefusalReason::LockHeld,
         v1::RefusalReason::Suspended => RefusalReason::Suspended,
         v1::RefusalReason::Restored => RefusalReason::Restored,
+        v1::RefusalReason::Permits => RefusalReason::Permits,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,

@@ -202,6 +202,8 @@ pub enum RefusalReason {
     SessionRevoked,
     /// Nobody holds the lock, or not under that token.
     NotHeld,
+    /// The permits asked for do not go with the limit of the lock; the message says why.
+    Permits,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -230,6 +232,7 @@ impl RefusalReason {
             | Self::Rules
             | Self::SessionRevoked
             | Self::NotHeld
+            | Self::Permits
             | Self::Other => false,
         }
     }

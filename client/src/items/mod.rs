@@ -40,6 +40,17 @@ impl LockItem {
         Self { name: name.into().into(), mode: Mode::Shared }
     }
 
+    /// `count` of the permits of the lock `name`, which has `limit` of them; `None`: as many as were set for good. As of
+    /// [`Semaphore`](crate::Semaphore), for a request that names other locks too.
+    pub fn permits(name: impl Into<String>, count: u32, limit: impl Into<Option<u32>>) -> Self {
+        // On the wire a limit of 0 is none. One that is given is too small for any number of permits.
+        let (count, limit) = match limit.into() {
+            Some(0) => (0, 0),
+            limit => (count, limit.unwrap_or(0)),
+        };
+        Self { name: name.into().into(), mode: Mode::Permits { count, limit } }
+    }
+
     /// The lock's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -117,8 +128,9 @@ impl AcquireRequest {
         let mut modes = BTreeMap::new();
         for item in &self.items {
             check_lock_name(&item.name)?;
+            check_permits(item)?;
             if let Some(before) = modes.insert(&item.name, item.mode) {
-                return Err(named_again(&item.name, before == item.mode));
+                return Err(named_again(&item.name, before, item.mode));
             }
         }
         Ok(())
@@ -149,6 +161,11 @@ impl AcquireRequest {
         let item = |item: &LockItem| v1::Item {
             name: Bytes::copy_from_slice(item.name.as_bytes()),
             mode: crate::wire::mode_to(item.mode).into(),
+            permits: item.mode.permits(),
+            limit: match item.mode {
+                Mode::Permits { limit, .. } => limit,
+                Mode::Exclusive | Mode::Shared => 0,
+            },
         };
         let any = match self.need {
             Need::All => None,
@@ -177,12 +194,28 @@ fn check_number(items: usize) -> Result<()> {
     Ok(())
 }
 
-fn named_again(name: &str, in_the_same_mode: bool) -> Error {
+/// The rest is the store's to know.
+fn check_permits(item: &LockItem) -> Result<()> {
+    let Mode::Permits { count, limit } = item.mode else { return Ok(()) };
+    let name = item.name.escape_debug();
+    let refused = |message: String| Err(crate::wire::refused(RefusalReason::Permits, message));
+    if count == 0 {
+        return refused(format!("permits of {name} are at least one, and so is their limit"));
+    }
+    if limit != 0 && count > limit {
+        return refused(format!(
+            "{count} permits of {name} cannot be granted: its limit is {limit}"
+        ));
+    }
+    Ok(())
+}
+
+fn named_again(name: &str, before: Mode, now: Mode) -> Error {
     let name = name.escape_debug();
-    Error::invalid(if in_the_same_mode {
+    Error::invalid(if before == now {
         format!("{name} is named twice in one request")
     } else {
-        format!("{name} is asked for both shared and exclusive; ask for it exclusive")
+        format!("{name} is asked for both {before} and {now}; ask for it once")
     })
 }
 

@@ -17,6 +17,7 @@ mod places;
 mod resumes;
 mod returning;
 mod scopes;
+mod semaphores;
 mod several;
 mod values;
 

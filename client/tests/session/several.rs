@@ -125,7 +125,7 @@ async fn what_no_server_would_take_is_refused_here_in_its_words() {
         (client.lock_all(["a", "b", "a"]), "a is named twice in one request"),
         (
             client.lock_all([LockItem::exclusive("a"), LockItem::shared("a")]),
-            "a is asked for both shared and exclusive; ask for it exclusive",
+            "a is asked for both exclusive and shared; ask for it once",
         ),
         (client.lock_all(many), "65 names are more than the 64 allowed in one request"),
         (client.lock_all(Vec::<String>::new()), "a request names at least one lock"),

@@ -20,7 +20,8 @@ pub use name::{
 pub use stored::read_bytes;
 pub use token::FencingToken;
 
-/// The mode of a hold. Two fit together only if both are shared (I2).
+/// The mode of a hold. Two fit together if both are shared, or both are permits and the limit has room for
+/// them (I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "stored", derive(borsh::BorshSerialize, borsh::BorshDeserialize))]
 pub enum Mode {
@@ -28,13 +29,38 @@ pub enum Mode {
     Exclusive,
     /// Beside other holders that share it: readers, as a rule.
     Shared,
+    /// Some of the lock's permits, beside other holders of permits: a semaphore.
+    Permits {
+        /// How many: 1 to the limit.
+        count: u32,
+        /// How many permits there are. 0 in a request: as many as the limit says that was set for good; of a holder or
+        /// waiter that a client is told of: it is told with the lock.
+        limit: u32,
+    },
+}
+
+impl Mode {
+    /// Whether it is some permits.
+    pub const fn is_permits(self) -> bool {
+        matches!(self, Self::Permits { .. })
+    }
+
+    /// How many permits; 0 in another mode.
+    pub const fn permits(self) -> u32 {
+        match self {
+            Self::Permits { count, .. } => count,
+            Self::Exclusive | Self::Shared => 0,
+        }
+    }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-        })
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits { count: 1, .. } => f.write_str("1 permit"),
+            Self::Permits { count, .. } => write!(f, "{count} permits"),
+        }
     }
 }

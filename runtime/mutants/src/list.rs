@@ -112,6 +112,14 @@ mutants! {
         "the value of a hold that its client lost, and gives back when it is connected again, is not suspect";
     TableBytesNotCounted, "table-bytes-not-counted", "I27",
         "a request is kept without being counted towards the bytes that the table may take";
+    PermitsCountedAsOne, "permits-counted-as-one", "I2",
+        "a request for several permits is granted where only one is free";
+    AboveLimitWaits, "above-limit-waits", "I15",
+        "a waiter for more permits than a lowered limit stays at the head, and all behind it wait for ever";
+    LimitOutlivesHolders, "limit-outlives-holders", "DESIGN §16",
+        "the limit that a request brought along stays when nobody holds the lock or waits for it";
+    SnapshotWithoutLimits, "snapshot-without-limits", "I17",
+        "a snapshot leaves out the limits that were set for good";
     LocksLeftBehind, "locks-left-behind", "I33",
         "a lock that nobody holds, waits for or left a value with stays in the table";
     StampGoesBack, "stamp-goes-back", "I8",

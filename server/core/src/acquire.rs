@@ -29,21 +29,26 @@ pub(crate) enum Denial {
     Suspended,
     /// The table was restored and granted nothing yet.
     Restored,
+    /// It asks for more permits of the lock than its limit.
+    AboveLimit { at: u8, limit: u32 },
 }
 
 impl Denial {
     /// Which of the request's locks was in the way.
     pub(crate) fn at(self) -> Option<usize> {
         match self {
-            Self::Held { at, .. } | Self::Awaited { at, .. } => Some(at.into()),
+            Self::Held { at, .. } | Self::Awaited { at, .. } | Self::AboveLimit { at, .. } => {
+                Some(at.into())
+            }
             Self::NotImported | Self::Suspended => Some(0),
             Self::NothingFree | Self::Restored => None,
         }
     }
 
     pub(crate) fn rejection(self, lock_set: &LockSet) -> Rejection {
-        let lock = self.at().and_then(|at| lock_set.get(at)).map(|(lock, _)| lock.clone());
-        match (self, lock) {
+        let named = self.at().and_then(|at| lock_set.get(at));
+        let permits = named.map_or(0, |(_, mode)| mode.permits());
+        match (self, named.map(|(lock, _)| lock.clone())) {
             (Self::Restored, _) => Rejection::Restored,
             (Self::Held { holder, token, .. }, Some(lock)) => {
                 Rejection::LockHeld { lock, holder, token }
@@ -51,6 +56,9 @@ impl Denial {
             (Self::Awaited { waiter, .. }, Some(lock)) => Rejection::LockAwaited { lock, waiter },
             (Self::NotImported, Some(lock)) => Rejection::NotImported { lock },
             (Self::Suspended, Some(lock)) => Rejection::Suspended { lock },
+            (Self::AboveLimit { limit, .. }, Some(lock)) => {
+                Rejection::PermitsOutOfRange { lock, permits, limit }
+            }
             (Self::NothingFree, _) | (_, None) => Rejection::NothingFree,
         }
     }
@@ -66,7 +74,7 @@ impl LockTable {
     ///
     /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`] and
     /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
-    /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
+    /// those of [`LockTable::check_permits`], [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::TableFull`], [`Rejection::OverQuota`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
     /// changed nothing.
@@ -95,6 +103,7 @@ impl LockTable {
         self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
         self.check_quota_of(session, Quantity::Holds, lock_set.len() as u64)?;
         self.check_one_scope(&lock_set)?;
+        self.check_permits(&lock_set)?;
         if !self.counters.has_tokens() && lock_set.takes(self.fitting(&lock_set)).is_some() {
             // No holder is in its way, and yet there is no token for it.
             return Err(self.tokens_exhausted(&lock_set));
@@ -262,7 +271,7 @@ impl LockTable {
         }
         let in_the_way = (0_u8..).zip(lock_set.iter()).find_map(|(at, (name, mode))| {
             let lock = self.locks.get(name)?;
-            if let Some(held) = lock.holders.first().filter(|_| !lock.holders.fits(mode)) {
+            if let Some(held) = lock.holders.first().filter(|_| !lock.fits(mode)) {
                 let Grant { session: holder, token, .. } = held.grant;
                 return Some(Denial::Held { at, holder, token });
             }

@@ -103,6 +103,8 @@ pub enum Answer {
         /// Whether some is left still.
         more: bool,
     },
+    /// The limit of the lock is as the command wanted it.
+    LimitSet,
 }
 
 /// The state of a request that waits or holds.

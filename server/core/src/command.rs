@@ -1,6 +1,8 @@
 //! The commands of the log, the only input of the core, and the stored form of a batch of them: a
 //! version, then borsh.
 
+use std::num::NonZeroU32;
+
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
@@ -324,6 +326,14 @@ pub enum Deed {
         /// The session.
         session: SessionId,
     },
+    /// Sets up to how many permits of a lock are held together, for good and from here on. Less than are held
+    /// ends nothing.
+    SetLimit {
+        /// The lock.
+        lock: LockName,
+        /// `None`: the limit goes once nobody holds permits of the lock or waits for some.
+        limit: Option<NonZeroU32>,
+    },
 }
 
 impl Deed {
@@ -355,7 +365,8 @@ impl Deed {
             | Self::EndSession { .. }
             | Self::CutOff { .. }
             | Self::CloseHolds { .. }
-            | Self::OwnSession { .. } => return None,
+            | Self::OwnSession { .. }
+            | Self::SetLimit { .. } => return None,
         })
     }
 }
@@ -371,11 +382,14 @@ impl Command {
             | Self::OpenSession { .. }
             | Self::CloseSession { .. }
             | Self::ExpireSession { .. }
-            | Self::Acquire { .. }
             | Self::Cancel { .. }
             | Self::Release { .. }
             | Self::SetValue { .. }
             | Self::StopWaiting { .. } => COMMAND_VERSION_OLDEST,
+            Self::Acquire { items, .. } => {
+                let has_permits = items.iter().any(|item| item.mode.is_permits());
+                if has_permits { PERMITS_SINCE } else { COMMAND_VERSION_OLDEST }
+            }
             Self::Import { .. } | Self::Claim { .. } => 3,
             Self::SetScope { .. }
             | Self::RemoveScope { .. }
@@ -384,6 +398,7 @@ impl Command {
             | Self::RaiseEpoch { .. } => 4,
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
             Self::By { deed: Deed::Rule { change }, .. } => change.version(),
+            Self::By { deed: Deed::SetLimit { .. }, .. } => PERMITS_SINCE,
             Self::By { .. } | Self::EndClosed { .. } => RULES_SINCE,
             Self::LimitWork { .. } | Self::CarryOn => 7,
             Self::GrantAgain | Self::BeginTokens { .. } => RESTORES_SINCE,
@@ -433,11 +448,13 @@ pub struct Witness {
 }
 
 /// The highest version of commands this build knows, and so may apply (I29).
-pub const COMMAND_VERSION: u16 = 8;
+pub const COMMAND_VERSION: u16 = 9;
 /// The version of commands from which on there are rules.
 pub(crate) const RULES_SINCE: u16 = 6;
 /// The version of commands from which on tables are restored from backups.
 pub(crate) const RESTORES_SINCE: u16 = 8;
+/// The version of commands from which on locks are held by permits.
+pub(crate) const PERMITS_SINCE: u16 = 9;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

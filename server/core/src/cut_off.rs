@@ -23,11 +23,11 @@ use holdfast_mutants::mutant;
 use crate::access::{Caller, Identity};
 use crate::answer::{Answer, Grant, Outcome};
 use crate::event::{EndCause, Event, LossCause};
+use crate::holders::Holders;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure};
-use crate::lock::Holders;
 use crate::lock_set::{LockSet, Part};
 use crate::release::Ending;
-use crate::session::{Record, Session};
+use crate::session::{Record, Session, State};
 use crate::work::{CLOSED_AT_ONCE, PendingCut};
 use crate::{LockTable, Rejection};
 
@@ -213,7 +213,7 @@ impl LockTable {
         self.change_session(session, |found| {
             found.cut.revoked = Some(reason.clone());
             for &(_, request, _) in &waits {
-                found.finish(request);
+                found.finish(request, State::Ended);
             }
         });
         self.charge_for(session);

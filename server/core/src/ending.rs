@@ -14,7 +14,7 @@ use crate::ids::{RequestId, SessionId, Ticket};
 use crate::lock_set::{LockSet, Part};
 use crate::quota::Usage;
 use crate::release::Ending;
-use crate::session::{Record, Session};
+use crate::session::{Record, Session, State};
 
 /// A session that holds and waits for more locks than this, each counted for each request, ends in
 /// parts.
@@ -103,7 +103,7 @@ impl LockTable {
             is_first = false;
             self.work.charge(lock_set.len() as u64);
             self.leave_queues(lock_set, *ticket);
-            self.change_session(session, |found| found.finish(*request));
+            self.change_session(session, |found| found.finish(*request, State::Ended));
             events.push(Event::Left { session, request: *request, items: lock_set.items() });
             self.pass_on(lock_set.iter().map(|(name, _)| name), events);
         }

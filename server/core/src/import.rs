@@ -335,7 +335,7 @@ impl LockTable {
     }
 
     fn finish_import(&mut self, session: SessionId, request: RequestId) {
-        self.change_session(session, |import| import.finish(request));
+        self.change_session(session, |import| import.finish(request, State::Ended));
     }
 
     /// Drops the index entries of an import whose session ended.

@@ -91,6 +91,7 @@ mod cut_off;
 mod ending;
 mod event;
 mod gate;
+mod holders;
 mod ids;
 mod import;
 mod lease;
@@ -98,6 +99,7 @@ mod limits;
 mod lock;
 mod lock_set;
 mod pass_on;
+mod permits;
 mod queue;
 mod quota;
 mod rejection;
@@ -147,7 +149,7 @@ pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
 pub use value::{VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
-    HolderView, LEASE_PARTS, LeaseView, LockView, RequestState, RequestView, ScopeView,
+    HolderView, LEASE_PARTS, LeaseView, LimitView, LockView, RequestState, RequestView, ScopeView,
     SessionView, WaiterView,
 };
 pub use work::WORK_STEPS;

@@ -33,6 +33,11 @@ impl Item {
     pub fn shared(lock: LockName) -> Self {
         Self { lock, mode: Mode::Shared }
     }
+
+    /// `count` of a lock's `limit` permits.
+    pub fn permits(lock: LockName, count: u32, limit: u32) -> Self {
+        Self { lock, mode: Mode::Permits { count, limit } }
+    }
 }
 
 /// Some locks with their modes, in the order of their names, as a slice. Cheap to clone; a single
@@ -183,10 +188,10 @@ fn bit(at: usize) -> u64 {
 /// The locks of a request, checked: 1 to [`NAMES_MAX`] in the order of their names, each once. The
 /// order in which the caller gave them means nothing.
 ///
-/// One lock, the common case, takes no memory of its own: 100,000 waiters each keep one.
+/// One lock without permits, the common case, takes no memory of its own: 100,000 waiters each keep one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LockSet {
-    One { lock: LockName, mode: Mode, rule: GrantRule },
+    One { lock: LockName, shares: bool, rule: GrantRule },
     Many { items: Arc<[Item]>, rule: GrantRule },
 }
 
@@ -208,8 +213,8 @@ impl LockSet {
     pub(crate) fn new(items: &[Item], need: Need, wait: bool) -> Result<Self, Rejection> {
         check_count(items.len())?;
         let rule = GrantRule { need: CheckedNeed::of(need, items.len())?, wait };
-        if let [only] = items {
-            return Ok(Self::one(only, rule));
+        if let Some(one) = Self::one(items, rule) {
+            return Ok(one);
         }
         let mut items = items.to_vec();
         items.sort_unstable();
@@ -223,8 +228,15 @@ impl LockSet {
         }
     }
 
-    fn one(item: &Item, rule: GrantRule) -> Self {
-        Self::One { lock: item.lock.clone(), mode: item.mode, rule }
+    /// The form without memory of its own, if they have it.
+    fn one(items: &[Item], rule: GrantRule) -> Option<Self> {
+        let [Item { lock, mode }] = items else { return None };
+        let shares = match mode {
+            Mode::Exclusive => false,
+            Mode::Shared => true,
+            Mode::Permits { .. } => return None,
+        };
+        Some(Self::One { lock: lock.clone(), shares, rule })
     }
 
     fn rule(&self) -> GrantRule {
@@ -262,7 +274,7 @@ impl LockSet {
 
     pub(crate) fn get(&self, at: usize) -> Option<(&LockName, Mode)> {
         match self {
-            Self::One { lock, mode, .. } => (at == 0).then_some((lock, *mode)),
+            Self::One { lock, shares, .. } => (at == 0).then_some((lock, plain(*shares))),
             Self::Many { items, .. } => items.get(at).map(|item| (&item.lock, item.mode)),
         }
     }
@@ -287,7 +299,9 @@ impl LockSet {
 
     pub(crate) fn items(&self) -> Items {
         match self {
-            Self::One { lock, mode, .. } => Item { lock: lock.clone(), mode: *mode }.into(),
+            Self::One { lock, shares, .. } => {
+                Item { lock: lock.clone(), mode: plain(*shares) }.into()
+            }
             Self::Many { items, .. } => Items::shared_list(Arc::clone(items)),
         }
     }
@@ -319,6 +333,11 @@ impl LockSet {
     }
 }
 
+/// The mode of a lock that is not held by permits.
+fn plain(shares: bool) -> Mode {
+    if shares { Mode::Shared } else { Mode::Exclusive }
+}
+
 pub(crate) fn check_count(names: usize) -> Result<(), Rejection> {
     match names {
         0 => Err(Rejection::NoNames),
@@ -343,10 +362,10 @@ impl BorshDeserialize for LockSet {
         if !items.is_sorted_by(|a, b| a.lock < b.lock) {
             return Err(damaged("the names of a request are out of order"));
         }
-        match items.as_slice() {
-            [only] => Ok(Self::one(only, rule)),
-            _ => Ok(Self::Many { items: items.into(), rule }),
-        }
+        Ok(match Self::one(&items, rule) {
+            Some(one) => one,
+            None => Self::Many { items: items.into(), rule },
+        })
     }
 }
 

@@ -40,6 +40,14 @@ impl Heads {
     }
 }
 
+/// What comes of the head of a queue now.
+enum Head {
+    /// It is granted.
+    Ready(Ready),
+    /// It asks for more permits than the limit of that lock, where it is the head too.
+    AboveLimit { session: SessionId, request: RequestId, lock_set: LockSet, at: usize },
+}
+
 /// A waiter that can be granted now.
 struct Ready {
     session: SessionId,
@@ -107,13 +115,18 @@ impl LockTable {
         while !self.work.is_spent()
             && let Some((ticket, name)) = heads.next()
         {
-            let Some(ready) = self.ready_head(&name, ticket) else { continue };
-            let epoch = self.epoch_of(&ready.lock_set);
-            let Ok(token) = self.counters.next_token(epoch) else {
-                // Nobody is granted anything any more.
-                heads = Heads::default();
-                break;
+            let ready = match self.ready_head(&name, ticket) {
+                Some(Head::Ready(ready)) => ready,
+                Some(Head::AboveLimit { session, request, lock_set, at }) => {
+                    self.refuse_above_limit((session, request, ticket), (&lock_set, at), events);
+                    lock_set.iter().for_each(|(name, _)| self.look_at(name, &mut heads));
+                    continue;
+                }
+                None => continue,
             };
+            let epoch = self.epoch_of(&ready.lock_set);
+            // Without tokens nobody is granted anything any more, and waiters above a limit are refused still.
+            let Ok(token) = self.counters.next_token(epoch) else { continue };
             self.grant_waiting(&ready, token, events);
             let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.lock_set.whole() };
             ready.lock_set.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
@@ -137,35 +150,48 @@ impl LockTable {
     }
 
     /// The head of a queue, if it still has that ticket and can be granted now.
-    fn ready_head(&mut self, name: &LockName, ticket: Ticket) -> Option<Ready> {
+    fn ready_head(&mut self, name: &LockName, ticket: Ticket) -> Option<Head> {
         self.work.charge(1);
         let lock = self.locks.get(name)?;
         let (_, head) = lock.queue.first().filter(|&(first, _)| first == ticket)?;
         // A head that does not fit here needs no look at its other locks: a set needs this one too,
         // and an `any` is looked at for each of its locks.
-        if !lock.holders.fits(head.mode) || self.is_ending(head.session) {
+        let is_above = self.is_above_limit(name, head.mode);
+        if !(is_above || lock.fits(head.mode)) || self.is_ending(head.session) {
             return None;
         }
         let found = self.sessions.get(&head.session)?;
         let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };
+        let above = lock_set.iter().position(|(name, mode)| {
+            self.is_above_limit(name, mode) && self.is_first(ticket, name)
+        });
         let part = lock_set.takes(self.free_to(ticket, lock_set));
         let (session, request) = (head.session, head.request);
         let lock_set = lock_set.clone();
         self.work.charge(lock_set.len() as u64);
-        Some(Ready { session, request, ticket, lock_set, part: part? })
+        if let Some(at) = above {
+            return Some(Head::AboveLimit { session, request, lock_set, at });
+        }
+        Some(Head::Ready(Ready { session, request, ticket, lock_set, part: part? }))
+    }
+
+    fn is_first(&self, ticket: Ticket, name: &LockName) -> bool {
+        let first = self.locks.get(name).and_then(|lock| lock.queue.first());
+        first.is_some_and(|(first, _)| first == ticket)
     }
 
     fn grant_waiting(&mut self, ready: &Ready, token: FencingToken, events: &mut Vec<Event>) {
         let Ready { session, request, ticket, lock_set, part } = ready;
         let (session, request, part) = (*session, *request, *part);
         self.charge_for(session);
-        self.leave_queues(lock_set, *ticket);
         let since_ms = self.stamp_ms;
         self.change_session(session, |found| found.hold(request, token, part, since_ms));
         let grant = Grant { session, request, token };
+        // Before it leaves its queues: a limit that is for it alone stays.
         self.enter(grant, lock_set, part, events);
+        self.leave_queues(lock_set, *ticket);
         let elsewhere = lock_set.whole().without(part);
         if !elsewhere.is_empty() {
             events.push(Event::Left { session, request, items: lock_set.items_of(elsewhere) });

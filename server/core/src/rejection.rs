@@ -113,7 +113,7 @@ pub enum Rejection {
         lock: LockName,
     },
     /// Only a holder that holds a lock exclusively sets its value.
-    #[error("token {token} holds {lock} shared; only an exclusive holder sets its value")]
+    #[error("token {token} does not hold {lock} alone; only an exclusive holder sets its value")]
     NotExclusive {
         /// The lock.
         lock: LockName,
@@ -369,6 +369,49 @@ pub enum Rejection {
         holders: u64,
         /// How many one command closes.
         max: u64,
+    },
+    /// A request for permits names another limit than the lock has at present. Not recorded: the id may be
+    /// used for another request.
+    #[error("{lock} has a limit of {limit} permits, and not of {asked}")]
+    LimitDiffers {
+        /// The lock.
+        lock: LockName,
+        /// Its limit.
+        limit: u32,
+        /// The one that the request names.
+        asked: u32,
+    },
+    /// A request for permits names no limit, and none was set for good. Not recorded.
+    #[error("{lock} has no limit of permits that was set for good; name one, or have one set")]
+    NoLimit {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A request for no permits, or for more than the limit. Not recorded, unless it waited: then the
+    /// limit was lowered meanwhile, and it is kept under the request's id.
+    #[error("{permits} permits of {lock} cannot be granted: its limit is {limit}")]
+    PermitsOutOfRange {
+        /// The lock.
+        lock: LockName,
+        /// How many the request wants.
+        permits: u32,
+        /// The limit.
+        limit: u32,
+    },
+    /// A request for permits of a lock in a scope, or a limit for one: the other store that may serve the
+    /// scope knows no permits. Not recorded.
+    #[error("{lock} is in a scope, and another store that may serve it knows no permits")]
+    PermitsInScope {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A lock of the new scope has a limit of permits, which the other store does not know.
+    #[error("{lock} has a limit of permits; set the scope {scope} when it has none")]
+    ScopeHasLimit {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The lock.
+        lock: LockName,
     },
 }
 

@@ -155,7 +155,7 @@ impl LockTable {
         if !mutant!(CancelKeepsPlace) {
             self.leave_queues(lock_set, ticket);
         }
-        self.change_session(session, |found| found.finish(request));
+        self.change_session(session, |found| found.finish(request, State::Ended));
         events.push(Event::Left { session, request, items: lock_set.items() });
         self.pass_on(lock_set.iter().map(|(name, _)| name), events);
     }

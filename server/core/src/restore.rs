@@ -31,6 +31,7 @@ use crate::command::RESTORES_SINCE;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName, LogIndex, ScopePrefix};
+use crate::permits::KeptLimit;
 use crate::scope::{SCOPE_EPOCH_MAX, ScopeState};
 use crate::work::Work;
 use crate::{LockTable, Rejection};
@@ -187,7 +188,7 @@ impl Restored {
 impl LockTable {
     /// The first state of the cluster that follows this table's.
     ///
-    /// Values, limits, scopes, rules, tokens and quotas stay, and so do the numbers of sessions and
+    /// Values, limits (also those of locks that were set for good), scopes, rules, tokens and quotas stay, and so do the numbers of sessions and
     /// tickets, which go on.
     ///
     /// # Errors
@@ -219,6 +220,10 @@ impl LockTable {
             let owner = value.owner.clone().map(|owner| table.usages.kept(owner));
             let suspect = value.suspect || !mutant!(RestoredValueTrusted);
             table.keep_value(name, Some(crate::Value { suspect, owner, ..value.clone() }));
+        }
+        for (name, kept) in self.kept_limits.iter().filter(|(_, kept)| !kept.goes) {
+            let owner = table.usages.kept(kept.owner.clone());
+            table.keep_limit(name, KeptLimit { owner, ..kept.clone() });
         }
         if !plan.now && !mutant!(RestoreGrantsAtOnce) {
             let wait_ms = self.largest_ttl_ms().max(plan.ttl_max_ms);

@@ -11,8 +11,9 @@
 use std::ops::Bound;
 
 use crate::answer::Grant;
+use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Ticket};
-use crate::lock::{Holder, Lock};
+use crate::lock::Lock;
 use crate::lock_set::LockSet;
 use crate::scope::{SCOPES_MAX, check_epoch};
 use crate::session::{Record, State};
@@ -56,16 +57,25 @@ impl LockTable {
         Ok(false)
     }
 
-    /// A new request may not lie in one scope if a prefix that is looked at becomes one: the look ends.
+    /// A new request may not lie in one scope if a prefix that is looked at becomes one, or be for permits:
+    /// the look ends.
     pub(crate) fn spoil_checks(&mut self, lock_set: &LockSet) {
-        if self.work.pending().checks.is_empty() || lock_set.len() == 1 {
+        if self.work.pending().checks.is_empty() || matches!(lock_set, LockSet::One { .. }) {
             return;
         }
-        let is_cut = |scope: &ScopePrefix| {
-            let inside = lock_set.iter().filter(|(name, _)| scope.contains(name)).count();
-            inside > 0 && inside < lock_set.len()
+        let is_wrong = |scope: &ScopePrefix| {
+            let inside = || lock_set.iter().filter(|(name, _)| scope.contains(name));
+            let is_cut = (1..lock_set.len()).contains(&inside().count());
+            is_cut || inside().any(|(_, mode)| mode.is_permits())
         };
-        self.work.pending_mut().checks.retain(|scope, _| !is_cut(scope));
+        self.work.pending_mut().checks.retain(|scope, _| !is_wrong(scope));
+    }
+
+    /// A lock that gets a limit may not lie in a scope: looks at its prefix end.
+    pub(crate) fn spoil_checks_of(&mut self, name: &LockName) {
+        if !self.work.pending().checks.is_empty() {
+            self.work.pending_mut().checks.retain(|scope, _| !scope.contains(name));
+        }
     }
 
     /// Takes up a look that was begun in this epoch.
@@ -105,6 +115,9 @@ impl LockTable {
         (mut token, mut ticket): (FencingToken, Ticket),
         left: &mut usize,
     ) -> Result<Option<(FencingToken, Ticket)>, Rejection> {
+        if lock.limit.is_some() {
+            return Err(Rejection::ScopeHasLimit { scope: scope.clone(), lock: name.clone() });
+        }
         for holder in lock.holders.after(Some(token)) {
             if *left == 0 {
                 return Ok(Some((token, ticket)));

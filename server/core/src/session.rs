@@ -248,7 +248,7 @@ impl Session {
     pub(crate) fn give_back(&mut self, request: RequestId, token: FencingToken, left: Part) {
         if left.is_empty() {
             self.holds.remove(&token);
-            self.finish(request);
+            self.finish(request, State::Ended);
         } else if let Some(&Record::Asked { state: State::Held { since_ms, .. }, .. }) =
             self.records.get(&request)
         {
@@ -256,13 +256,13 @@ impl Session {
         }
     }
 
-    /// Marks a live request as over. Below the mark no client uses its id again, so its record is
+    /// Marks a live request as over, by that state. Below the mark no client uses its id again, so its record is
     /// dropped.
-    pub(crate) fn finish(&mut self, request: RequestId) {
+    pub(crate) fn finish(&mut self, request: RequestId, over: State) {
         if request < self.done_below {
             self.drop_record(request);
         } else {
-            self.put_state(request, State::Ended);
+            self.put_state(request, over);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The table as bytes: frozen in microseconds, written by another thread, and checked in full when
 //! read.
 //!
-//! A snapshot stores the sessions with their requests, the values of locks, the scopes, the
+//! A snapshot stores the sessions with their requests, the values of locks, their limits for good, the scopes, the
 //! counters, limits, stamp and state hash, and what commands have left for later ones. Holders and
 //! queues follow from the requests, so they are not stored and cannot contradict them.
 //!
@@ -23,10 +23,11 @@ use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
+use crate::holders::Holder;
 use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
 use crate::limits::Limits;
-use crate::lock::Holder;
 use crate::lock_set::{LockSet, Part};
+use crate::permits::KeptLimit;
 use crate::queue::Waiter;
 use crate::quota::Load;
 use crate::restore::Restored;
@@ -39,7 +40,7 @@ use crate::work::{Pending, Work};
 /// The highest version this build reads. It writes the lowest that has room for the table: a member
 /// that does not know the commands for what is in it does not know its version either, and may need
 /// the snapshot.
-pub const SNAPSHOT_VERSION: u16 = 8;
+pub const SNAPSHOT_VERSION: u16 = 9;
 /// The lowest version this build reads: the first that was released.
 const SNAPSHOT_VERSION_OLDEST: u16 = 2;
 /// The first version with a flag for imported sessions, and with the highest applied command
@@ -56,6 +57,8 @@ const HAS_RULES: u16 = 6;
 const HAS_WORK: u16 = 7;
 /// The first version with what a restore has left.
 const HAS_RESTORED: u16 = 8;
+/// The first version with requests for permits, and with limits for good.
+const HAS_PERMITS: u16 = 9;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
 
@@ -127,6 +130,7 @@ pub struct Frozen {
     restored: Restored,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
+    kept_limits: Shards<LockName, KeptLimit>,
 }
 
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
@@ -140,7 +144,7 @@ struct Header {
 }
 
 impl LockTable {
-    /// The table as it is now, for a snapshot. Costs 2,048 reference counts, whatever the table's
+    /// The table as it is now, for a snapshot. Costs 3,072 reference counts, whatever the table's
     /// size.
     pub fn freeze(&self) -> Frozen {
         let header = Header {
@@ -157,6 +161,7 @@ impl LockTable {
         let (work_limit, pending) = self.work.stored();
         let restored = self.restored.clone();
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
+        let kept_limits = self.kept_limits.clone();
         Frozen {
             header,
             applied_version,
@@ -168,6 +173,7 @@ impl LockTable {
             restored,
             sessions,
             values,
+            kept_limits,
         }
     }
 
@@ -236,6 +242,9 @@ impl LockTable {
             table.restore(id, session, &mut waits)?;
         }
         table.read_values(blocks, (header.values, version))?;
+        if version >= HAS_PERMITS {
+            table.read_limits(blocks)?;
+        }
         blocks.finish()?;
         table.restore_queues(waits)?;
         if mutant!(SnapshotForgetsTokens) {
@@ -303,6 +312,7 @@ impl LockTable {
     ) -> Result<(), SnapshotError> {
         for (name, mode) in lock_set.iter_part(part) {
             let lock = self.lock_or_new(name);
+            lock.note_comer(mode);
             let was_free = lock.holders.is_empty();
             if !lock.holders.insert(Holder { grant, mode }) {
                 let what = format!("{name} cannot be held by {grant:?} besides those who hold it");
@@ -348,6 +358,27 @@ impl LockTable {
             last = place;
             if !mutant!(SnapshotWithoutValues) {
                 self.keep_value(&name, Some(value));
+            }
+        }
+        Ok(())
+    }
+
+    fn read_limits(
+        &mut self,
+        blocks: &mut BlockReader<'_, impl Read>,
+    ) -> Result<(), SnapshotError> {
+        let mut last = None;
+        for _ in 0..u64::deserialize_reader(blocks)? {
+            let name = LockName::deserialize_reader(blocks)?;
+            let read = KeptLimit::deserialize_reader(blocks)?;
+            let place = Some((name.shard(), name.clone()));
+            if last >= place {
+                return Err(damaged(format!("the limit of {name} is out of order")).into());
+            }
+            last = place;
+            let owner = self.usages.kept(read.owner);
+            if !mutant!(SnapshotWithoutLimits) {
+                self.keep_limit(&name, KeptLimit { owner, ..read });
             }
         }
         Ok(())
@@ -434,7 +465,10 @@ fn read_scopes(input: &mut impl Read) -> io::Result<Scopes> {
 impl Frozen {
     /// Frees it piece by piece, as [`LockTable::dismantle`]: what the table has replaced since.
     pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
-        self.sessions.dismantle(Session::entries).chain(self.values.dismantle(|_| 1))
+        self.sessions
+            .dismantle(Session::entries)
+            .chain(self.values.dismantle(|_| 1))
+            .chain(self.kept_limits.dismantle(|_| 1))
     }
 
     /// The last entry that is in it.
@@ -478,6 +512,7 @@ impl Frozen {
         // Callers and rules come by commands of the version of the same number, and so do work that is
         // left and what a restore has left.
         match self.max_table_bytes {
+            _ if self.applied_version >= HAS_PERMITS => HAS_PERMITS,
             _ if self.applied_version >= HAS_RESTORED => HAS_RESTORED,
             _ if self.applied_version >= HAS_WORK => HAS_WORK,
             _ if self.applied_version >= HAS_RULES => HAS_RULES,
@@ -526,6 +561,11 @@ impl Frozen {
             if version >= HAS_RULES {
                 value.owner.serialize(&mut blocks)?;
             }
+        }
+        if version >= HAS_PERMITS {
+            let count = self.kept_limits.iter().count() as u64;
+            count.serialize(&mut blocks)?;
+            self.kept_limits.iter().try_for_each(|entry| entry.serialize(&mut blocks))?;
         }
         blocks.finish()
     }

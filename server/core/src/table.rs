@@ -14,6 +14,7 @@ use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
+use crate::permits::KeptLimit;
 use crate::quota::Usages;
 use crate::restore::Restored;
 use crate::scope::Scopes;
@@ -38,6 +39,8 @@ const CHECKED_UP_TO: u64 = 24;
 pub struct LockTable {
     pub(crate) sessions: Shards<SessionId, Session>,
     pub(crate) values: Shards<LockName, Value>,
+    /// The limits that were set for good.
+    pub(crate) kept_limits: Shards<LockName, KeptLimit>,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
     /// The locks with a queue. Follows from them; not stored.
@@ -103,6 +106,7 @@ impl LockTable {
         Self {
             sessions: Shards::new(),
             values: Shards::new(),
+            kept_limits: Shards::new(),
             locks: BTreeMap::new(),
             awaited: BTreeSet::new(),
             imports: BTreeMap::new(),
@@ -127,8 +131,9 @@ impl LockTable {
     /// Freeing a large table takes a while, and the allocator serves other threads in between only
     /// if somebody pauses.
     pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
-        let Self { sessions, values, locks, imports, usages, .. } = self;
+        let Self { sessions, values, kept_limits, locks, imports, usages, .. } = self;
         let stored = sessions.dismantle(Session::entries).chain(values.dismantle(|_| 1));
+        let stored = stored.chain(kept_limits.dismantle(|_| 1));
         let follows = piece_by_piece(locks).chain(piece_by_piece(imports));
         stored.chain(follows).chain(std::iter::once_with(move || {
             drop(usages);
@@ -275,6 +280,7 @@ impl LockTable {
                 self.close_holds((lock, token), reason, now, events)
             }
             Deed::OwnSession { session } => self.own_session(caller, session),
+            Deed::SetLimit { ref lock, limit } => self.set_limit(caller, (lock, limit), events),
         }
     }
 

@@ -153,7 +153,9 @@ impl LockTable {
         let held = lock_set.position(lock).filter(|&at| part.contains(at));
         match held.and_then(|at| lock_set.get(at)) {
             Some((_, Mode::Exclusive)) => Ok(()),
-            Some((_, Mode::Shared)) => Err(Rejection::NotExclusive { lock: lock.clone(), token }),
+            Some((_, Mode::Shared | Mode::Permits { .. })) => {
+                Err(Rejection::NotExclusive { lock: lock.clone(), token })
+            }
             None => Err(Rejection::NotHeldUnder { session, token, lock: lock.clone() }),
         }
     }

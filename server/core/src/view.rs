@@ -4,9 +4,10 @@ use std::ops::Bound;
 
 use crate::access::{Caller, Rules};
 use crate::answer::Grant;
+use crate::holders::Holder;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
-use crate::lock::{Holder, Lock};
+use crate::lock::Lock;
 use crate::lock_set::{Items, Mode};
 use crate::queue::Waiter;
 use crate::scope::ScopeState;
@@ -103,7 +104,7 @@ pub enum RequestState {
     Ended,
 }
 
-/// A lock that is held, waited for, or carries a value.
+/// A lock that is held, waited for, carries a value, or has a limit of permits.
 #[derive(Clone, Copy, Debug)]
 pub struct LockView<'a> {
     /// Its name.
@@ -114,8 +115,22 @@ pub struct LockView<'a> {
     pub waiting: u64,
     /// The value it carries.
     pub value: Option<&'a Value>,
+    /// Up to how many of its permits are held together, if it has such a limit.
+    pub limit: Option<LimitView>,
     table: &'a LockTable,
     lock: &'a Lock,
+}
+
+/// The limit of a lock's permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitView {
+    /// The limit in force.
+    pub permits: u32,
+    /// How many are held; more than the limit only if it was lowered since.
+    pub used: u64,
+    /// Whether it was set for good; otherwise it goes once nobody holds permits or waits
+    /// for some.
+    pub for_good: bool,
 }
 
 /// A holder of a lock.
@@ -333,7 +348,13 @@ impl LockTable {
 
     fn lock_view<'a>(&'a self, name: &'a LockName, lock: &'a Lock) -> LockView<'a> {
         let (held_by, waiting) = (lock.holders.len() as u64, lock.queue.len());
-        LockView { name, held_by, waiting, value: lock.value.as_ref(), table: self, lock }
+        let limit = lock.limit.map(|permits| LimitView {
+            permits: permits.get(),
+            used: lock.holders.used(),
+            for_good: self.kept_limits.get(name).is_some_and(|kept| !kept.goes),
+        });
+        let value = lock.value.as_ref();
+        LockView { name, held_by, waiting, value, limit, table: self, lock }
     }
 
     fn holder_view(&self, Holder { grant, mode }: Holder) -> Option<HolderView<'_>> {

@@ -15,8 +15,8 @@ use rand::{RngExt, SeedableRng};
 mod support;
 use support::{
     MAGIC_AND_VERSION, TENURE, apply, batch, busy_table, bytes_of, content_of, forge, identity,
-    put_to_work, some_batch, table_before_imports, table_before_limit, table_before_restores,
-    table_before_rules, table_before_scopes, table_before_work,
+    put_to_work, some_batch, table_before_imports, table_before_limit, table_before_permits,
+    table_before_restores, table_before_rules, table_before_scopes, table_before_work,
 };
 
 /// Reads a batch. An accepted one must encode to the same bytes, and apply to a busy table without
@@ -142,7 +142,7 @@ fn a_snapshot_of_an_unknown_version_is_named_as_such() {
 }
 
 /// The form of earlier builds, without imports (2), scopes (3), a limit of the table's bytes (4), rules (5),
-/// work that is left (6), or what a restore has left (7): an updated member continues from it.
+/// work that is left (6), what a restore has left (7), or permits (8): an updated member continues from it.
 #[test]
 fn snapshots_of_earlier_versions_are_read() {
     let version_2 = include_bytes!("snapshots/version_2.bin").as_slice();
@@ -151,6 +151,7 @@ fn snapshots_of_earlier_versions_are_read() {
     let version_5 = include_bytes!("snapshots/version_5.bin").as_slice();
     let version_6 = include_bytes!("snapshots/version_6.bin").as_slice();
     let version_7 = include_bytes!("snapshots/version_7.bin").as_slice();
+    let version_8 = include_bytes!("../../../tests/fixtures/0.3/table.snapshot").as_slice();
     for (mut before, same) in [
         (version_2, table_before_imports()),
         (version_3, table_before_scopes()),
@@ -158,6 +159,7 @@ fn snapshots_of_earlier_versions_are_read() {
         (version_5, table_before_rules()),
         (version_6, table_before_work()),
         (version_7, table_before_restores()),
+        (version_8, table_before_permits()),
     ] {
         let table = LockTable::read_from(&mut before).unwrap();
         assert_eq!(table.counts(), same.counts());
@@ -185,9 +187,11 @@ fn what_earlier_releases_wrote_is_read_and_means_the_same() {
     let of_0_1 = include_bytes!("../../../tests/fixtures/0.1/table.snapshot").as_slice();
     let of_0_2 = include_bytes!("../../../tests/fixtures/0.2/table.snapshot").as_slice();
     let of_0_3 = include_bytes!("../../../tests/fixtures/0.3/table.snapshot").as_slice();
-    for (mut written, same) in
-        [(of_0_1, table_before_limit()), (of_0_2, table_before_restores()), (of_0_3, busy_table())]
-    {
+    for (mut written, same) in [
+        (of_0_1, table_before_limit()),
+        (of_0_2, table_before_restores()),
+        (of_0_3, table_before_permits()),
+    ] {
         let table = LockTable::read_from(&mut written).unwrap();
         assert!(bytes_of(&table) == bytes_of(&same));
         put_to_work(table);
@@ -251,8 +255,10 @@ fn a_table_is_written_as_the_first_version_knew_it_that_has_room_for_it() {
     assert_eq!(bytes_of(&table_before_rules()), include_bytes!("snapshots/version_5.bin"));
     assert_eq!(bytes_of(&table_before_work()), include_bytes!("snapshots/version_6.bin"));
     assert_eq!(bytes_of(&table_before_restores()), include_bytes!("snapshots/version_7.bin"));
+    let of_0_3 = include_bytes!("../../../tests/fixtures/0.3/table.snapshot").as_slice();
+    assert_eq!(bytes_of(&table_before_permits()), of_0_3);
     let with = bytes_of(&busy_table());
-    assert_eq!(with[8..10], [8, 0]);
+    assert_eq!(with[8..10], [9, 0]);
     let read = LockTable::read_from(&mut with.as_slice()).unwrap();
     assert_eq!(read.max_table_bytes(), Some(1 << 20));
     assert!(read.rules().are_on() && read.rules().tokens().count() == 1);
@@ -355,7 +361,7 @@ fn values_out_of_order_are_damage() {
         ("i", of("i", b"v", 0)),
         ("j", of("j", b"v", 0)),
     ];
-    let mut rest = content.as_slice();
+    let (mut rest, limits) = content.split_at(limits_at(&content));
     let mut last = || {
         let ends = sizes.iter().find_map(|(name, size)| {
             let (before, value) = rest.split_at_checked(rest.len() - size)?;
@@ -368,6 +374,28 @@ fn values_out_of_order_are_damage() {
     };
     let (second, first) = (last(), last());
     assert!(LockTable::read_from(&mut forge(&content).as_slice()).is_ok());
+    for harmed in [[rest, second, first, limits].concat(), [rest, first, first, limits].concat()] {
+        let read = LockTable::read_from(&mut forge(&harmed).as_slice());
+        assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");
+    }
+}
+
+/// Where the limits of permits begin that were set for good: their number, and each with its name first.
+#[expect(clippy::unwrap_used, reason = "a snapshot without them fails its test")]
+fn limits_at(content: &[u8]) -> usize {
+    let number = 2_u64.to_le_bytes();
+    content.windows(number.len()).rposition(|bytes| bytes == number).unwrap()
+}
+
+/// As values are.
+#[test]
+fn limits_out_of_order_are_damage() {
+    let content = content_of(&bytes_of(&busy_table()));
+    let (rest, limits) = content.split_at(limits_at(&content) + 8);
+    // The name, the limit, whether it goes, and whose it is.
+    let of = |name: &str| 4 + name.len() + 4 + 1 + 4 + "cn:root".len();
+    let first = if limits[4..].starts_with(b"gpu") { of("gpu") } else { of("idle") };
+    let (first, second) = limits.split_at(first);
     for harmed in [[rest, second, first].concat(), [rest, first, first].concat()] {
         let read = LockTable::read_from(&mut forge(&harmed).as_slice());
         assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");

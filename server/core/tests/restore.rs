@@ -5,8 +5,8 @@
 
 use holdfast_core::{
     Acquired, Answer, Applied, Backup, BackupError, BackupOrigin, Caller, Command, Deed, Event,
-    FencingToken, Item, Label, Limits, LockTable, Need, RESTORED_INDEX, Rejection, RequestId,
-    RestoreError, RestorePlan, RuleChange, SCOPE_EPOCH_MAX, SessionId, tokens_begin_at,
+    FencingToken, Item, Label, LimitView, Limits, LockTable, Need, RESTORED_INDEX, Rejection,
+    RequestId, RestoreError, RestorePlan, RuleChange, SCOPE_EPOCH_MAX, SessionId, tokens_begin_at,
 };
 use holdfast_mutants::{Mutant, while_armed};
 use sha2::{Digest, Sha256};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 mod support;
 use support::{
     acquire, acquire_many, apply, busy_table, bytes_of, exclusive, import, name, open, scope,
-    set_value, table_before_limit,
+    set_value, table_before_limit, table_before_permits,
 };
 
 const DAY_MS: u64 = 86_400_000;
@@ -101,10 +101,19 @@ fn a_backup_comes_back_as_the_table_that_it_was() {
 fn what_earlier_releases_backed_up_is_read_and_restored() {
     let of_0_3 = include_bytes!("../../../tests/fixtures/0.3/backup.hfb");
     let (header, read) = Backup::read_from(&mut of_0_3.as_slice()).unwrap();
-    let same = busy_table();
+    let same = table_before_permits();
     assert!(bytes_of(&read) == bytes_of(&same));
     assert_eq!((header.origin.cluster_name.as_str(), header.counters), ("prod", same.counters()));
     read.restored(&plan(NOW_MS + 1_000)).unwrap().check().unwrap();
+}
+
+/// Those that holders brought along are over with them.
+#[test]
+fn limits_for_good_are_restored_and_no_others() {
+    let restored = busy_table().restored(&plan(NOW_MS + 1_000)).unwrap();
+    let limit = |lock| restored.lock(&name(lock)).and_then(|lock| lock.limit);
+    let free = |permits| Some(LimitView { permits, used: 0, for_good: true });
+    assert_eq!([limit("gpu"), limit("idle"), limit("pool")], [free(4), free(9), None]);
 }
 
 /// Makes the backup among a release's fixtures (`tests/fixtures/README.md`) in the folder that `HOLDFAST_FIXTURES` names.

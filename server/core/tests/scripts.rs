@@ -24,6 +24,7 @@
 //! end S REASON [now=1]          by an administrator, like the next two
 //! cut-off IDENTITY REASON [now=1]
 //! close-holds LOCK REASON [now=1] [of=N]   every holder's, or that under token N of epoch 1
+//! limit LOCK N | limit LOCK none [IDENTITY]   of its permits, for good
 //! end-closed S TOKEN [tenure=N]
 //! limits name=N …               those not named are the defaults
 //! table-bytes N                 how many bytes the table may take
@@ -35,7 +36,7 @@
 //! bytes                         what it counts towards that limit
 //! ```
 //!
-//! LOCKS is `a,b,~c`, `c` shared; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
+//! LOCKS is `a,b,~c,2/4*d`, `c` shared, two of the four permits of `d`; `any=N` asks for at least N of them. A TEXT of `x*5000` is 5,000
 //! times `x`; `-` is no bytes.
 //!
 //! The output shows tokens of epoch 1 without it, others as EPOCH:COUNTER; `release 1 2:7` names
@@ -49,13 +50,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
-    Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, Limits, LockName, LockTable,
-    LogIndex, NamePrefix, Need, Quota, RequestId, Right, RuleChange, ScopePrefix, SessionId,
-    Tenure, ValueChange, Verb,
+    Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, LimitView, Limits, LockName,
+    LockTable, LogIndex, NamePrefix, Need, Quota, RequestId, Right, RuleChange, ScopePrefix,
+    SessionId, Tenure, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -90,6 +92,24 @@ fn an_expiry_of_another_tenure_is_accepted_without_the_rule() {
     let script = include_str!("scripts/expiry_of_another_tenure.txt");
     let said = while_armed(Mutant::ExpiryFromOtherTenure, || play(script));
     assert!(!said.contains("found expired in tenure 1"), "{said}");
+}
+
+/// A rule that is broken makes a script say something else, or the table contradict itself.
+#[test]
+fn each_rule_of_permits_is_missed_when_it_is_broken() {
+    let in_order = include_str!("scripts/permits_are_granted_in_strict_order.txt");
+    let for_good = include_str!("scripts/a_limit_for_good.txt");
+    let broken = [
+        (Mutant::PermitsCountedAsOne, in_order),
+        (Mutant::AboveLimitWaits, for_good),
+        (Mutant::LimitOutlivesHolders, in_order),
+        (Mutant::SnapshotWithoutLimits, for_good),
+    ];
+    for (mutant, script) in broken {
+        assert_eq!(play(script), script);
+        let said = while_armed(mutant, || catch_unwind(|| play(script)));
+        assert!(said.is_err() || said.is_ok_and(|said| said != script), "{mutant:?}");
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of the test, not of the core")]
@@ -184,9 +204,16 @@ impl<'a> Words<'a> {
         let text = self.plain.get(at).copied().unwrap_or_default();
         let names = text.split(',').filter(|name| !name.is_empty());
         names
-            .map(|name| match name.strip_prefix('~') {
-                Some(name) => Item::shared(LockName::parse(name).unwrap()),
-                None => Item::exclusive(LockName::parse(name).unwrap()),
+            .map(|text| {
+                let (permits, name) = text.split_once('*').unwrap_or(("", text));
+                let lock = |text| LockName::parse(text).unwrap();
+                match (permits.split_once('/'), name.strip_prefix('~')) {
+                    (Some((count, limit)), _) => {
+                        Item::permits(lock(name), count.parse().unwrap(), limit.parse().unwrap())
+                    }
+                    (None, Some(name)) => Item::shared(lock(name)),
+                    (None, None) => Item::exclusive(lock(name)),
+                }
             })
             .collect()
     }
@@ -221,7 +248,7 @@ impl Stage {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
             | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
-            | "close-holds" | "own" => (SessionId::new(0), RequestId::new(0)),
+            | "close-holds" | "own" | "limit" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -268,7 +295,7 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "rules" | "role" | "give" | "quota" => rule(words),
-            "end" | "cut-off" | "close-holds" | "own" => from_outside(words),
+            "end" | "cut-off" | "close-holds" | "own" | "limit" => from_outside(words),
             "end-closed" => {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
                 Command::EndClosed { session, token, tenure }
@@ -317,6 +344,10 @@ impl Stage {
             }
             if let Some(carried) = lock.value {
                 write!(output, ", carries {}", value(carried)).unwrap();
+            }
+            if let Some(LimitView { permits, used, for_good }) = lock.limit {
+                let for_good = if for_good { " for good" } else { "" };
+                write!(output, ", {used} of {permits} permits{for_good}").unwrap();
             }
             output.push('\n');
         }
@@ -396,6 +427,9 @@ fn rule(words: &Words<'_>) -> Command {
 }
 
 fn from_outside(words: &Words<'_>) -> Command {
+    if words.plain[0] == "limit" {
+        return limit_command(words);
+    }
     if words.plain[0] == "own" {
         let identity = Identity::parse(words.plain[2]).unwrap();
         let deed = Deed::OwnSession { session: words.session() };
@@ -416,6 +450,15 @@ fn from_outside(words: &Words<'_>) -> Command {
     };
     let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
     Command::By { caller, deed }
+}
+
+/// By an administrator, unless an identity is named.
+fn limit_command(words: &Words<'_>) -> Command {
+    let lock = LockName::parse(words.plain[1]).unwrap();
+    let limit = words.plain[2].parse().ok();
+    let by = words.plain.get(3).copied().unwrap_or("cn:root");
+    let caller = Caller { identity: Identity::parse(by).unwrap(), is_admin: by == "cn:root" };
+    Command::By { caller, deed: Deed::SetLimit { lock, limit } }
 }
 
 fn scope_command(words: &Words<'_>) -> Command {

@@ -1,10 +1,11 @@
 //! `holdfast.v1.LockService`: bytes come in, frames go to the hub, answers go out.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use holdfast_core::Verb;
+use holdfast_core::{Deed, LockName, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
@@ -229,6 +230,25 @@ impl LockService for LockApi {
     ) -> Result<Response<v1::ExplainResponse>, Status> {
         let caller = self.door.caller(&request).await?;
         explain::explain(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
+    }
+
+    async fn set_limit(
+        &self,
+        request: Request<v1::SetLimitRequest>,
+    ) -> Result<Response<v1::SetLimitResponse>, Status> {
+        let by = self.door.by(&request).await?;
+        let v1::SetLimitRequest { name, limit } = request.into_inner();
+        let lock = LockName::parse(&name);
+        let lock = lock.map_err(|error| status::of_text_error("lock name", &error))?;
+        self.door.allow_on(&by.caller, Verb::Limit, lock.as_str())?;
+        let at_least = || status::invalid(format!("the limit of {lock} is at least 1"));
+        let limit = limit.map(|limit| NonZeroU32::new(limit).ok_or_else(at_least)).transpose()?;
+        let caller = by.caller.clone();
+        let act = Act::asked(by, &Deed::SetLimit { lock: lock.clone(), limit });
+        let set = self.hub.set_limit(&caller, lock, limit).await;
+        let set = set.map_err(|error| status::of_call_error(&error));
+        act.end(set.map(|(index, ())| (Some(index), ())))?;
+        Ok(Response::new(v1::SetLimitResponse {}))
     }
 }
 

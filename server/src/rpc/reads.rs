@@ -16,7 +16,7 @@ use super::access::forbidden;
 use super::status;
 use crate::session::Hub;
 use crate::session::answers::{
-    HOLDERS_SHOWN, holder_of, identity_of, mode_of, now_ms, scope_of, value_of,
+    HOLDERS_SHOWN, holder_of, identity_of, limit_of, mode_of, now_ms, scope_of, value_of,
 };
 
 /// Most waiters that Inspect lists.
@@ -241,6 +241,7 @@ fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
         waiting: lock.waiting,
         has_value: lock.value.is_some(),
         scope: scope_of(lock),
+        limit: limit_of(lock),
         ..LockInfo::default()
     }
 }
@@ -252,6 +253,7 @@ fn waiters(table: &LockTable, lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInf
         request_id: waiter.request.get(),
         waiting_ms: now_ms.saturating_sub(waiter.since_ms),
         mode: mode_of(waiter.mode).into(),
+        permits: waiter.mode.permits(),
         names: names_asked_for(table, &waiter),
         imported: waiter.imported,
         identity: identity_of(waiter.caller),

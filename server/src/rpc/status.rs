@@ -46,6 +46,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::Rules
         | RefusalReason::SessionRevoked
         | RefusalReason::NotHeld
+        | RefusalReason::Permits
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused => Code::AlreadyExists,
         RefusalReason::Cancelled => Code::Cancelled,

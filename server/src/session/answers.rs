@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Item, Label, LockName, LockTable,
-    LockView, LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
+    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Item, Label, LimitView, LockName,
+    LockTable, LockView, LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
     Cancelled, ClosedHold, Contended, Denied, Granted, Holder, LockScope, Lost, LostReason,
-    Mode as WireMode, NamedValue, Queued, Refusal, Refused, Released, ServerFrame, SessionEnded,
-    Value as WireValue, ValueSet, cancelled,
+    Mode as WireMode, NamedValue, PermitLimit, Queued, Refusal, Refused, Released, ServerFrame,
+    SessionEnded, Value as WireValue, ValueSet, cancelled,
 };
 use holdfast_runtime::Clock;
 
@@ -101,12 +101,17 @@ pub(crate) fn scope_of(lock: &LockView<'_>) -> Option<LockScope> {
     })
 }
 
-/// A mode in its form on the wire.
+/// The mode of a holder or waiter in its form on the wire. Its permits are told beside it.
 pub(crate) fn mode_of(mode: Mode) -> WireMode {
     match mode {
         Mode::Exclusive => WireMode::Exclusive,
-        Mode::Shared => WireMode::Shared,
+        Mode::Shared | Mode::Permits { .. } => WireMode::Shared,
     }
+}
+
+/// The limit of a lock's permits in its form on the wire.
+pub(crate) fn limit_of(lock: &LockView<'_>) -> Option<PermitLimit> {
+    lock.limit.map(|LimitView { permits, used, for_good }| PermitLimit { permits, used, for_good })
 }
 
 pub(super) fn lost(request: RequestId, token: FencingToken, cause: LossCause) -> Body {
@@ -200,6 +205,7 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         token: holder.grant.token.get(),
         held_ms: now_ms.saturating_sub(holder.since_ms),
         mode: mode_of(holder.mode).into(),
+        permits: holder.mode.permits(),
         imported: holder.imported,
         ending: holder.is_ending,
         identity: identity_of(holder.caller),
@@ -243,6 +249,7 @@ pub(super) fn of_outcome(
             | Answer::Revoked { .. }
             | Answer::HoldsClosed { .. }
             | Answer::SessionOwned
+            | Answer::LimitSet
             | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,

@@ -257,8 +257,7 @@ fn read_items(items: &[v1::Item]) -> Result<Vec<Item>, Refusal> {
     if locks.is_empty() {
         return Err(refusals::of_rejection(&Rejection::NoNames));
     }
-    let modes = items.iter().map(|item| item.mode);
-    let items = locks.into_iter().zip(modes).map(|(lock, mode)| read_item(lock, mode));
+    let items = locks.into_iter().zip(items).map(|(lock, item)| read_item(lock, item));
     let items = items.collect::<Result<Vec<_>, _>>()?;
     each_in_one_mode(&items)?;
     Ok(items)
@@ -273,8 +272,7 @@ fn each_in_one_mode(items: &[Item]) -> Result<(), Refusal> {
         if before == mode {
             return Err(named_twice(lock));
         }
-        let message =
-            format!("{lock} is asked for both shared and exclusive; ask for it exclusive");
+        let message = format!("{lock} is asked for both {before} and {mode}; ask for it once");
         return Err(refusals::refusal(RefusalReason::Invalid, message));
     }
     Ok(())
@@ -284,12 +282,18 @@ fn named_twice(lock: &LockName) -> Refusal {
     refusals::of_rejection(&Rejection::NameTwice { lock: lock.clone() })
 }
 
-fn read_item(lock: LockName, mode: i32) -> Result<Item, Refusal> {
-    let mode = match v1::Mode::try_from(mode) {
+fn read_item(lock: LockName, item: &v1::Item) -> Result<Item, Refusal> {
+    let v1::Item { permits: count, limit, .. } = *item;
+    let mode = match v1::Mode::try_from(item.mode) {
+        Ok(v1::Mode::Permits) => Mode::Permits { count, limit },
+        Ok(_) if (count, limit) != (0, 0) => {
+            let message = format!("{lock} is asked for in mode {}, and has permits", item.mode);
+            return Err(refusals::refusal(RefusalReason::Invalid, message));
+        }
         Ok(v1::Mode::Unspecified | v1::Mode::Exclusive) => Mode::Exclusive,
         Ok(v1::Mode::Shared) => Mode::Shared,
         Err(_) => {
-            let message = format!("mode {mode} of {lock} is not one that this server knows");
+            let message = format!("mode {} of {lock} is not one that this server knows", item.mode);
             return Err(refusals::refusal(RefusalReason::Invalid, message));
         }
     };

@@ -1,6 +1,8 @@
-//! Ending what somebody has from outside, for operators (DESIGN §14, I35): proposes it, and says how long
-//! it may take. The core and the leases see to it that nobody else gets a lock before.
+//! What operators do to locks and sessions: ending what somebody has from outside (DESIGN §14, I35), and limits of
+//! permits. It proposes an end, and says how long it may take. The core and the leases see to it that nobody else gets a
+//! lock before.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -38,7 +40,7 @@ impl Hub {
         session: SessionId,
         Ending { reason, now }: Ending,
     ) -> Done<Duration> {
-        match self.end(caller, Deed::EndSession { session, reason, now }).await? {
+        match self.done(caller, Deed::EndSession { session, reason, now }).await? {
             (index, Answer::SessionEnded) => Ok((index, Duration::ZERO)),
             (index, Answer::Revoked { .. }) => Ok((index, self.left(session))),
             _ => Err(refusals::odd_answer().into()),
@@ -56,7 +58,7 @@ impl Hub {
         identity: Identity,
         Ending { reason, now }: Ending,
     ) -> Done<u64> {
-        match self.end(caller, Deed::CutOff { identity, reason, now }).await? {
+        match self.done(caller, Deed::CutOff { identity, reason, now }).await? {
             (index, Answer::Revoked { sessions }) => Ok((index, sessions)),
             _ => Err(refusals::odd_answer().into()),
         }
@@ -134,7 +136,24 @@ impl Hub {
         tokens
     }
 
-    async fn end(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
+    /// Sets the limit of a lock's permits for good, or removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn set_limit(
+        &self,
+        caller: &Caller,
+        lock: LockName,
+        limit: Option<NonZeroU32>,
+    ) -> Done<()> {
+        match self.done(caller, Deed::SetLimit { lock, limit }).await? {
+            (index, Answer::LimitSet) => Ok((index, ())),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
+    async fn done(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
         let Committed { index, outcome } = self.commit(caller, deed).await?;
         match outcome {
             Ok(answer) => Ok((index, answer)),

@@ -45,6 +45,7 @@ pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::NotHeld => "not_held",
         RefusalReason::Compacted => "compacted",
         RefusalReason::Restored => "restored",
+        RefusalReason::Permits => "permits",
     }
 }
 
@@ -104,6 +105,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::ScopeCutsRequest { .. }
         | Rejection::HeldInOtherEpoch { .. }
         | Rejection::EpochTooHigh { .. }
+        | Rejection::ScopeHasLimit { .. }
         // The server goes on by itself for a while before it says so.
         | Rejection::Unfinished { .. } => refusal(RefusalReason::Scope, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
@@ -111,6 +113,10 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
         Rejection::SessionRevoked { .. } => refusal(RefusalReason::SessionRevoked, message),
         Rejection::NotHeld { .. } => refusal(RefusalReason::NotHeld, message),
+        Rejection::LimitDiffers { .. }
+        | Rejection::NoLimit { .. }
+        | Rejection::PermitsOutOfRange { .. }
+        | Rejection::PermitsInScope { .. } => refusal(RefusalReason::Permits, message),
         // The server closes them one by one.
         Rejection::TooManyHolders { .. } => limit("holders", message),
     }

@@ -75,7 +75,11 @@ impl Client {
     }
 
     async fn asks(&self, request_id: u64, names: &[&str], mode: Mode, any: Option<AnyOf>) {
-        let item = |name: &&str| Item { name: name.as_bytes().to_vec().into(), mode: mode.into() };
+        let item = |name: &&str| Item {
+            name: name.as_bytes().to_vec().into(),
+            mode: mode.into(),
+            ..Item::default()
+        };
         let items = names.iter().map(item).collect();
         let acquire = Acquire { request_id, items, wait: true, any, ..Acquire::default() };
         self.stream.send(Body::Acquire(acquire)).await;

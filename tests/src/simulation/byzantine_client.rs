@@ -232,7 +232,7 @@ impl ByzantineClient {
         known.next_request += 2;
         let item = |number: u64| {
             let name = format!("rogue/many/{number}").into_bytes().into();
-            Item { name, mode: Mode::Exclusive.into() }
+            Item { name, mode: Mode::Exclusive.into(), ..Item::default() }
         };
         let items = (0..=NAMES_MAX).map(item).collect();
         let acquire = Acquire { request_id: many, items, wait: true, ..Acquire::default() };
@@ -245,7 +245,7 @@ impl ByzantineClient {
     /// The same request asks for the same name each time.
     fn acquire(request_id: u64) -> Ask {
         let name = format!("rogue/{}", request_id % 3).into_bytes().into();
-        let items = vec![Item { name, mode: Mode::Exclusive.into() }];
+        let items = vec![Item { name, mode: Mode::Exclusive.into(), ..Item::default() }];
         Ask::Acquire(Acquire { request_id, items, wait: true, ..Acquire::default() })
     }
 

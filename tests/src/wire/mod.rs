@@ -423,5 +423,5 @@ pub fn several(request_id: u64, items: Vec<Item>, any: Option<u32>, wait: bool) 
 
 /// One name of a request.
 pub fn item(name: &str, mode: Mode) -> Item {
-    Item { name: name.as_bytes().to_vec().into(), mode: mode.into() }
+    Item { name: name.as_bytes().to_vec().into(), mode: mode.into(), ..Item::default() }
 }

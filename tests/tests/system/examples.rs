@@ -91,3 +91,18 @@ async fn services_that_share_a_client_exclude_each_other() {
         assert_eq!(turn[1], format!("{service} ends"), "{lines:?}");
     }
 }
+
+/// I2: never more than the limit, each under a token of its own.
+#[tokio::test]
+async fn two_of_five_jobs_run_at_a_time() {
+    let lines = lines("semaphore").await;
+
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    let tokens: Vec<u64> = lines.iter().map(|line| token(line)).collect();
+    assert!(tokens.is_sorted_by(|one, other| one < other), "{lines:?}");
+    let at_a_time = lines.iter().map(|line| {
+        let (_, end) = line.rsplit_once(", ").expect("the line says how many run");
+        end.split(' ').next().unwrap().parse::<u32>().unwrap()
+    });
+    assert_eq!(at_a_time.max(), Some(2), "{lines:?}");
+}

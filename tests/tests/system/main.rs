@@ -27,6 +27,7 @@ mod recovery;
 mod scale;
 mod secured;
 mod security_guide;
+mod semaphores;
 mod tls;
 mod traces;
 mod unix_socket;

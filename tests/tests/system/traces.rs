@@ -181,7 +181,7 @@ async fn a_trace_comes_from_the_command_line_and_with_calls_too_and_only_if_it_i
 async fn call(endpoint: &str, lock: &str) {
     let mut calls = LockServiceClient::connect(endpoint.to_owned()).await.unwrap();
     let opened = calls.open_session(OpenSessionRequest::default()).await.unwrap().into_inner();
-    let item = Item { name: lock.as_bytes().to_vec().into(), mode: 0 };
+    let item = Item { name: lock.as_bytes().to_vec().into(), ..Item::default() };
     let acquire = Acquire { request_id: 1, items: vec![item], ..Acquire::default() };
     let asked = AcquireRequest {
         session: opened.session,

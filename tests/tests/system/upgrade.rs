@@ -107,6 +107,10 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
     roll(&mut run, 0..2, None).await;
     let (before, now) = (release_before(), env!("CARGO_PKG_VERSION"));
     are_of(&run.cluster, [now, now, before]).await;
+    // No member of the release before is sent what it does not know: it is refused meanwhile.
+    let permits = ["--endpoints", &endpoints, "lock", "-n", "2", "upgrade/permits", "--", "true"];
+    let refused = Program::start("holdfast", &permits).end(LIMIT).await;
+    assert_eq!(refused.code, Some(122), "{refused:?}");
     // No member of the release before has had to know a command of this one.
     roll(&mut run, 0..2, Some(old)).await;
     are_of(&run.cluster, [before; 3]).await;
@@ -114,6 +118,8 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
     run.nothing_lost().await;
 
     are_of(&run.cluster, [now; 3]).await;
+    let granted = Program::start("holdfast", &permits).end(LIMIT).await;
+    assert_eq!(granted.code, Some(0), "{granted:?}");
     over.store(true, Ordering::Relaxed);
     let longest = longest.await.unwrap();
     assert!(longest < CALL_MAX, "a call took {longest:?}");

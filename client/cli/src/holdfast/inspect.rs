@@ -1,6 +1,8 @@
 //! `holdfast list`, `inspect`, `session` and `check-token`: what the store says, once.
 
-use holdfast::{Holder, LockInfo, Mode, Reader, RequestState, SessionInfo, SessionRequest, Waiter};
+use holdfast::{
+    Holder, LockInfo, Mode, PermitLimit, Reader, RequestState, SessionInfo, SessionRequest, Waiter,
+};
 use holdfast_cli::block_on;
 use serde_json::{Value, json};
 
@@ -38,6 +40,7 @@ async fn print_json(reader: &Reader, prefix: &str) -> Result<(), Failure> {
                 "holders": lock.holders.iter().map(show::holder).collect::<Vec<_>>(),
                 "waiting": lock.waiting,
                 "has_value": lock.has_value,
+                "limit": lock.limit.map(limit_json),
             }));
         }
         after = page.next;
@@ -55,7 +58,7 @@ async fn print_table(reader: &Reader, prefix: &str) -> Result<(), Failure> {
         } else {
             format!(" below {}", show::escaped(prefix))
         };
-        show::line(format!("no lock{about} is held, waited for or has a value"));
+        show::line(format!("no lock{about} is held, waited for, or has a value or a limit"));
         return Ok(());
     }
     let header = ["LOCK", "HELD BY", "MODE", "FOR", "TOKEN", "WAITING", "VALUE"];
@@ -75,7 +78,10 @@ fn row(lock: &LockInfo) -> [String; 7] {
         of_holder(&|holder| {
             format!("{}{others}", show::label(&holder.label, &holder.identity, holder.is_imported))
         }),
-        of_holder(&|holder| holder.mode.to_string()),
+        match lock.limit {
+            Some(PermitLimit { permits, used, .. }) => format!("{used} of {permits} permits"),
+            None => of_holder(&|holder| holder.mode.to_string()),
+        },
         of_holder(&|holder| show::length(holder.held)),
         of_holder(&|holder| holder.token.to_string()),
         lock.waiting.to_string(),
@@ -105,6 +111,7 @@ fn lock_json(lock: &LockInfo) -> Value {
         "waiting": lock.waiting,
         "queue": lock.queue.iter().map(show::waiter).collect::<Vec<_>>(),
         "value": lock.value.as_ref().map(show::value),
+        "limit": lock.limit.map(limit_json),
         "scope": lock.scope.as_ref().map(|scope| {
             json!({
                 "prefix": scope.prefix,
@@ -112,6 +119,14 @@ fn lock_json(lock: &LockInfo) -> Value {
                 "suspended": scope.suspended,
             })
         }),
+    })
+}
+
+fn limit_json(limit: PermitLimit) -> Value {
+    json!({
+        "permits": limit.permits,
+        "used": limit.used,
+        "for_good": limit.is_for_good,
     })
 }
 
@@ -131,6 +146,11 @@ fn print_lock(lock: &LockInfo) {
         show::line(format!("  {}: {}", show::place(place), waits(waiter)));
     }
     more(lock.waiting, lock.queue.len());
+    if let Some(limit) = &lock.limit {
+        let PermitLimit { permits, used, is_for_good, .. } = limit;
+        let for_good = if *is_for_good { "; the limit is for good" } else { "" };
+        show::line(format!("  {used} of {permits} permits are held{for_good}"));
+    }
     if let Some(value) = &lock.value {
         let suspect = if value.is_suspect { "; suspect: the grant was lost" } else { "" };
         let text = show::value_text(value);
@@ -154,8 +174,9 @@ fn more(all: u64, shown: usize) {
 /// `jobs is held by host:1, session 7, for 3 s under token 5`.
 fn held(name: &str, holder: &Holder) -> String {
     let how = match holder.mode {
-        Mode::Shared => "shared",
-        Mode::Exclusive => "held",
+        Mode::Shared => "shared".to_owned(),
+        Mode::Exclusive => "held".to_owned(),
+        Mode::Permits { .. } => format!("held ({})", holder.mode),
     };
     let (label, token) =
         (show::label(&holder.label, &holder.identity, holder.is_imported), holder.token);
@@ -173,7 +194,11 @@ fn held(name: &str, holder: &Holder) -> String {
 fn waits(waiter: &Waiter) -> String {
     let label = show::label(&waiter.label, &waiter.identity, waiter.is_imported);
     let length = show::length(waiter.waiting);
-    let share = if waiter.mode == Mode::Shared { " to share it" } else { "" };
+    let share = match waiter.mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared => " to share it".to_owned(),
+        Mode::Permits { .. } => format!(" for {}", waiter.mode),
+    };
     let others = match waiter.names {
         0 | 1 => String::new(),
         2 => ", and 1 other lock".to_owned(),

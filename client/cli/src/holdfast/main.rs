@@ -13,6 +13,7 @@ mod cut_off;
 mod demo;
 mod election;
 mod inspect;
+mod limit;
 mod lock;
 mod manual;
 mod quota;
@@ -53,6 +54,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
             cut_off::session(&cli.global, &command)
         }
         Command::Release(args) => cut_off::release(&cli.global, &args),
+        Command::Limit(args) => limit::set(&cli.global, &args),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Status => status::run(&cli.global),

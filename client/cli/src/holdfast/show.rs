@@ -7,7 +7,7 @@ use chrono::{DateTime, Local, SecondsFormat, Utc};
 use comfy_table::{
     Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, Width, presets,
 };
-use holdfast::{Holder, Waiter};
+use holdfast::{Holder, Mode, Waiter};
 pub(crate) use holdfast_cli::colour::Tone;
 pub(crate) use holdfast_cli::{either, escaped, line};
 use serde_json::{Value, json};
@@ -134,11 +134,24 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "label": holder.label,
         "token": holder.token.to_string(),
         "held_ms": millis(holder.held),
-        "mode": holder.mode.to_string(),
+        "mode": mode(holder.mode),
+        "permits": permits(holder.mode),
         "imported": holder.is_imported,
         "identity": holder.identity,
         "ending": holder.is_ending,
     })
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
+        Mode::Permits { .. } => "permits",
+    }
+}
+
+fn permits(mode: Mode) -> Option<u32> {
+    mode.is_permits().then(|| mode.permits())
 }
 
 /// For programs.
@@ -147,7 +160,8 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
         "session": waiter.session.to_string(),
         "label": waiter.label,
         "waiting_ms": millis(waiter.waiting),
-        "mode": waiter.mode.to_string(),
+        "mode": mode(waiter.mode),
+        "permits": permits(waiter.mode),
         "names": waiter.names,
         "imported": waiter.is_imported,
         "identity": waiter.identity,

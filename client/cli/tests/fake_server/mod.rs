@@ -145,6 +145,7 @@ fn shared_lock(name: String) -> v1::LockInfo {
         has_value: true,
         held_by: 3,
         scope: None,
+        limit: None,
     }
 }
 
@@ -264,6 +265,13 @@ impl LockService for FakeServer {
         &self,
         _request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn set_limit(
+        &self,
+        _request: Request<v1::SetLimitRequest>,
+    ) -> Result<Response<v1::SetLimitResponse>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -322,11 +322,15 @@ impl Machine {
     }
 }
 
-/// Whether a server may refuse with this reason before it checks the request. Such a refusal proves
-/// nothing about an earlier copy, sent on a stream that broke.
+/// Whether a server may refuse with this reason before it checks the request, or for what is there at the
+/// moment. Such a refusal proves nothing about an earlier copy, sent on a stream that broke.
 fn is_of_one_copy(reason: Reason) -> bool {
     matches!(
         reason,
-        Reason::Limit | Reason::DiskReserve | Reason::Unsupported | Reason::Unavailable
+        Reason::Limit
+            | Reason::DiskReserve
+            | Reason::Unsupported
+            | Reason::Unavailable
+            | Reason::Permits
     )
 }

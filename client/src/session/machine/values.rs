@@ -29,7 +29,7 @@ impl Machine {
         let lock = hold.lock(name).ok_or_else(|| {
             Error::invalid(format!("{} is not held by this guard", name.escape_debug()))
         })?;
-        if lock.mode == Mode::Shared {
+        if lock.mode != Mode::Exclusive {
             return Err(not_exclusive(&lock.name, hold.token));
         }
         let (token, name) = (hold.token, lock.name.clone());

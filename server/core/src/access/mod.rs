@@ -28,7 +28,7 @@ pub use names::{
 
 use crate::LockTable;
 use crate::check::Violation;
-use crate::command::{Command, Deed, RESTORES_SINCE, RULES_SINCE};
+use crate::command::{Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::quota::Quota;
 
@@ -62,11 +62,13 @@ pub enum Verb {
     Now,
     /// Taking a backup: every value, and the hash of every token.
     Backup,
+    /// Setting the limits of permits.
+    Limit,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -80,6 +82,7 @@ impl Verb {
         Self::Force,
         Self::Now,
         Self::Backup,
+        Self::Limit,
     ];
 
     /// As people write it.
@@ -98,6 +101,7 @@ impl Verb {
             Self::Force => "force",
             Self::Now => "now",
             Self::Backup => "backup",
+            Self::Limit => "limit",
         }
     }
 
@@ -110,13 +114,17 @@ impl Verb {
     pub(crate) const fn version(self) -> u16 {
         match self {
             Self::Backup => RESTORES_SINCE,
+            Self::Limit => PERMITS_SINCE,
             _ => RULES_SINCE,
         }
     }
 
     /// Whether it is about names of locks, or prefixes of them.
     pub const fn has_names(self) -> bool {
-        matches!(self, Self::Acquire | Self::Read | Self::Import | Self::Scope | Self::Force)
+        matches!(
+            self,
+            Self::Acquire | Self::Read | Self::Import | Self::Scope | Self::Force | Self::Limit
+        )
     }
 }
 
@@ -420,6 +428,7 @@ impl LockTable {
                 self.allows_closing(caller, lock, *token)?;
                 self.allows_haste(caller, *now)
             }
+            Deed::SetLimit { lock, .. } => self.rules.allows(caller, Verb::Limit, [lock.as_str()]),
             Deed::OwnSession { .. } => Ok(()),
         }
     }

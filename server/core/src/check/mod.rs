@@ -1,13 +1,17 @@
 //! The invariants of the table as code.
 
+use std::num::NonZeroU32;
+
 use crate::LockTable;
 use crate::VALUE_BYTES_MAX;
 use crate::acquire::Denial;
 use crate::answer::Grant;
 use crate::command::COMMAND_VERSION_OLDEST;
+use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock::Lock;
 use crate::lock_set::{LockSet, Mode, Part};
+use crate::permits;
 use crate::queue::Waiter;
 use crate::quota::{Usage, Usages};
 use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
@@ -146,6 +150,7 @@ impl LockTable {
         self.rules.check()?;
         self.check_imports()?;
         self.check_values(&mut records.counts, &mut usages)?;
+        self.check_limits(&mut records.counts, &mut usages)?;
         self.check_work()?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
@@ -263,9 +268,10 @@ impl LockTable {
                 State::Denied(denial) => {
                     let names_one = denial.at().is_some_and(|at| at < lock_set.len());
                     let claim = denial == Denial::NotImported;
-                    let suspended = matches!(denial, Denial::Suspended | Denial::Restored);
-                    let sound = (claim || !lock_set.waits())
-                        && (names_one == lock_set.needs_all() || suspended);
+                    let above = matches!(denial, Denial::AboveLimit { .. });
+                    let any = above || matches!(denial, Denial::Suspended | Denial::Restored);
+                    let sound = (claim || above || !lock_set.waits())
+                        && (names_one == lock_set.needs_all() || any);
                     ensure(sound && (names_one || denial.at().is_none()), "index", || {
                         format!("request {request} of session {id} was denied by {denial:?}")
                     })?;
@@ -302,8 +308,12 @@ impl LockTable {
     }
 
     fn check_lock<'a>(&self, name: &'a LockName, lock: &Lock, told: &mut Side<'a>) -> Check {
-        let needed = !lock.holders.is_empty() || !lock.queue.is_empty() || lock.value.is_some();
-        ensure(needed, "I33", || format!("{name} is not held or waited for, and has no value"))?;
+        let is_limited = self.kept_limits.get(name).is_some();
+        let is_used = !lock.holders.is_empty() || !lock.queue.is_empty();
+        let needed = is_used || lock.value.is_some() || is_limited;
+        ensure(needed, "I33", || {
+            format!("{name} is not held or waited for, and has no value or limit")
+        })?;
         told.counts.held += u64::from(!lock.holders.is_empty());
         told.counts.values += u64::from(lock.value.is_some());
         let alone = lock.holders.len() <= 1;
@@ -311,7 +321,7 @@ impl LockTable {
             let Grant { session, request, token } = holder.grant;
             let mode = holder.mode;
             told.holds.push(Told { number: token.get(), session, request, lock: name, mode });
-            ensure(alone || mode == Mode::Shared, "I2", || {
+            ensure(alone || mode == Mode::Shared || mode.is_permits(), "I2", || {
                 format!("{name} is held by several, and by {holder:?}")
             })?;
             self.check_token(name, token)?;
@@ -319,12 +329,42 @@ impl LockTable {
         for (ticket, Waiter { session, request, mode }) in lock.queue.iter() {
             told.waits.push(Told { number: ticket.get(), session, request, lock: name, mode });
         }
+        self.check_permits_of(name, lock)?;
         let in_order = lock.queue.iter().is_sorted_by_key(|(ticket, _)| ticket);
         ensure(in_order, "I9", || format!("the queue of {name} is out of order"))?;
         let stuck = lock.queue.iter().next().filter(|head| self.could_be_granted(*head));
         let stuck = stuck.filter(|head| !self.is_looked_at_later(*head));
         ensure(stuck.is_none() || !self.counters.has_tokens(), "I15", || {
             format!("{stuck:?} is at the head of {name}, and could be granted")
+        })
+    }
+
+    /// Checks the limit of a lock. One that was set for good may have been lowered since permits were granted.
+    fn check_permits_of(&self, name: &LockName, lock: &Lock) -> Check {
+        let kept = self.kept_limits.get(name);
+        ensure(kept.is_none_or(|kept| lock.limit == Some(kept.permits)), "permits", || {
+            format!("{name} is limited to {:?}, and not to {kept:?}", lock.limit)
+        })?;
+        let holders = || lock.holders.iter().map(|holder| holder.mode);
+        let mut modes = holders().chain(lock.queue.iter().map(|(_, waiter)| waiter.mode));
+        let waiters = lock.queue.iter().map(|(_, waiter)| waiter.mode);
+        let requests = holders().chain(waiters).filter(|mode| mode.is_permits()).count();
+        ensure(requests == lock.permit_requests as usize, "permits", || {
+            format!("{requests} requests are for permits of {name}, not {}", lock.permit_requests)
+        })?;
+        let has_limit = requests > 0 || kept.is_some_and(|kept| !kept.goes);
+        ensure(has_limit == lock.limit.is_some(), "permits", || {
+            format!("{name} is limited to {:?}, for {requests} requests and {kept:?}", lock.limit)
+        })?;
+        let limit = lock.limit.map(NonZeroU32::get);
+        let agrees = |mode| match mode {
+            Mode::Permits { limit: asked, .. } => limit == Some(asked) || kept.is_some(),
+            Mode::Exclusive | Mode::Shared => true,
+        };
+        ensure(modes.all(agrees), "permits", || format!("not all of {name} ask with {limit:?}"))?;
+        let held: u64 = holders().map(|mode| u64::from(mode.permits())).sum();
+        ensure(kept.is_some() || held <= limit.unwrap_or(0).into(), "I2", || {
+            format!("{held} permits of {name} are held, and the limit is {limit:?}")
         })
     }
 
@@ -394,13 +434,35 @@ impl LockTable {
         let is_free = |(name, mode): (&LockName, Mode)| {
             self.locks.get(name).is_some_and(|lock| {
                 let next = lock.queue.iter().next().map(|(ticket, _)| ticket);
-                let shares = |mode| mode == Mode::Shared;
-                let beside = lock.holders.iter().all(|holder| shares(mode) && shares(holder.mode));
-                next == Some(ticket) && beside
+                let alike = |holder: Holder| match mode {
+                    Mode::Exclusive => false,
+                    Mode::Shared => holder.mode == Mode::Shared,
+                    Mode::Permits { .. } => holder.mode.is_permits(),
+                };
+                let held = lock.holders.iter().map(|holder| u64::from(holder.mode.permits()));
+                let limit = lock.limit.map_or(u64::MAX, |limit| limit.get().into());
+                let has_room =
+                    !mode.is_permits() || held.sum::<u64>() + u64::from(mode.permits()) <= limit;
+                next == Some(ticket) && lock.holders.iter().all(alike) && has_room
             })
         };
         let needs_all = LockSet::needs_all(lock_set);
         if needs_all { lock_set.iter().all(is_free) } else { lock_set.iter().any(is_free) }
+    }
+
+    fn check_limits(&self, counts: &mut Counts, usages: &mut Usages) -> Check {
+        for (name, kept) in self.kept_limits.iter() {
+            let cost = permits::cost(name);
+            usages.change(&kept.owner, Usage::default(), Usage::of_value(cost));
+            counts.value_bytes = counts.value_bytes.saturating_add(cost);
+            counts.table_bytes = counts.table_bytes.saturating_add(cost);
+            let is_there = self.locks.contains_key(name);
+            ensure(is_there, "permits", || format!("{name} is not there, and has {kept:?}"))?;
+            ensure(self.scopes.of(name).is_none(), "permits", || {
+                format!("{name} is in a scope, and has {kept:?}")
+            })?;
+        }
+        Ok(())
     }
 
     fn check_values(&self, counts: &mut Counts, usages: &mut Usages) -> Check {

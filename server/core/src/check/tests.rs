@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::command::{Batch, Command};
+use crate::holders::Holders;
 use crate::ids::{Label, LogIndex, ScopePrefix, Tenure};
-use crate::lock::{Holder, Holders};
 use crate::lock_set::{Item, Need, Part};
 use crate::scope::ScopeState;
 use crate::value::{Value, ValueChange};
@@ -208,7 +208,7 @@ fn a_token_given_out_twice_is_seen() {
         };
         *state = State::Held { token, since_ms: 0, part: Part::whole(1) };
         let grant = Grant { session: S2, request, token };
-        lock(table, "b").holders = Holders::One(Holder { grant, mode: Mode::Exclusive });
+        lock(table, "b").holders = Holders::Alone(grant);
     };
     assert_eq!(found(twice), "I3");
 }
@@ -232,10 +232,10 @@ fn unusable_limits_are_seen() {
 fn a_reader_that_is_none_is_seen() {
     let writes = |table: &mut LockTable| {
         let record = session(table, S2).records.get_mut(&R1);
-        let Some(Record::Asked { lock_set: LockSet::One { mode, .. }, .. }) = record else {
+        let Some(Record::Asked { lock_set: LockSet::One { shares, .. }, .. }) = record else {
             panic!("no such request")
         };
-        *mode = Mode::Exclusive;
+        *shares = false;
     };
     assert_eq!(found_in_sets(writes), "I2");
 }
@@ -244,7 +244,7 @@ fn a_reader_that_is_none_is_seen() {
 fn a_set_that_is_held_in_part_is_seen() {
     let other = |table: &mut LockTable| {
         let grant = Grant { session: S2, request: R1, token: token(2) };
-        lock(table, "y").holders = Holders::One(Holder { grant, mode: Mode::Exclusive });
+        lock(table, "y").holders = Holders::Alone(grant);
     };
     assert_eq!(found_in_sets(other), "I11");
     assert_eq!(found_in_sets(|table| set_part(table, Part::default())), "I14");

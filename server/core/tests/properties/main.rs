@@ -209,7 +209,7 @@ impl History {
             held: held.len() as u64,
             waiting: model.requests.iter().filter(|r| r.arrival().is_some()).count() as u64,
             values: model.values.len() as u64,
-            value_bytes: model.values.iter().map(model::cost).sum(),
+            value_bytes: model.value_bytes(),
             table_bytes: model.bytes(),
         };
         assert_eq!(table.counts(), counts);
@@ -254,6 +254,7 @@ impl History {
         let held = model.requests.iter().flat_map(model::Request::holds);
         let mut names: BTreeSet<&LockName> = waited.chain(held).map(|item| &item.lock).collect();
         names.extend(model.values.iter().map(|(name, _)| name));
+        names.extend(model.kept_limits.iter().map(|kept| &kept.lock));
         let views: Vec<_> = table.locks_after("", None, usize::MAX).collect();
         assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(names));
         for view in views {

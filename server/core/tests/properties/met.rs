@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 40] = [
+const REJECTIONS: [&str; 43] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -50,9 +50,13 @@ const REJECTIONS: [&str; 40] = [
     "SessionRevoked",
     "NotHeld",
     "OverQuota",
+    "LimitDiffers",
+    "NoLimit",
+    "PermitsOutOfRange",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
-const RARE_REJECTIONS: [&str; 2] = ["TooManyScopes", "HeldInOtherEpoch"];
+const RARE_REJECTIONS: [&str; 4] =
+    ["PermitsInScope", "TooManyScopes", "HeldInOtherEpoch", "ScopeHasLimit"];
 const COMMANDS: [&str; 12] = [
     "Configure",
     "OpenSession",
@@ -71,7 +75,8 @@ const COMMANDS: [&str; 12] = [
 const RARE_COMMANDS: [&str; 6] =
     ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 26] = [
+const SCENES: [&str; 27] = [
+    "permits were granted beside others",
     "a set was granted at once",
     "a set was granted after it waited",
     "an any of several was granted a part at once",
@@ -101,7 +106,9 @@ const SCENES: [&str; 26] = [
 ];
 /// Rarer situations: those with scopes, of which a history has only a few, and those that a full
 /// table makes rare.
-const RARE_SCENES: [&str; 7] = [
+const RARE_SCENES: [&str; 9] = [
+    "a waiter was granted when a limit was raised",
+    "a waiter was refused for a lowered limit",
     "an imported place was claimed",
     "a scope was set over holds and waits",
     "a request waited for a free lock of a suspended scope",
@@ -141,6 +148,8 @@ impl Met {
             self.scenes_of(command, event);
         }
         self.scene(grants > 1, "one command granted several");
+        let raised = matches!(command, Command::By { deed: Deed::SetLimit { .. }, .. });
+        self.scene(grants > 0 && raised, "a waiter was granted when a limit was raised");
         match applied.outcome {
             Ok(Answer::Acquired { fresh: false, .. }) => {
                 self.scene(true, "an acquire was retried");
@@ -227,6 +236,9 @@ impl Met {
                     self.scene(set, "a set was granted at once");
                 }
             }
+            (Event::Denied { rejection: Rejection::PermitsOutOfRange { .. }, .. }, _) => {
+                self.scene(true, "a waiter was refused for a lowered limit");
+            }
             (Event::SessionRevoked { .. }, _) => self.scene(true, "a session was revoked"),
             (Event::SessionEnded { cause: EndCause::Revoked, .. }, command) => {
                 self.scene(!from_outside(command), "a revoked session ended");
@@ -271,6 +283,9 @@ impl Met {
             let set = asked.need == Need::All;
             self.scene(waited && set, "a set was granted after it waited");
             self.scene(waited && !set, "an any of several was granted after it waited");
+            let shared =
+                |item: &Item| item.mode.is_permits() && model.holders(&item.lock).len() > 1;
+            self.scene(items.iter().any(shared), "permits were granted beside others");
             let several = items.iter().any(|item| model.holders(&item.lock).len() > 1);
             self.scene(several, "a lock was held by several");
         }

@@ -96,7 +96,7 @@ fn end_closed(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Co
 }
 
 /// Mostly that one.
-fn somebody(rng: &mut Xoshiro256PlusPlus, likely: &str) -> Caller {
+pub(crate) fn somebody(rng: &mut Xoshiro256PlusPlus, likely: &str) -> Caller {
     match rng.random_range(0..10) {
         0..7 => caller(likely),
         7 => Caller { is_admin: true, ..caller("cn:root") },

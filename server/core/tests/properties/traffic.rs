@@ -1,7 +1,9 @@
 //! Random commands drawn from the model's state: mostly sensible, often late, doubled or wrong.
 
+use std::num::NonZeroU32;
+
 use holdfast_core::{
-    Command, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
+    Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
     ScopePrefix, ScopeState, SessionId, Tenure, ValueChange,
 };
 use rand::RngExt;
@@ -48,6 +50,7 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
         800..830 => rule_traffic::from_outside(rng, model, tenure),
+        830..865 => set_limit(rng, model),
         _ => release(rng, model),
     }
 }
@@ -151,7 +154,7 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     let session = session(rng, model);
     let done_below = done_below(rng, model, session);
     let known: Vec<&Request> = model.requests.iter().filter(|r| r.session == session).collect();
-    let mut asked = asked(rng);
+    let mut asked = asked(rng, model);
     let mut request = next(model, session);
     match rng.random_range(0..100) {
         // A retry: the same payload under the same id, if it was an acquire.
@@ -174,7 +177,7 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
 }
 
 /// One lock, a set, or an `any` of several; sometimes a senseless request.
-fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
+fn asked(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Asked {
     let names = match rng.random_range(0..100) {
         0..50 => 1,
         50..75 => 2,
@@ -192,12 +195,22 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
     chosen.extend((from.len()..names).map(|number| name(&format!("more/{number}"))));
     chosen.shuffle(rng);
     chosen.truncate(names);
-    // A request mostly asks for all its locks in one mode.
-    let likely = if rng.random_bool(0.4) { 0.9 } else { 0.05 };
+    // A request mostly asks for all its locks in one mode, or for permits of some names.
+    let shared = if rng.random_bool(0.4) { 0.9 } else { 0.05 };
     let mut items = Vec::new();
     for lock in chosen {
-        let shared = rng.random_bool(likely);
-        items.push(if shared { Item::shared(lock) } else { Item::exclusive(lock) });
+        let permits = match lock.as_str() {
+            "c" | "d" => 0.9,
+            // A lock with a limit keeps its name from being in a scope.
+            text if text.contains('/') => 0.01,
+            _ => 0.05,
+        };
+        let shared = shared * (1.0 - permits);
+        items.push(match rng.random_range(0.0..1.0) {
+            drawn if drawn < shared => Item::shared(lock),
+            drawn if drawn < shared + permits => permits_of(rng, model, lock),
+            _ => Item::exclusive(lock),
+        });
     }
     if rng.random_bool(0.005) {
         items.extend(items.first().cloned());
@@ -209,6 +222,48 @@ fn asked(rng: &mut Xoshiro256PlusPlus) -> Asked {
         _ => Need::Any { min: rng.random_range(2..=3) },
     };
     Asked { items, need, wait: rng.random_bool(0.75) }
+}
+
+/// Mostly few of the four that a lock has unless its limit was set, and now and then impossible.
+fn permits_of(rng: &mut Xoshiro256PlusPlus, model: &Model, lock: LockName) -> Item {
+    let limit = match rng.random_range(0..20) {
+        0..15 => model.limit(&lock).unwrap_or(4),
+        15..18 => 0,
+        18 => rng.random_range(1..6),
+        _ => u32::MAX,
+    };
+    let count = match rng.random_range(0..60) {
+        0 => 0,
+        1 => u32::MAX,
+        2..45 => rng.random_range(1..=2),
+        _ => rng.random_range(1..=4),
+    };
+    Item::permits(lock, count, limit)
+}
+
+/// Mostly of a lock of which permits are held, and others waited for.
+fn set_limit(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let from = if rng.random_bool(0.97) { &NAMES[2..4] } else { &NAMES[..] };
+    let mut lock = name(from.choose(rng).unwrap());
+    let is_full = |lock: &LockName| {
+        let is_for_permits = |item: &Item| item.lock == *lock && item.mode.is_permits();
+        model.holders(lock).first().is_some_and(|(_, mode)| mode.is_permits())
+            && model.queue(lock).first().is_some_and(|r| r.items().iter().any(is_for_permits))
+    };
+    let full = model.permit_limits.iter().map(|(lock, _)| lock).filter(|lock| is_full(lock));
+    let mut limit = NonZeroU32::new(rng.random_range(1..=8));
+    if let Some(full) = full.collect::<Vec<_>>().choose(rng) {
+        lock = (*full).clone();
+        limit = NonZeroU32::new(model.limit(&lock).unwrap_or(1).saturating_add(2));
+    }
+    let limit = match rng.random_range(0..20) {
+        0..3 => None,
+        3..6 => NonZeroU32::new(1),
+        6 => NonZeroU32::new(u32::MAX),
+        _ => limit,
+    };
+    let caller = rule_traffic::somebody(rng, "cn:ops");
+    Command::By { caller, deed: Deed::SetLimit { lock, limit } }
 }
 
 /// Few owners, so that one appears again; sometimes a senseless import.

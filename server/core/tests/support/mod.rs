@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 #![expect(clippy::unwrap_used, reason = "what cannot be unwrapped here fails the test")]
 
+use std::num::NonZeroU32;
+
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Deed, FencingToken, Has, Identity,
     ImportRow, Item, Label, LockName, LockTable, LogIndex, NamePrefix, Need, Quota, RequestId,
@@ -113,6 +115,9 @@ pub(crate) fn some_batch() -> Batch {
             Command::GrantAgain,
             Command::BeginTokens { epoch: 331, counter: 1 << 40 },
             by("cn:app", Deed::Rule { change: set_role("night", &[right(Verb::Backup, "")]) }),
+            by("cn:app", Deed::Rule { change: set_role("keeper", &[right(Verb::Limit, "g")]) }),
+            set_limit("gpu", 4),
+            acquire_many(1, 5, permits("gpu", 2, 0), Need::All),
         ]
         .into_iter()
         .chain(commands_of_rules())
@@ -203,11 +208,39 @@ pub(crate) fn table_before_restores() -> LockTable {
     table_with_rules(vec![Command::LimitWork { steps: 1 << 20 }])
 }
 
-/// The same, and a role that may take backups.
+/// The same, and permits: of `gpu`, whose limit is for good, 1 holds three and 2 waits for two; of `pool`, 3 holds
+/// one. `idle` has a limit alone.
 pub(crate) fn busy_table() -> LockTable {
+    let commands = vec![
+        set_limit("gpu", 4),
+        set_limit("idle", 9),
+        acquire_many(1, 20, permits("gpu", 3, 4), Need::All),
+        acquire_many(2, 20, permits("gpu", 2, 0), Need::All),
+        acquire_many(3, 20, permits("pool", 1, 2), Need::All),
+    ];
+    let table = table_with_rules([commands_before_permits(), commands].concat());
+    assert_eq!(table.counts().held, table_before_permits().counts().held + 2);
+    table
+}
+
+pub(crate) fn permits(lock: &str, count: u32, limit: u32) -> Vec<Item> {
+    vec![Item::permits(name(lock), count, limit)]
+}
+
+pub(crate) fn set_limit(lock: &str, limit: u32) -> Command {
+    let caller = Caller { identity: identity("cn:root"), is_admin: true };
+    Command::By { caller, deed: Deed::SetLimit { lock: name(lock), limit: NonZeroU32::new(limit) } }
+}
+
+/// As `table_before_restores`, and a role that may take backups.
+pub(crate) fn table_before_permits() -> LockTable {
+    table_with_rules(commands_before_permits())
+}
+
+fn commands_before_permits() -> Vec<Command> {
     let role = set_role("night", &[right(Verb::Backup, "")]);
-    let more = [by("anonymous", Deed::Rule { change: role })];
-    table_with_rules([Command::LimitWork { steps: 1 << 20 }].into_iter().chain(more).collect())
+    let role = by("anonymous", Deed::Rule { change: role });
+    vec![Command::LimitWork { steps: 1 << 20 }, role]
 }
 
 fn table_with_rules(more: Vec<Command>) -> LockTable {
@@ -227,7 +260,7 @@ fn commands_of_rules() -> Vec<Command> {
     let opens =
         Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32], knows_closed: true };
     // As fixtures of earlier releases have it.
-    let known = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Backup);
+    let known = Verb::ALL.into_iter().filter(|verb| !matches!(verb, Verb::Backup | Verb::Limit));
     let everything: Vec<_> = known.map(|verb| right(verb, "")).collect();
     let of_one = |role: &str| [access_name(role)].into();
     let changes = [

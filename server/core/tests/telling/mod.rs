@@ -23,10 +23,11 @@ pub(crate) fn holder(held: &HolderView<'_>) -> String {
     format!("{sign}{holder} ({label}{imported}{ending}) token={token} since={since}")
 }
 
-pub(crate) fn sign(mode: Mode) -> &'static str {
+pub(crate) fn sign(mode: Mode) -> String {
     match mode {
-        Mode::Exclusive => "",
-        Mode::Shared => "~",
+        Mode::Exclusive => String::new(),
+        Mode::Shared => "~".into(),
+        Mode::Permits { count, limit } => format!("{count}/{limit}*"),
     }
 }
 

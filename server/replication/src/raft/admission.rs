@@ -96,14 +96,15 @@ impl Kind {
 /// these as asking.
 pub(super) fn frees(command: &Command) -> bool {
     match command {
-        // Removing a scope grants no more than before.
+        // Removing a scope or a limit grants no more than before.
         Command::RemoveScope { .. }
         | Command::By {
             deed:
                 Deed::RemoveScope { .. }
                 | Deed::EndSession { .. }
                 | Deed::CutOff { .. }
-                | Deed::CloseHolds { .. },
+                | Deed::CloseHolds { .. }
+                | Deed::SetLimit { limit: None, .. },
             ..
         }
         | Command::SetValue { change: ValueChange::Clear | ValueChange::Confirm, .. } => true,

@@ -21,7 +21,7 @@ async fn open_session(client: &mut Client) -> SessionKey {
 }
 
 fn item(name: &str, mode: Mode) -> Item {
-    Item { name: name.as_bytes().to_vec().into(), mode: mode.into() }
+    Item { name: name.as_bytes().to_vec().into(), mode: mode.into(), ..Item::default() }
 }
 
 /// An Acquire that waits for a second at most.

@@ -248,7 +248,11 @@ impl Script {
 }
 
 fn wanted(request_id: u64, names: &[&str], mode: Mode) -> Acquire {
-    let item = |name: &&str| Item { name: name.as_bytes().to_vec().into(), mode: mode.into() };
+    let item = |name: &&str| Item {
+        name: name.as_bytes().to_vec().into(),
+        mode: mode.into(),
+        ..Item::default()
+    };
     let items = names.iter().map(item).collect();
     Acquire { request_id, items, wait: true, follow_place: true, ..Acquire::default() }
 }

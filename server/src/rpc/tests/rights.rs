@@ -93,6 +93,7 @@ pub(super) fn calls() -> Vec<Call> {
         call!("LockService/Import", On(Verb::Import), LockServiceClient, import, import()),
         call!("LockService/InspectSession", OnAll(Verb::Read), LockServiceClient, inspect_session, v1::InspectSessionRequest { session_id: 1 }),
         call!("LockService/Explain", OnAll(Verb::Read), LockServiceClient, explain, v1::ExplainRequest { name: NAME.to_owned() }),
+        call!("LockService/SetLimit", On(Verb::Limit), LockServiceClient, set_limit, v1::SetLimitRequest { name: NAME.to_owned(), limit: Some(2) }),
         call!("ClusterService/ClusterStatus", Whole(Verb::Status), ClusterServiceClient, cluster_status, v1::ClusterStatusRequest {}),
         call!("ClusterService/AddLearner", Whole(Verb::Members), ClusterServiceClient, add_learner, v1::AddLearnerRequest { node_id: 9, advertise: "a:1".to_owned(), peer_advertise: "a:2".to_owned() }),
         call!("ClusterService/Promote", Whole(Verb::Members), ClusterServiceClient, promote, v1::PromoteRequest { node_id: 9 }),

@@ -68,7 +68,7 @@ async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
             vec![exclusive("a"), shared("a")],
             None,
             RefusalReason::Invalid,
-            "both shared and exclusive",
+            "both exclusive and shared",
         ),
         (many, None, RefusalReason::Limit, "65 names are more than the 64 allowed"),
         (odd, None, RefusalReason::Invalid, "mode 7 of b is not one that this server knows"),

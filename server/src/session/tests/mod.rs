@@ -11,6 +11,7 @@ mod many;
 mod measures;
 mod outside;
 mod owners;
+mod permits;
 mod places;
 mod renewals;
 mod requests;
@@ -245,7 +246,11 @@ fn acquire_names(request_id: u64, names: &[&[u8]]) -> Ask {
 }
 
 fn exclusive(name: &str) -> Item {
-    Item { name: Bytes::copy_from_slice(name.as_bytes()), mode: Mode::Exclusive.into() }
+    Item {
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        mode: Mode::Exclusive.into(),
+        ..Item::default()
+    }
 }
 
 fn shared(name: &str) -> Item {

@@ -359,6 +359,7 @@ fn acquire_of(session: &Session, request_id: u64, wish: &Wish, limit: Duration) 
     let items = wish.items.iter().map(|item| Item {
         name: item.name.clone().into_bytes().into(),
         mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
+        ..Item::default()
     });
     let (items, claim_owner) = (items.collect(), wish.owner.clone());
     let wait = wish.wait;

@@ -43,7 +43,8 @@ impl Session {
 
     /// Waits for a lock, and returns the token.
     pub(super) async fn acquire(&mut self, name: &str) -> u64 {
-        let item = Item { name: name.to_owned().into(), mode: Mode::Exclusive.into() };
+        let item =
+            Item { name: name.to_owned().into(), mode: Mode::Exclusive.into(), ..Item::default() };
         let request_id = self.next_request();
         let acquire = Acquire { request_id, items: vec![item], wait: true, ..Acquire::default() };
         let session = self.key.clone();

@@ -25,7 +25,7 @@ async fn a_set_that_cannot_be_is_refused_with_the_reason_and_the_stream_goes_on(
             vec![alone("twice"), item("twice", Mode::Shared)],
             None,
             RefusalReason::Invalid,
-            &["twice", "both shared and exclusive"],
+            &["twice", "both exclusive and shared"],
         ),
         (vec![alone("twice"), alone("twice")], Some(1), RefusalReason::Invalid, &["twice"]),
         (many.clone(), None, RefusalReason::Limit, &["65", "64"]),

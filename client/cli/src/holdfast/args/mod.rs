@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
-use holdfast::Builder;
+use holdfast::{Builder, LockItem};
 use holdfast_cli::CONNECT_LIMIT;
 use holdfast_cli::colour::Colours;
 pub(crate) use holdfast_cli::duration;
@@ -190,6 +190,13 @@ pub(crate) enum Command {
     /// it; 123 no leader was reached, or no outcome was seen in time; 125 an error of holdfast itself,
     /// or a wrong command line.
     Release(ReleaseArgs),
+    /// Set up to how many permits of a lock are held at a time, for good and at once.
+    ///
+    /// Waiters that fit are granted at once. A limit that is lowered ends nothing: the next are granted once enough
+    /// permits were given back, and a waiter that wants more than the limit is refused when its turn comes. Commands
+    /// that give -n have to give this limit from then on; those with --permits alone take it as it is. Needs the verb
+    /// `limit`. Exit codes as of cluster.
+    Limit(LimitArgs),
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
@@ -340,6 +347,31 @@ pub(crate) struct ReleaseArgs {
     pub(crate) limit: ClusterLimit,
 }
 
+/// Of `limit`.
+#[derive(Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// The lock.
+    pub(crate) name: String,
+    /// The limit; or `none`: it goes once nobody holds permits or waits for some.
+    #[arg(value_name = "N", value_parser = permit_limit)]
+    pub(crate) permits: PermitsOrNone,
+    #[command(flatten)]
+    pub(crate) limit: ClusterLimit,
+}
+
+/// The limit of `limit`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PermitsOrNone(pub(crate) Option<u32>);
+
+fn permit_limit(text: &str) -> Result<PermitsOrNone, String> {
+    if text == "none" {
+        return Ok(PermitsOrNone(None));
+    }
+    let limit = text.parse().ok().filter(|limit| *limit > 0);
+    let wrong = || format!("write a whole number from 1 to {}, or `none` for no limit", u32::MAX);
+    limit.map(|limit| PermitsOrNone(Some(limit))).ok_or_else(wrong)
+}
+
 /// How an operator ends what somebody has.
 #[derive(Debug, Args)]
 pub(crate) struct EndArgs {
@@ -361,7 +393,7 @@ pub(crate) struct LockArgs {
     pub(crate) wait: Option<Duration>,
     /// Take over the import of the lock for OWNER, by its name in the other store, instead of
     /// waiting in line.
-    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any"])]
+    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any", "limit", "permits"])]
     pub(crate) claim: Option<String>,
     #[command(flatten)]
     pub(crate) job: Job,
@@ -391,7 +423,8 @@ pub(crate) struct ElectArgs {
 impl From<ElectArgs> for LockArgs {
     fn from(args: ElectArgs) -> Self {
         let ElectArgs { name, value, wait, lease, work } = args;
-        let job = Job { names: vec![name], shared: false, any: false, lease, work };
+        let mode = ModeArgs::default();
+        let job = Job { names: vec![name], mode, any: false, lease, work };
         Self { wait, claim: None, job, proclaims: Some(Proclaims(value)) }
     }
 }
@@ -406,9 +439,8 @@ pub(crate) struct Job {
     /// The locks: all of them or none.
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Hold them shared, beside others that share them.
-    #[arg(long)]
-    pub(crate) shared: bool,
+    #[command(flatten)]
+    pub(crate) mode: ModeArgs,
     /// Not all of them, but whichever are free: at least one.
     #[arg(long)]
     pub(crate) any: bool,
@@ -416,6 +448,34 @@ pub(crate) struct Job {
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) work: Work,
+}
+
+/// How locks are held.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ModeArgs {
+    /// Hold them shared, beside others that share them.
+    #[arg(long)]
+    shared: bool,
+    /// Hold them as semaphores: up to N holders at a time, or as many as fit with --permits. All who ask have to give
+    /// the same N. Without it, --permits takes the limit that `holdfast limit` has set.
+    #[arg(short = 'n', long = "limit", value_name = "N", conflicts_with = "shared", value_parser = value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// How many permits of each semaphore, 1 to its limit [default with -n: 1].
+    #[arg(long, value_name = "K", conflicts_with = "shared", value_parser = value_parser!(u32).range(1..))]
+    permits: Option<u32>,
+}
+
+impl ModeArgs {
+    /// A lock in that mode.
+    pub(crate) fn of(&self, name: &str) -> LockItem {
+        if self.limit.is_some() || self.permits.is_some() {
+            LockItem::permits(name, self.permits.unwrap_or(1), self.limit)
+        } else if self.shared {
+            LockItem::shared(name)
+        } else {
+            LockItem::exclusive(name)
+        }
+    }
 }
 
 /// A command that runs under a lock.
@@ -672,8 +732,26 @@ mod tests {
         let Command::Try(job) = cli.command else { panic!("{:?}", cli.command) };
 
         assert_eq!(job.names, ["a", "b", "c"]);
-        assert!(job.any && job.shared);
+        assert!(job.any);
+        assert_eq!(job.mode.of("a"), LockItem::shared("a"));
         assert_eq!(job.work.command, ["job", "d"]);
+    }
+
+    #[test]
+    fn permits_are_one_of_the_limit_or_of_the_limit_that_was_set() {
+        let mode = |options: &[&str]| {
+            let line = [&["holdfast", "lock"][..], options, &["gpu", "--", "job"]].concat();
+            let cli = Cli::try_parse_from(line)?;
+            let Command::Lock(args) = cli.command else { panic!("{:?}", cli.command) };
+            Ok::<_, clap::Error>(args.job.mode.of("gpu"))
+        };
+
+        assert_eq!(mode(&["-n", "4"]).unwrap(), LockItem::permits("gpu", 1, 4));
+        assert_eq!(mode(&["--permits", "2"]).unwrap(), LockItem::permits("gpu", 2, None));
+        assert_eq!(mode(&["-n4", "--permits=2"]).unwrap(), LockItem::permits("gpu", 2, 4));
+        for wrong in [&["-n", "0"][..], &["--permits", "0"], &["-n", "4", "--shared"]] {
+            assert!(mode(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     /// Exactly three columns.

@@ -26,14 +26,14 @@ impl LockArgs {
     fn ask(&self, client: &Client, spent: Duration) -> QueuePlace {
         let names = &self.job.names;
         let first = names.first().map(String::as_str).unwrap_or_default();
+        let items = names.iter().map(|name| self.job.mode.of(name));
         let acquire = match (&self.claim, self.job.any) {
             (Some(owner), _) => client.claim(first, owner),
-            (None, true) if self.is_try() => return self.tried(client.try_any_of(names)),
-            (None, false) if self.is_try() => return self.tried(client.try_lock_all(names)),
-            (None, true) => client.any_of(names),
-            (None, false) => client.lock_all(names),
+            (None, true) if self.is_try() => return self.tried(client.try_any_of(items)),
+            (None, false) if self.is_try() => return self.tried(client.try_lock_all(items)),
+            (None, true) => client.any_of(items),
+            (None, false) => client.lock_all(items),
         };
-        let acquire = if self.job.shared { acquire.shared() } else { acquire };
         let acquire = acquire.traceparent(self.job.lease.traceparent());
         match self.wait {
             Some(wait) => acquire.wait(wait.saturating_sub(spent)).follow_place().enqueue(),
@@ -48,8 +48,7 @@ impl LockArgs {
     }
 
     fn tried(&self, acquire: TryAcquire) -> QueuePlace {
-        let acquire = acquire.traceparent(self.job.lease.traceparent());
-        if self.job.shared { acquire.shared() } else { acquire }.into_future()
+        acquire.traceparent(self.job.lease.traceparent()).into_future()
     }
 }
 

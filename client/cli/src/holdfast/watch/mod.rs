@@ -98,7 +98,10 @@ fn change_text(change: &LockChange) -> Option<String> {
 }
 
 fn held_by(holder: &Holder) -> String {
-    let shared = if holder.mode == Mode::Shared { ", shared" } else { "" };
+    let shared = match holder.mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared | Mode::Permits { .. } => format!(", {}", holder.mode),
+    };
     let label = show::label(&holder.label, &holder.identity, holder.is_imported);
     format!("held by {label} (token {}{shared})", holder.token)
 }

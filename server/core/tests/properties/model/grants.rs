@@ -10,7 +10,17 @@ impl Model {
     /// Grants to the earliest request that can be granted, until there is none.
     pub(super) fn hand_on(&mut self, events: &mut Vec<Event>) {
         let mut granted = Vec::new();
-        while let Some((session, request, holds)) = self.next_to_grant() {
+        loop {
+            let ready = self.next_to_grant();
+            let first =
+                ready.as_ref().and_then(|&(session, id, _)| self.request(session, id)?.arrival());
+            if let Some((arrival, session, request, rejection)) = self.next_above_limit()
+                && first.is_none_or(|first| arrival <= first)
+            {
+                self.refuse_waiter((session, request), rejection, events);
+                continue;
+            }
+            let Some((session, request, holds)) = ready else { break };
             let names: Vec<LockName> = holds.iter().map(|item| item.lock.clone()).collect();
             let asked = self.request(session, request).unwrap().items().to_vec();
             let Acquired::Granted { token, .. } = self.grant(session, request, holds, events)
@@ -82,10 +92,18 @@ impl Model {
 
     /// Whether all holders of the lock would share it with that item.
     pub(super) fn fits(&self, item: &Item) -> bool {
-        let mut held = self.requests.iter().flat_map(Request::holds);
-        held.all(|held| {
-            held.lock != item.lock || (held.mode == Mode::Shared && item.mode == Mode::Shared)
-        })
+        let held = self.requests.iter().flat_map(Request::holds);
+        let held: Vec<Mode> =
+            held.filter(|held| held.lock == item.lock).map(|held| held.mode).collect();
+        match item.mode {
+            Mode::Exclusive => held.is_empty(),
+            Mode::Shared => held.iter().all(|mode| *mode == Mode::Shared),
+            Mode::Permits { count, limit } => {
+                let used: u64 = held.iter().map(|mode| u64::from(mode.permits())).sum();
+                let limit = self.limit(&item.lock).unwrap_or(limit);
+                held.iter().all(|mode| mode.is_permits()) && used + u64::from(count) <= limit.into()
+            }
+        }
     }
 
     pub(super) fn has_tokens(&self) -> bool {

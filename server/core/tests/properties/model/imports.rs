@@ -93,7 +93,8 @@ impl Model {
             return Some(Rejection::ValueTooLarge { len: value.len() as u64, max: 4_096 });
         }
         let grows = self.value(lock).is_none_or(|before| before.bytes.len() < value.len());
-        let others = self.values.iter().filter(|(name, _)| name != lock).map(cost).sum::<u64>();
+        let own = self.values.iter().find(|(name, _)| name == lock).map_or(0, cost);
+        let others = self.value_bytes() - own;
         let own = 256 + lock.as_str().len() as u64 + value.len() as u64;
         let limit = self.limits.max_value_bytes;
         (grows && others + own > limit).then_some(Rejection::TooManyValueBytes { limit })

@@ -4,6 +4,7 @@
 mod grants;
 mod imports;
 mod outside;
+mod permits;
 mod quotas;
 mod requests;
 mod rules;
@@ -28,6 +29,10 @@ pub(crate) struct Model {
     pub(crate) requests: Vec<Request>,
     /// At most one for each lock, in no order.
     pub(crate) values: Vec<(LockName, Value)>,
+    /// The limits of permits in force, in no order.
+    pub(crate) permit_limits: Vec<(LockName, u32)>,
+    /// In no order.
+    pub(crate) kept_limits: Vec<permits::Kept>,
     /// Every member knows of the owners of values.
     pub(crate) knows_owners: bool,
     /// In no order.
@@ -144,6 +149,8 @@ impl Model {
             sessions: Vec::new(),
             requests: Vec::new(),
             values: Vec::new(),
+            permit_limits: Vec::new(),
+            kept_limits: Vec::new(),
             knows_owners: false,
             scopes: Vec::new(),
             rules: rules::Rules::default(),
@@ -157,6 +164,7 @@ impl Model {
     pub(crate) fn apply(&mut self, tenure: Tenure, command: &Command) -> (Outcome, Vec<Event>) {
         let mut events = Vec::new();
         let outcome = self.outcome(tenure, command.clone(), &mut events);
+        self.drop_limits();
         (outcome, events)
     }
 

@@ -2,7 +2,7 @@
 
 use holdfast_core::{Identity, LockName, Quantity, Rejection, SessionId, Usage};
 
-use super::{Model, Session, State, cost};
+use super::{Model, Session, State, cost, permits};
 
 impl Model {
     pub(crate) fn usage(&self, identity: &Identity) -> Usage {
@@ -22,7 +22,9 @@ impl Model {
             }
         }
         let values = self.values.iter().filter(|(_, value)| value.owner.as_ref() == Some(identity));
-        usage.value_bytes = values.map(cost).sum();
+        let limits = self.kept_limits.iter().filter(|kept| kept.owner == *identity);
+        let limits = limits.map(|kept| permits::cost(&kept.lock));
+        usage.value_bytes = values.map(cost).chain(limits).sum();
         usage
     }
 
@@ -30,7 +32,8 @@ impl Model {
     pub(crate) fn usages(&self) -> Vec<(Identity, Usage)> {
         let opened = self.sessions.iter().map(|open| open.caller.identity.clone());
         let owners = self.values.iter().filter_map(|(_, value)| value.owner.clone());
-        let mut all: Vec<Identity> = opened.chain(owners).collect();
+        let limits = self.kept_limits.iter().map(|kept| kept.owner.clone());
+        let mut all: Vec<Identity> = opened.chain(owners).chain(limits).collect();
         all.sort();
         all.dedup();
         let all = all.into_iter().map(|identity| (identity.clone(), self.usage(&identity)));

@@ -26,12 +26,14 @@ impl Model {
         }
         self.refuse_over_quota_of(session, Quantity::Holds, asked.items.len() as u64)?;
         self.refuse_several_scopes(&asked.items)?;
+        self.refuse_permits(&asked.items)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
         if !self.has_tokens() && asked.takes(fitting).is_some() {
             return Err(Rejection::TokensExhausted { epoch: self.epoch_for(&asked.items) });
         }
         let free = asked.takes(self.free_to(&asked.items, u64::MAX));
         if let Some(holds) = free.filter(|_| !self.is_suspended(&asked.items)) {
+            self.take_limits(&asked.items);
             self.keep(session, request, what, State::Over);
             let state = self.grant(session, request, holds, events);
             return Ok(Answer::Acquired { request, state, fresh: true });
@@ -68,6 +70,7 @@ impl Model {
             }
         }
         self.arrivals += 1;
+        self.take_limits(&asked.items);
         let state = State::Waiting { arrival: self.arrivals, since_ms: self.stamp_ms };
         self.keep(session, request, What::Asked(asked.clone()), state);
         let known = self.request(session, request).unwrap();

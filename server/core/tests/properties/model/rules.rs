@@ -10,7 +10,8 @@ use holdfast_core::{
 use super::Model;
 
 /// The verbs that are about names.
-const NAMED: [Verb; 5] = [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force];
+const NAMED: [Verb; 6] =
+    [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force, Verb::Limit];
 
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
@@ -91,6 +92,11 @@ impl Model {
                 self.close_holds((&lock, token), (&reason, now), events)
             }
             Deed::OwnSession { session } => self.own(caller, session),
+            Deed::SetLimit { lock, limit } => {
+                let set = self.set_limit(caller, lock, limit.map(std::num::NonZeroU32::get));
+                self.hand_on(events);
+                set
+            }
         }
     }
 
@@ -135,6 +141,7 @@ impl Model {
                 self.may(&caller, Verb::Revoke, &[])?;
                 self.may_hurry(&caller, now)
             }
+            Deed::SetLimit { lock, .. } => self.may(&caller, Verb::Limit, &[lock.as_str()]),
             Deed::CloseHolds { lock, token, now, .. } => {
                 self.may(&caller, Verb::Force, &[lock.as_str()])?;
                 for (grant, _) in self.holders(&lock) {

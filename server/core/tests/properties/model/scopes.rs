@@ -38,9 +38,14 @@ impl Model {
         let all = self.requests.iter().flat_map(in_use);
         let mut inside: Vec<LockName> =
             all.map(|item| item.lock).filter(|lock| is_in(scope, lock)).collect();
+        let limited = self.permit_limits.iter().map(|(lock, _)| lock.clone());
+        inside.extend(limited.filter(|lock| is_in(scope, lock)));
         inside.sort();
         inside.dedup();
         for lock in inside {
+            if self.limit(&lock).is_some() {
+                return Err(Rejection::ScopeHasLimit { scope: scope.clone(), lock });
+            }
             let holders = self.holders(&lock).into_iter();
             let holders = holders.map(|(grant, _)| (grant.session, grant.request));
             let waiters = self.queue(&lock).into_iter().map(|r| (r.session, r.id));

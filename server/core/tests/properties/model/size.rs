@@ -17,8 +17,7 @@ impl Model {
     pub(crate) fn bytes(&self) -> u64 {
         let sessions = self.sessions.iter().map(|session| of_session(session.label_bytes));
         let requests = self.requests.iter().map(|request| self.bytes_of(request));
-        let values = self.values.iter().map(cost);
-        sessions.chain(requests).chain(values).sum()
+        sessions.chain(requests).sum::<u64>() + self.value_bytes()
     }
 
     fn bytes_of(&self, request: &Request) -> u64 {

@@ -5,7 +5,7 @@ use holdfast_core::{
     ValueChange,
 };
 
-use super::{Model, State, What};
+use super::{Model, State, What, permits};
 
 impl Model {
     pub(super) fn write(
@@ -26,7 +26,9 @@ impl Model {
         }
         match holds.iter().find(|item| item.lock == lock).map(|item| item.mode) {
             None => return Err(Rejection::NotHeldUnder { session, token, lock }),
-            Some(Mode::Shared) => return Err(Rejection::NotExclusive { lock, token }),
+            Some(Mode::Shared | Mode::Permits { .. }) => {
+                return Err(Rejection::NotExclusive { lock, token });
+            }
             Some(Mode::Exclusive) => {}
         }
         if let Some(full) = self.no_table_room_for(&what) {
@@ -46,8 +48,9 @@ impl Model {
                 let after = Value { bytes: bytes.into(), set_by: token, suspect: false, owner };
                 let grows = before.as_ref().is_none_or(|b| b.bytes.len() < after.bytes.len());
                 let others = self.values.iter().filter(|(name, _)| *name != lock);
-                let total: u64 =
-                    others.map(cost).sum::<u64>() + cost(&(lock.clone(), after.clone()));
+                let limits = self.kept_limits.iter().map(|kept| permits::cost(&kept.lock));
+                let total: u64 = others.map(cost).chain(limits).sum::<u64>()
+                    + cost(&(lock.clone(), after.clone()));
                 let limit = self.limits.max_value_bytes;
                 if grows && total > limit {
                     return Err(Rejection::TooManyValueBytes { limit });
@@ -82,6 +85,12 @@ impl Model {
 
     pub(crate) fn value(&self, lock: &LockName) -> Option<&Value> {
         self.values.iter().find(|(name, _)| name == lock).map(|(_, value)| value)
+    }
+
+    /// All that counts as values.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        let limits = self.kept_limits.iter().map(|kept| permits::cost(&kept.lock));
+        self.values.iter().map(cost).chain(limits).sum()
     }
 
     pub(super) fn value_mut(&mut self, lock: &LockName) -> Option<&mut Value> {
