@@ -32,6 +32,8 @@ pub struct Plan {
     pub seed: u64,
     /// The kinds of their requests.
     pub mix: Mix,
+    /// A third of [`Mix::Everything`] are requests for permits of a few more names.
+    pub permits: bool,
     /// The resources that holders write to under their tokens, if any.
     pub resources: Option<Resources>,
 }
@@ -64,6 +66,7 @@ impl Default for Plan {
             within: Duration::from_secs(30),
             seed: 1,
             mix: Mix::Exclusive,
+            permits: false,
             resources: None,
         }
     }
@@ -260,6 +263,9 @@ impl Worker {
 
     fn wish(&mut self) -> (Wish, Limit) {
         let wait = self.wait();
+        if self.plan.permits && self.draw.below(3) == 0 {
+            return (self.permits(), wait);
+        }
         match self.draw.below(10) {
             0..=2 => (Wish::exclusive(&self.name()), wait),
             3..=4 => (Wish::shared(&self.name()), wait),
@@ -273,6 +279,15 @@ impl Worker {
         }
     }
 
+    /// Each of these names has a limit of its own.
+    fn permits(&mut self) -> Wish {
+        let number = self.draw.below(2);
+        let limit = 3 + 2 * number;
+        let count = 1 + self.draw.below(limit);
+        let of = |number: u64| u32::try_from(number).unwrap_or(1);
+        Wish::permits(&format!("traffic/pool-{number}"), of(count), of(limit))
+    }
+
     fn name(&mut self) -> String {
         Mix::name(self.draw.below(self.plan.names))
     }
@@ -284,7 +299,7 @@ impl Worker {
         let step = 1 + self.draw.below(self.plan.names / 4);
         let name = |number: u64| Mix::name((first + number * step) % self.plan.names);
         let names: Vec<String> = (0..count).map(name).collect();
-        names.into_iter().map(|name| Asked { name, shared: self.draw.below(3) == 0 }).collect()
+        names.into_iter().map(|name| Asked::read_if(self.draw.below(3) == 0, name)).collect()
     }
 
     async fn hold(&mut self, held: Held) {

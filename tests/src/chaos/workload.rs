@@ -86,6 +86,7 @@ pub async fn work(work: &Work, recorder: &Recorder, mut stopped: watch::Receiver
         within: WITHIN,
         seed: work.seed,
         mix: Mix::Everything,
+        permits: true,
         ..Plan::default()
     };
     let ids = |from: u64, count: u64| (from..from + count).map(ClientId);

@@ -8,6 +8,7 @@
 //! | module | proves |
 //! |---|---|
 //! | [`overlap`](self) | I24: no two safe holds of a name conflict, and no older token is safe after a newer one |
+//! | `permits` | I2: no more permits are safe together than the limit |
 //! | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
 //! | `tokens` | I3: tokens never repeat, and rise from a grant to every request made after it was seen |
 //! | `order` | I9: first in, first out, and no request barges, whatever it asks for |
@@ -34,6 +35,7 @@ mod holds;
 mod imports;
 mod order;
 mod overlap;
+mod permits;
 mod reads;
 mod replicas;
 mod rights;
@@ -92,6 +94,8 @@ pub struct Tally {
     pub shared: usize,
     /// Safe holds that began beside another safe hold of the same name.
     pub together: usize,
+    /// Safe holds of permits that began beside others of the same name.
+    pub permits_beside: usize,
     /// Grants of all of several names.
     pub sets: usize,
     /// Grants of those of several names that were free.
@@ -172,6 +176,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     let mut tally = story.tally();
     let mut violations = story.contradictions.clone();
     overlap::check(&story, &mut tally, &mut violations);
+    permits::check(&story, &mut tally, &mut violations);
     fences::check(&story, &mut violations);
     tokens::check(&story, &mut violations);
     order::check(&story, &mut violations);

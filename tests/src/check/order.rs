@@ -114,7 +114,7 @@ fn check_ranked(name: &str, ranked: &[Ranked<'_>], violations: &mut Vec<Violatio
 }
 
 fn shares(name: &str, request: &Request) -> bool {
-    request.items.get(name) == Some(&true)
+    request.items.get(name).is_some_and(|asked| asked.shared)
 }
 
 /// Whether the store may have granted it as a reader without its client learning of it: another

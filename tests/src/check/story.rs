@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::facts::Facts;
 use super::watches::Watched;
 use super::{Tally, Violation};
-use crate::history::{Became, Brought, Change, ClientId, Holding, Kept, LostCause, Shown};
+use crate::history::{
+    Asked, Became, Brought, Change, ClientId, Holding, Kept, LostCause, Permits, Shown,
+};
 
 /// The whole run.
 #[derive(Default)]
@@ -40,8 +42,8 @@ pub(super) struct Story {
 pub(super) struct Request {
     pub(super) client: ClientId,
     pub(super) number: u64,
-    /// The names that it asks for; true: shared.
-    pub(super) items: BTreeMap<String, bool>,
+    /// What it asks for, by name.
+    pub(super) items: BTreeMap<String, Asked>,
     /// `None`: all of the names.
     pub(super) any: Option<u32>,
     pub(super) wait: bool,
@@ -140,6 +142,7 @@ pub(super) struct Hold {
     pub(super) client: ClientId,
     pub(super) name: String,
     pub(super) shared: bool,
+    pub(super) permits: Option<Permits>,
     pub(super) token: u64,
     /// When the client learned of it.
     pub(super) from_ns: u64,
@@ -334,7 +337,7 @@ impl Story {
             states: self.states.len(),
             fenced: self.fences.iter().filter(|fence| fence.refused_for.is_some()).count(),
             reads: self.reads.iter().filter(|look| look.done.is_some()).count(),
-            shared: granted(|request| request.items.values().any(|shared| *shared)),
+            shared: granted(|request| request.items.values().any(|asked| asked.shared)),
             sets: granted(|request| request.any.is_none() && request.items.len() > 1),
             anys: granted(|request| request.any.is_some()),
             released_in_part: self

@@ -8,14 +8,14 @@ use super::story::{
 };
 use super::violation;
 use super::watches::Watched;
-use crate::history::{ClientId, Kept, LostCause, Record, Shown, What};
+use crate::history::{Asked, ClientId, Kept, LostCause, Record, Shown, What};
 
 /// Refusals of a copy of a request, which mean nothing for the request itself.
 const ABOUT_A_COPY: [&str; 2] = ["request_gone", "request_reused"];
 
 /// What a request asks for.
 struct Asking {
-    items: BTreeMap<String, bool>,
+    items: BTreeMap<String, Asked>,
     any: Option<u32>,
     wait: bool,
     claims: Option<String>,
@@ -176,14 +176,14 @@ impl Story {
 
     fn asked(&mut self, record: &Record) {
         let What::Acquire { request, items, any, wait, within_ms } = &record.what else { return };
-        let items = items.iter().map(|item| (item.name.clone(), item.shared)).collect();
+        let items = items.iter().map(|item| (item.name.clone(), item.clone())).collect();
         let asking = Asking { items, any: *any, wait: *wait, claims: None };
         self.asking(record, *request, asking, *within_ms);
     }
 
     fn claiming(&mut self, record: &Record) {
         let What::Claim { request, name, owner, within_ms } = &record.what else { return };
-        let items = BTreeMap::from([(name.clone(), false)]);
+        let items = BTreeMap::from([(name.clone(), Asked::exclusive(name))]);
         let asking = Asking { items, any: None, wait: true, claims: Some(owner.clone()) };
         self.asking(record, *request, asking, *within_ms);
     }
@@ -334,7 +334,8 @@ impl Story {
             self.holds.push(Hold {
                 client,
                 name: name.clone(),
-                shared: request.items.get(name).copied().unwrap_or(false),
+                shared: request.items.get(name).is_some_and(|asked| asked.shared),
+                permits: request.items.get(name).and_then(|asked| asked.permits),
                 token: grant.token,
                 from_ns: grant.at_ns,
                 value: values.iter().find(|shown| shown.name == *name).cloned(),

@@ -112,7 +112,7 @@ fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
         let taken_ns = story.facts.taken_from_ns(request.client);
         let Some(ends_ns) = expires_ns.into_iter().chain(taken_ns).min() else { continue };
         let from_ns = ends_ns.max(request.called_ns.saturating_add(1));
-        for (name, _) in request.items.iter().filter(|(_, shared)| !**shared) {
+        for (name, _) in request.items.iter().filter(|(_, asked)| !asked.shared) {
             let kept = first.entry(name).or_insert(from_ns);
             *kept = from_ns.min(*kept);
         }

@@ -404,19 +404,41 @@ pub enum LostCause {
 pub struct Asked {
     /// Its name.
     pub name: String,
-    /// Whether the hold is shared; otherwise it is exclusive.
+    /// Whether others may hold it beside it: as readers, or with permits.
     pub shared: bool,
+    /// The permits that it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<Permits>,
+}
+
+/// Some permits of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permits {
+    /// How many.
+    pub count: u32,
+    /// Up to how many are held together.
+    pub limit: u32,
 }
 
 impl Asked {
     /// An exclusive hold.
     pub fn exclusive(name: impl Into<String>) -> Self {
-        Self { name: name.into(), shared: false }
+        Self { name: name.into(), shared: false, permits: None }
     }
 
     /// A shared hold.
     pub fn shared(name: impl Into<String>) -> Self {
-        Self { name: name.into(), shared: true }
+        Self { shared: true, ..Self::exclusive(name) }
+    }
+
+    /// A hold of some permits.
+    pub fn permits(name: impl Into<String>, count: u32, limit: u32) -> Self {
+        Self { permits: Some(Permits { count, limit }), ..Self::shared(name) }
+    }
+
+    /// A shared hold, or an exclusive one.
+    pub fn read_if(shared: bool, name: impl Into<String>) -> Self {
+        Self { shared, ..Self::exclusive(name) }
     }
 }
 

@@ -16,7 +16,7 @@ use holdfast::{
 };
 use holdfast_runtime::{Instant, Runtime};
 
-use crate::history::{Asked, Change, ClientId, Holding, LostCause, Recorder, Shown, What};
+use crate::history::{Asked, Change, ClientId, Holding, LostCause, Permits, Recorder, Shown, What};
 
 /// One client of the library and its recorder.
 #[derive(Clone)]
@@ -57,6 +57,11 @@ impl Wish {
         Self { items: vec![Asked::shared(name)], any: None }
     }
 
+    /// Some permits of a lock.
+    pub fn permits(name: &str, count: u32, limit: u32) -> Self {
+        Self { items: vec![Asked::permits(name, count, limit)], any: None }
+    }
+
     /// All of these, or nothing.
     pub fn all(items: Vec<Asked>) -> Self {
         Self { items, any: None }
@@ -71,6 +76,9 @@ impl Wish {
     fn waiting(&self, client: &Client) -> Acquire {
         match (self.any, self.items.as_slice()) {
             (Some(_), _) => client.any_of(self.items()),
+            (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
+                client.semaphore(name, *limit).permits(*count)
+            }
             (None, [one]) if one.shared => client.lock(&one.name).shared(),
             (None, [one]) => client.lock(&one.name),
             (None, _) => client.lock_all(self.items()),
@@ -81,6 +89,9 @@ impl Wish {
     fn attempt(&self, client: &Client) -> TryAcquire {
         match (self.any, self.items.as_slice()) {
             (Some(_), _) => client.try_any_of(self.items()),
+            (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
+                client.semaphore(name, *limit).try_permits(*count)
+            }
             (None, [one]) if one.shared => client.try_lock(&one.name).shared(),
             (None, [one]) => client.try_lock(&one.name),
             (None, _) => client.try_lock_all(self.items()),
@@ -88,9 +99,10 @@ impl Wish {
     }
 
     fn items(&self) -> impl Iterator<Item = LockItem> {
-        self.items.iter().map(|item| {
-            let kind = if item.shared { LockItem::shared } else { LockItem::exclusive };
-            kind(&item.name)
+        self.items.iter().map(|item| match item.permits {
+            Some(Permits { count, limit }) => LockItem::permits(&item.name, count, limit),
+            None if item.shared => LockItem::shared(&item.name),
+            None => LockItem::exclusive(&item.name),
         })
     }
 }
@@ -274,7 +286,7 @@ impl Scribe {
         let lock = self.client.reader().inspect(name).await?;
         let holders = lock.iter().flat_map(|lock| &lock.holders).map(|holder| Holding {
             token: holder.token.get(),
-            shared: holder.mode == Mode::Shared,
+            shared: holder.mode != Mode::Exclusive,
         });
         let holders = holders.collect();
         let value = lock.as_ref().and_then(|lock| lock.value.as_ref());

@@ -71,5 +71,5 @@ fn happened(name: &str, what: ChangeKind) -> Option<Happened> {
 }
 
 fn holding(holder: &Holder) -> Holding {
-    Holding { token: holder.token.get(), shared: holder.mode == Mode::Shared }
+    Holding { token: holder.token.get(), shared: holder.mode != Mode::Exclusive }
 }

@@ -60,6 +60,8 @@ const NODE_TOTALS_STREAM: u64 = 0x6e6f_6465_746f_7461;
 const LATEST_STREAM: u64 = 0x776f_726b_7374_6570;
 /// Mixed into the seed for the stream from which disasters are drawn.
 const DISASTER_STREAM: u64 = 0x6469_7361_7374_6572;
+/// The same for permits.
+const VOCABULARY_STREAM: u64 = 0x7065_726d_6974_7331;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
 const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
@@ -123,6 +125,9 @@ pub struct Plan {
     /// After the run all nodes are lost, and another cluster is restored.
     #[serde(default)]
     pub disaster: Option<DisasterPlan>,
+    /// Some clients ask for permits as well.
+    #[serde(default)]
+    pub permits: bool,
 }
 
 /// Settings of the nodes.
@@ -204,6 +209,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_vocabulary(seed, clocks).with_vocabulary()
+    }
+
+    /// The run as it was before runs had permits.
+    pub fn without_vocabulary(seed: u64, clocks: Clocks) -> Self {
         Self::without_disasters(seed, clocks).with_disaster()
     }
 
@@ -228,7 +238,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -239,7 +249,8 @@ impl Plan {
             "rules" => Self::without_node_totals(seed, Clocks::Within),
             "totals" => Self::without_latest(seed, Clocks::Within),
             "latest" => Self::without_disasters(seed, Clocks::Within),
-            "disasters" => Self::draw(seed, Clocks::Within),
+            "disasters" => Self::without_vocabulary(seed, Clocks::Within),
+            "vocabulary" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -299,6 +310,7 @@ impl Plan {
             rules: false,
             keeps_together: false,
             disaster: None,
+            permits: false,
         };
         plan.with_lasting()
     }
@@ -366,6 +378,13 @@ impl Plan {
         self
     }
 
+    /// Adds requests of the small vocabulary (DESIGN §16) to half of the runs.
+    fn with_vocabulary(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ VOCABULARY_STREAM);
+        self.permits = draw.below(2) == 0;
+        self
+    }
+
     /// Adds what the second stream of the seed draws.
     fn with_lasting(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ LASTING_STREAM);
@@ -418,6 +437,7 @@ impl Plan {
         self.scopes = None;
         self.rules = false;
         self.disaster = None;
+        self.permits = false;
         self
     }
 
@@ -446,6 +466,7 @@ impl Plan {
             within: Duration::from_millis(client.within_ms),
             seed: self.seed ^ (number << 32),
             mix: if client.everything { Mix::Everything } else { Mix::Exclusive },
+            permits: self.permits,
             resources: None,
         }
     }
@@ -765,6 +786,7 @@ mod tests {
             rest.limits.retain(|name, _| !limits::is_added_last(name));
             rest.keeps_together = false;
             rest.disaster = None;
+            rest.permits = false;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

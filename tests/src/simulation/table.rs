@@ -101,7 +101,7 @@ impl Hoarding {
             if *self.stopped.borrow() {
                 break;
             }
-            let asked = |name: &String| Asked { name: name.clone(), shared: false };
+            let asked = |name: &String| Asked::exclusive(name.clone());
             let wish = Wish::all(names.iter().map(asked).collect());
             held.extend(scribe.acquire(&wish, WITHIN).await.ok());
         }

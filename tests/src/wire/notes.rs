@@ -133,10 +133,10 @@ fn texts(names: &[Bytes]) -> Vec<String> {
 }
 
 fn what_is_acquired(acquire: &Acquire) -> What {
-    let items = acquire
-        .items
-        .iter()
-        .map(|item| Asked { name: text(&item.name), shared: item.mode() == Mode::Shared });
+    let items = acquire.items.iter().map(|item| match item.mode() {
+        Mode::Permits => Asked::permits(text(&item.name), item.permits, item.limit),
+        mode => Asked::read_if(mode == Mode::Shared, text(&item.name)),
+    });
     What::Acquire {
         request: acquire.request_id,
         items: items.collect(),

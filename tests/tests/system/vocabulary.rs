@@ -24,7 +24,8 @@ const DEATHS: u64 = 3;
 const INHERITED_WITHIN: Duration = Duration::from_secs(40);
 
 fn plan(clients: u64) -> Plan {
-    Plan { clients, names: NAMES, mix: Mix::Everything, seed: 4, ..Plan::default() }
+    let (names, mix) = (NAMES, Mix::Everything);
+    Plan { clients, names, mix, permits: true, seed: 4, ..Plan::default() }
 }
 
 /// So few names that each has a long queue, and sets meet.
@@ -45,6 +46,7 @@ fn assert_enough(report: &Report) {
         (tally.states, 4),
         (tally.shared, 100),
         (tally.together, 20),
+        (tally.permits_beside, 20),
         (tally.sets, 50),
         (tally.anys, 50),
         (tally.released_in_part, 30),

@@ -119,10 +119,10 @@ impl Caller {
     fn wish(&mut self) -> Vec<Asked> {
         let first = self.draw.below(self.traffic.names);
         let name = |number: u64| format!("traffic/{number}");
-        let mut items = vec![Asked { name: name(first), shared: self.draw.below(4) == 0 }];
+        let mut items = vec![Asked::read_if(self.draw.below(4) == 0, name(first))];
         let second = (first + 1 + self.draw.below(2)) % self.traffic.names;
         if second != first && self.draw.below(3) == 0 {
-            items.push(Asked { name: name(second), shared: self.draw.below(3) == 0 });
+            items.push(Asked::read_if(self.draw.below(3) == 0, name(second)));
         }
         items
     }
@@ -358,8 +358,14 @@ impl Caller {
 fn acquire_of(session: &Session, request_id: u64, wish: &Wish, limit: Duration) -> AcquireRequest {
     let items = wish.items.iter().map(|item| Item {
         name: item.name.clone().into_bytes().into(),
-        mode: if item.shared { Mode::Shared } else { Mode::Exclusive }.into(),
-        ..Item::default()
+        mode: match item.permits {
+            Some(_) => Mode::Permits,
+            None if item.shared => Mode::Shared,
+            None => Mode::Exclusive,
+        }
+        .into(),
+        permits: item.permits.map_or(0, |permits| permits.count),
+        limit: item.permits.map_or(0, |permits| permits.limit),
     });
     let (items, claim_owner) = (items.collect(), wish.owner.clone());
     let wait = wish.wait;

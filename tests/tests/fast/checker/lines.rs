@@ -34,8 +34,12 @@ fn names(word: &str) -> Vec<String> {
 }
 
 fn items(word: &str) -> Vec<Asked> {
-    let item = |name: String| match name.strip_suffix('~') {
-        Some(name) => Asked::shared(name),
+    let item = |name: String| match name.split_once('~') {
+        Some((name, "")) => Asked::shared(name),
+        Some((name, permits)) => {
+            let (count, limit) = permits.split_once('/').unwrap();
+            Asked::permits(name, count.parse().unwrap(), limit.parse().unwrap())
+        }
         None => Asked::exclusive(name),
     };
     names(word).into_iter().map(item).collect()

@@ -2,7 +2,7 @@
 //! that are right although they look odd.
 //!
 //! A history is written one record a line: milliseconds, client, what. Names are joined by `+`
-//! (all of them) or `|` (any); one that ends with `~` is shared.
+//! (all of them) or `|` (any); one that ends with `~` is shared, with `~2/4` two of its four permits.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
 mod imports;

@@ -187,7 +187,45 @@ fn a_value_left_by_a_lost_hold_is_suspect_once_every_member_knows_that_command()
     }
 }
 
+/// One that is given back makes room at once, and one whose client does not believe in it any more takes none.
+#[test]
+fn permits_within_the_limit_stand_beside_each_other() {
+    let history = "0 a asks 1 gpu~2/4
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 gpu~2/4
+         3 b granted 1 6
+         3 b safe-until 90
+         4 a releases 5
+         5 a released 5
+         6 c asks 1 gpu~2/4
+         7 c granted 1 7
+         7 c safe-until 900
+         94 b lost 6 deadline
+         95 d asks 1 gpu~2/4
+         96 d granted 1 8
+         96 d safe-until 900";
+
+    assert_eq!(broken(history), RIGHT);
+    assert_eq!(judge(history).tally.permits_beside, 3);
+}
+
 // --- wrong in exactly one way
+
+#[test]
+fn more_permits_than_the_limit_are_found() {
+    let history = "0 a asks 1 gpu~3/4
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 gpu~1/4
+         3 b granted 1 6
+         3 b safe-until 900
+         4 c asks 1 gpu~1/4
+         5 c granted 1 7
+         5 c safe-until 900";
+
+    assert_eq!(broken(history), [2]);
+}
 
 #[test]
 fn a_reader_beside_a_writer_is_found() {
