@@ -456,6 +456,23 @@ fn every_invariant_names_its_code_its_tests_and_what_shows_it() -> Result {
     Ok(())
 }
 
+/// Those that it names are there: the tests of all documents see to it.
+#[test]
+fn every_feature_names_the_test_that_shows_it() -> Result {
+    let text = read("docs/features.md")?;
+    let table = text.split("\n## ").next().unwrap_or_default();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    for row in &rows {
+        let shown = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+        assert!(
+            code_spans(shown).iter().any(|span| looks_like_a_test(span)),
+            "{row} names no test"
+        );
+    }
+    assert!(rows.len() >= 12, "{} features", rows.len());
+    Ok(())
+}
+
 /// What grows belongs into `docs/design`, `docs/decisions.md` or the documentation of a module.
 #[test]
 fn the_tour_of_the_architecture_stays_short() -> Result {
