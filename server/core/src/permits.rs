@@ -181,7 +181,8 @@ impl LockTable {
         self.charge_for(session);
         self.leave_queues(lock_set, ticket);
         let (items, rejection) = (lock_set.items(), denial.rejection(lock_set));
-        events.push(Event::Denied { session, request, items, rejection });
+        events.push(Event::Denied { session, request, items: items.clone(), rejection });
+        events.push(Event::Left { session, request, items });
         self.change_session(session, |found| found.finish(request, State::Denied(denial)));
     }
 }

@@ -308,6 +308,7 @@ impl Hub {
                 Ok(AcquireResponse { index: index.get(), granted: Some(granted) })
             }
             Told::Left => Err(cancelled(request)),
+            Told::Refused(refusal) => Err(refusal.into()),
             Told::SessionOver => Err(key.unknown_session().into()),
             Told::Released(_) => Err(refusals::odd_answer().into()),
             Told::Elsewhere { leader } => {

@@ -11,10 +11,10 @@ use holdfast_proto::v1::{HoldsClosed, ServerFrame};
 
 use holdfast_runtime::Instant;
 
-use super::answers;
 use super::lines::OfLock;
 use super::registry::{Registry, State};
 use super::waiting::{About, Told};
+use super::{answers, refusals};
 use crate::consensus::Listener;
 
 impl Listener for Registry {
@@ -80,8 +80,14 @@ impl Registry {
             }
             Event::Denied { session, request, rejection, .. } => {
                 state.follows.forget(*session, *request);
-                if let Some(attached) = state.attached.get_mut(session) {
-                    attached.denied.insert(*request);
+                if rejection.is_denial() {
+                    if let Some(attached) = state.attached.get_mut(session) {
+                        attached.denied.insert(*request);
+                    }
+                } else {
+                    // It waited, and no outcome of a command of its own tells of it.
+                    let refused = || Told::Refused(refusals::of_rejection(rejection));
+                    state.waiting.tell(*session, About::Request(*request), refused);
                 }
                 self.tell(state, index, *session, || {
                     answers::denied(table, self.now_ms(table), *request, rejection)

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use holdfast_core::{FencingToken, LogIndex, RequestId, SessionId};
-use holdfast_proto::v1::{Granted, Released};
+use holdfast_proto::v1::{Granted, Refusal, Released};
 use tokio::sync::oneshot;
 
 use super::error::CallError;
@@ -41,6 +41,8 @@ pub(super) enum Told {
     Released(Released),
     /// The request left its queues by a cancel.
     Left,
+    /// The request waited, and is refused.
+    Refused(Refusal),
     /// The session is over.
     SessionOver,
     /// This node no longer serves the call. What was requested stands.

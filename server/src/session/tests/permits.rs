@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use holdfast_core::{Caller, Command, Deed, LockName, Tenure};
-use holdfast_proto::v1::{Denied, Queued, RefusalReason, Refused};
+use holdfast_proto::v1::{AcquireRequest, Denied, Queued, RefusalReason, Refused};
 
 use super::*;
 
@@ -109,4 +109,24 @@ async fn a_raised_limit_grants_and_a_lowered_one_refuses_a_waiter_at_its_turn() 
     assert!(refused(&mut waiter).await.contains("3 permits of gpu cannot be granted"));
     holder.send(release(token)).await;
     assert!(matches!(holder.next().await, Body::Released(_)));
+}
+
+/// I10: the call is not left to its wait limit.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_is_told_when_a_lowered_limit_refuses_it() {
+    let world = World::new().await;
+    let (mut holder, _) = world.session().await;
+    world.limit("gpu", 4);
+    holder.send(ask(1, 2, 0)).await;
+    holder.granted().await;
+    let key = world.key().await;
+    let Ask::Acquire(acquire) = ask(1, 3, 0) else { unreachable!() };
+    let asked =
+        AcquireRequest { session: Some(key), acquire: Some(acquire), ..AcquireRequest::default() };
+    let call = world.begin_acquire(asked).await;
+
+    world.limit("gpu", 2);
+
+    let refused = format!("{:?}", world.told(call).await.unwrap_err());
+    assert!(refused.contains("3 permits of gpu cannot be granted"), "{refused}");
 }

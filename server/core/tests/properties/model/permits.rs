@@ -1,8 +1,8 @@
 //! Permits in the model: the limits of locks, and whom a lowered limit refuses.
 
 use holdfast_core::{
-    Answer, Caller, Event, Identity, Item, LockName, Mode, Outcome, Quantity, Rejection, RequestId,
-    SessionId,
+    Answer, Caller, Event, Identity, Item, Items, LockName, Mode, Outcome, Quantity, Rejection,
+    RequestId, SessionId,
 };
 
 use super::{Model, Request, State};
@@ -117,8 +117,10 @@ impl Model {
         let own = |r: &&mut Request| (r.session, r.id) == (session, id);
         let request = self.requests.iter_mut().find(own).unwrap();
         request.state = State::Denied(rejection.clone());
-        let items = request.items().iter().cloned().collect();
-        events.push(Event::Denied { session, request: id, items, rejection });
+        let items: Items = request.items().iter().cloned().collect();
+        let denied = items.clone();
+        events.push(Event::Denied { session, request: id, items: denied, rejection });
+        events.push(Event::Left { session, request: id, items });
         self.forget_finished(session, mark);
     }
 
