@@ -4,7 +4,8 @@
 //! it costs a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
 use holdfast_core::{
-    EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, RequestId, SessionId,
+    EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, Rejection, RequestId,
+    SessionId,
 };
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{HoldsClosed, ServerFrame};
@@ -79,16 +80,7 @@ impl Registry {
                 self.tell(state, index, *session, || Body::Granted(granted()));
             }
             Event::Denied { session, request, rejection, .. } => {
-                state.follows.forget(*session, *request);
-                if rejection.is_denial() {
-                    if let Some(attached) = state.attached.get_mut(session) {
-                        attached.denied.insert(*request);
-                    }
-                } else {
-                    // It waited, and no outcome of a command of its own tells of it.
-                    let refused = || Told::Refused(refusals::of_rejection(rejection));
-                    state.waiting.tell(*session, About::Request(*request), refused);
-                }
+                note_denied(state, (*session, *request), rejection);
                 self.tell(state, index, *session, || {
                     answers::denied(table, self.now_ms(table), *request, rejection)
                 });
@@ -259,6 +251,22 @@ fn is_measured(event: &Event) -> bool {
             | Event::Released { over: true, .. }
             | Event::Lost { over: true, .. }
     )
+}
+
+/// The outcome of its own command tells of a denial, and must not do so twice. One that waited has none: a call
+/// that waits for it is told here.
+fn note_denied(
+    state: &mut State,
+    (session, request): (SessionId, RequestId),
+    rejection: &Rejection,
+) {
+    state.follows.forget(session, request);
+    if !rejection.is_denial() {
+        let refused = || Told::Refused(refusals::of_rejection(rejection));
+        state.waiting.tell(session, About::Request(request), refused);
+    } else if let Some(attached) = state.attached.get_mut(&session) {
+        attached.denied.insert(request);
+    }
 }
 
 /// A closed hold that is over needs no end any more.
