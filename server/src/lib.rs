@@ -10,7 +10,6 @@ pub mod authority;
 mod bytes_budget;
 #[cfg(test)]
 mod captured_log;
-pub mod config;
 mod denials;
 pub mod exit;
 pub mod http;
@@ -30,3 +29,4 @@ pub mod tls;
 pub mod traces;
 
 pub use holdfast_replication::{consensus, error, members, raft, storage};
+pub use holdfast_settings as config;

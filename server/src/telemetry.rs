@@ -74,7 +74,7 @@ pub fn init(node: &NodeConfig) {
 pub(crate) fn say(line: &dyn Display) {
     match LINES.get() {
         Some(lines) => {
-            lines.push(lines.format.own("ERROR", &line.to_string()).as_bytes());
+            lines.push(own_line(lines.format, "ERROR", &line.to_string()).as_bytes());
             lines.flush(FLUSH_WITHIN);
         }
         None => eprintln!("{line}"),
@@ -108,36 +108,34 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 /// for each byte at most.
 const CUT_BYTES: usize = LINE_BYTES_MAX / 8;
 
-impl LogFormat {
-    /// A line of this process itself, beside those of the subscriber.
-    fn own(self, level: &str, message: &str) -> String {
-        match self {
-            Self::Text => format!("{message}\n"),
-            Self::Json => {
-                let line = serde_json::json!({
-                    "timestamp": now(),
-                    "level": level,
-                    "message": message,
-                    "target": "holdfastd",
-                });
-                format!("{line}\n")
-            }
+/// A line of this process itself, beside those of the subscriber.
+fn own_line(format: LogFormat, level: &str, message: &str) -> String {
+    match format {
+        LogFormat::Text => format!("{message}\n"),
+        LogFormat::Json => {
+            let line = serde_json::json!({
+                "timestamp": now(),
+                "level": level,
+                "message": message,
+                "target": "holdfastd",
+            });
+            format!("{line}\n")
         }
     }
+}
 
-    /// A line that is too long, as long as it may be.
-    fn cut(self, line: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Text => {
-                let mut cut = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
-                cut.push(b'\n');
-                cut
-            }
-            Self::Json => {
-                let kept = String::from_utf8_lossy(line.get(..CUT_BYTES).unwrap_or(line));
-                let message = format!("a line of {} bytes, which begins: {kept}", line.len());
-                self.own("WARN", &message).into_bytes()
-            }
+/// A line that is too long, as long as it may be.
+fn cut_line(format: LogFormat, line: &[u8]) -> Vec<u8> {
+    match format {
+        LogFormat::Text => {
+            let mut cut = line.get(..LINE_BYTES_MAX).unwrap_or(line).to_vec();
+            cut.push(b'\n');
+            cut
+        }
+        LogFormat::Json => {
+            let kept = String::from_utf8_lossy(line.get(..CUT_BYTES).unwrap_or(line));
+            let message = format!("a line of {} bytes, which begins: {kept}", line.len());
+            own_line(format, "WARN", &message).into_bytes()
         }
     }
 }
@@ -186,7 +184,7 @@ impl Lines {
     /// Puts a line behind the others, or loses it.
     fn push(&self, line: &[u8]) {
         let is_long = line.len() > LINE_BYTES_MAX;
-        let bytes = if is_long { self.format.cut(line) } else { line.to_vec() };
+        let bytes = if is_long { cut_line(self.format, line) } else { line.to_vec() };
         if self.queue.try_send(Message::Line(bytes)).is_err() {
             self.lost.total.fetch_add(1, Ordering::Relaxed);
             self.lost.untold.fetch_add(1, Ordering::Relaxed);
@@ -217,7 +215,7 @@ fn write_all(lines: &Receiver<Message>, mut out: impl Write, lost: &Lost, format
         if count > 0 {
             let message =
                 format!("holdfastd: {count} log lines were lost: standard error was not read");
-            let _ = out.write_all(format.own("WARN", &message).as_bytes());
+            let _ = out.write_all(own_line(format, "WARN", &message).as_bytes());
         }
     }
 }
@@ -372,12 +370,12 @@ mod tests {
 
     #[test]
     fn a_line_of_the_process_itself_has_the_fields_of_all_others() {
-        let line = LogFormat::Json.own("ERROR", "holdfastd: it ends\nhere");
+        let line = own_line(LogFormat::Json, "ERROR", "holdfastd: it ends\nhere");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         let fields: Vec<_> = line.as_object().unwrap().keys().collect();
         assert_eq!(fields, ["level", "message", "target", "timestamp"]);
         let timestamp = line["timestamp"].as_str().unwrap();
         assert!(timestamp.starts_with("20") && timestamp.ends_with('Z'), "{timestamp}");
-        assert_eq!(LogFormat::Text.own("ERROR", "plain"), "plain\n");
+        assert_eq!(own_line(LogFormat::Text, "ERROR", "plain"), "plain\n");
     }
 }

@@ -63,7 +63,7 @@ fn measure(members: u64, one_way: Duration) -> (Duration, Duration) {
     })
 }
 
-/// The times of Raft as `round_trip_ms` derives them (`server/src/config/distance.rs`).
+/// The times of Raft as `round_trip_ms` derives them (`server/settings/src/distance.rs`).
 fn settings(members: u64, one_way: Duration) -> Settings {
     let usual = Settings::new(1, members);
     let round_trip_ms = u64::try_from((one_way * 2).as_millis()).unwrap().max(10);

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 
-/// The label of names that begin with none of the prefixes. The settings refuse it as a prefix.
-pub(crate) const OTHER: &str = "other";
+use crate::config::OTHER;
 
 /// The one label: the prefix.
 type Label = [(&'static str, String); 1];

@@ -36,7 +36,7 @@ const LOOKS: [&str; 2] = ["step", "durability"];
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "proto",
     "proto/types",
     "runtime",
@@ -45,6 +45,7 @@ const PACKAGES: [&str; 14] = [
     "server",
     "server/core",
     "server/replication",
+    "server/settings",
     "client",
     "client/guard",
     "client/recipes",
@@ -516,7 +517,8 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-api", ""),
         ("holdfast-keyspace", "mutants runtime"),
         ("holdfast-replication", "core mutants proto runtime"),
-        ("holdfast-server", "keyspace core mutants proto replication runtime tls"),
+        ("holdfast-settings", "keyspace core replication tls"),
+        ("holdfast-server", "keyspace core mutants proto replication runtime settings tls"),
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime tls types"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use holdfast_core::LockName;
 use serde::{Deserialize, Serialize};
 
-use crate::session::prefixes::OTHER;
-
+/// The label of names that begin with none of the prefixes; so it is no prefix itself.
+pub const OTHER: &str = "other";
 /// Most prefixes: each is a series of its own in several metrics.
 const PREFIXES_MAX: usize = 32;
 

@@ -35,7 +35,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 pub use self::address::{Advertised, ListenAddress, Member, Members};
 pub use self::admins::Admins;
 use self::distance::{ROUND_TRIP_MS, election_max_ms, election_min_ms, heartbeat_ms};
-pub use self::prefixes::MetricsPrefixes;
+pub use self::prefixes::{MetricsPrefixes, OTHER};
 pub use self::source::{Origin, Overrides, Settings};
 
 /// Makes, from one list of documented keys:

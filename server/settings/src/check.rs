@@ -11,7 +11,7 @@ use super::{
     Advertised, ClientCerts, ClusterConfig, Config, ConfigError, FallbackConfig, Join,
     ListenAddress, Member, Members, MetricsPrefixes, NodeConfig, Origin, log_filter,
 };
-use crate::members::MEMBERS_MAX;
+use holdfast_replication::members::MEMBERS_MAX;
 
 /// How many heartbeats fit into the shortest election time-out, at least: with fewer, two lost packets
 /// depose a leader.
