@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::items::{AcquireRequest, Need};
 use crate::session::PendingAcquire;
-use crate::{Client, Guard, LockItem, Mode, QueuePlace, Result};
+use crate::{Client, Guard, LockItem, Mode, Owner, QueuePlace, Result};
 
 /// A request for locks that is not sent yet: `.await` sends it and waits for the guard,
 /// [`Acquire::enqueue`] sends it and returns its place in the queue.
@@ -19,7 +19,7 @@ use crate::{Client, Guard, LockItem, Mode, QueuePlace, Result};
 /// Awaiting it returns [`Error::NotGranted`](crate::Error::NotGranted) (another client holds the
 /// lock, and the call waits no longer), [`Error::Unreachable`](crate::Error::Unreachable) (no
 /// server within the limit), [`Error::Refused`](crate::Error::Refused) (the request is wrong, or at
-/// a limit), [`Error::SessionLost`](crate::Error::SessionLost) or
+/// a limit), [`Error::AlreadyHeld`](crate::Error::AlreadyHeld) (its [`Owner`] holds one of the locks), [`Error::SessionLost`](crate::Error::SessionLost) or
 /// [`Error::Closed`](crate::Error::Closed). After each, the caller holds none of the locks.
 #[must_use = "nothing is asked until it is awaited or enqueued"]
 pub struct Acquire {
@@ -71,6 +71,29 @@ impl Acquire {
     /// from a backup may not (DESIGN §15). Until then the request waits, also a [`TryAcquire`], within its limit.
     pub fn in_scope(mut self, scope: &str) -> Self {
         self.request.scope = Some(scope.to_owned());
+        self
+    }
+
+    /// Counts as having come so much earlier: 0 to 10 minutes, in whole milliseconds. An urgent request goes before those that
+    /// came less than this before it, and nobody waits longer than the largest head start because of requests that came later.
+    /// Refused for names in a scope with fallback ([`RefusalReason::HeadStart`](crate::RefusalReason::HeadStart)): Cassandra keeps
+    /// no such order.
+    pub fn head_start(mut self, head_start: Duration) -> Self {
+        self.request.terms.head_start_ms =
+            u64::try_from(head_start.as_millis()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// What people see beside the lock, in lists and where they wait for it: at most 256 bytes, without control or
+    /// bidirectional-override characters. It proves nothing.
+    pub fn note(mut self, note: impl Into<String>) -> Self {
+        self.request.terms.note = note.into();
+        self
+    }
+
+    /// Asks for `owner`, which must neither hold nor wait for any of the locks: see [`Owner`].
+    pub fn by(mut self, owner: &Owner) -> Self {
+        self.request.terms.owner = owner.number();
         self
     }
 
@@ -154,6 +177,21 @@ impl TryAcquire {
     /// As [`Acquire::traceparent`].
     pub fn traceparent(self, traceparent: &str) -> Self {
         Self(self.0.traceparent(traceparent))
+    }
+
+    /// As [`Acquire::head_start`]: it is granted past those who wait, if they are those whom it goes before.
+    pub fn head_start(self, head_start: Duration) -> Self {
+        Self(self.0.head_start(head_start))
+    }
+
+    /// As [`Acquire::note`].
+    pub fn note(self, note: impl Into<String>) -> Self {
+        Self(self.0.note(note))
+    }
+
+    /// As [`Acquire::by`].
+    pub fn by(self, owner: &Owner) -> Self {
+        Self(self.0.by(owner))
     }
 
     /// As [`Acquire::in_scope`].

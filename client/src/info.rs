@@ -63,6 +63,10 @@ pub struct Waiter {
     pub is_imported: bool,
     /// As of [`Holder::identity`].
     pub identity: String,
+    /// As of [`Holder::note`].
+    pub note: String,
+    /// So much earlier than it came its request counts as having come.
+    pub head_start: Duration,
 }
 
 /// A lock as of one linearizable read.
@@ -167,6 +171,8 @@ impl Waiter {
             names: waiter.names,
             is_imported: waiter.imported,
             identity: waiter.identity,
+            note: waiter.note,
+            head_start: Duration::from_millis(waiter.head_start_ms),
         }
     }
 }

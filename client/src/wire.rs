@@ -43,6 +43,7 @@ pub(crate) fn holder(holder: v1::Holder) -> Holder {
     known.is_imported = holder.imported;
     known.is_ending = holder.ending;
     known.identity = holder.identity;
+    known.note = holder.note;
     known
 }
 
@@ -55,6 +56,10 @@ pub(crate) fn refusal(refusal: v1::Refusal, names: Vec<String>) -> Error {
     let reason = refusal.reason();
     if matches!(reason, v1::RefusalReason::LockHeld | v1::RefusalReason::NothingFree) {
         return Error::NotGranted { names, holders: holders(refusal.holders), waited: None };
+    }
+    if let (v1::RefusalReason::AlreadyHeld, Some(own)) = (reason, refusal.holders.first()) {
+        let token = FencingToken::from_raw(own.token);
+        return Error::AlreadyHeld { token, message: refusal.message };
     }
     Error::Refused {
         reason: refusal_reason(reason),
@@ -90,6 +95,8 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::Suspended => RefusalReason::Suspended,
         v1::RefusalReason::Restored => RefusalReason::Restored,
         v1::RefusalReason::Permits => RefusalReason::Permits,
+        v1::RefusalReason::HeadStart => RefusalReason::HeadStart,
+        v1::RefusalReason::AlreadyAsked => RefusalReason::AlreadyAsked,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,
@@ -99,6 +106,8 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         // A watch begins anew by itself.
         v1::RefusalReason::Compacted
         | v1::RefusalReason::Unspecified
+        // Without the token of the hold.
+        | v1::RefusalReason::AlreadyHeld
         | v1::RefusalReason::NothingFree => RefusalReason::Other,
     }
 }

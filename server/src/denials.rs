@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use holdfast_core::{
-    Caller, Command, Identity, LockTable, LogIndex, Missing, Rejection, SessionId,
+    Ask, Caller, Command, Identity, LockTable, LogIndex, Missing, Rejection, SessionId,
 };
 use holdfast_runtime::{BoxFuture, Instant, Runtime};
 use prometheus_client::metrics::counter::Counter;
@@ -96,6 +96,7 @@ impl By {
                 Some(Self::Caller(identity.clone()))
             }
             Command::Acquire { session, .. }
+            | Command::AcquireOn(Ask { session, .. })
             | Command::SetValue { session, .. }
             | Command::Claim { session, .. } => Some(Self::Session(*session)),
             Command::OpenSession { .. }

@@ -34,6 +34,8 @@ pub struct Plan {
     pub mix: Mix,
     /// A third of [`Mix::Everything`] are requests for permits of a few more names.
     pub permits: bool,
+    /// A third of [`Mix::Everything`] have a head start.
+    pub head_starts: bool,
     /// The resources that holders write to under their tokens, if any.
     pub resources: Option<Resources>,
 }
@@ -67,6 +69,7 @@ impl Default for Plan {
             seed: 1,
             mix: Mix::Exclusive,
             permits: false,
+            head_starts: false,
             resources: None,
         }
     }
@@ -261,7 +264,17 @@ impl Worker {
         }
     }
 
+    /// With a head start up to the longest waits.
     fn wish(&mut self) -> (Wish, Limit) {
+        let (wish, wait) = self.plain_wish();
+        if !self.plan.head_starts || self.draw.below(3) > 0 {
+            return (wish, wait);
+        }
+        let head_start_ms = [50, 500, 5_000][usize::try_from(self.draw.below(3)).unwrap_or(0)];
+        (wish.ahead(head_start_ms), wait)
+    }
+
+    fn plain_wish(&mut self) -> (Wish, Limit) {
         let wait = self.wait();
         if self.plan.permits && self.draw.below(3) == 0 {
             return (self.permits(), wait);

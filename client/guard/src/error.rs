@@ -38,6 +38,15 @@ pub enum Error {
         /// When it makes sense to try again.
         retry_after: Option<Duration>,
     },
+    /// The owner that asks holds one of the locks already. Certain: this call changed nothing, and the first hold goes on as it
+    /// was; it is given back with its own guard.
+    #[error("not asked for again: {message}")]
+    AlreadyHeld {
+        /// The token of the first hold.
+        token: FencingToken,
+        /// The store's message.
+        message: String,
+    },
     /// The session ended while the request waited. Certain: its place is gone and it does not hold
     /// the lock. The client opens a new session by itself; retry.
     #[error("the session was lost while waiting: {reason}")]
@@ -95,6 +104,7 @@ impl Error {
             Self::NotGranted { .. } | Self::SessionLost { .. } | Self::Unreachable { .. } => true,
             Self::Refused { reason, .. } => reason.may_pass(),
             Self::Lost { .. }
+            | Self::AlreadyHeld { .. }
             | Self::OutcomeUnknown { .. }
             | Self::Closed
             | Self::InvalidConfig { .. } => false,
@@ -138,6 +148,8 @@ pub struct Holder {
     /// Who opened the session, as the store verified it (`token:NAME`, `cn:NAME` and so on); empty if it has
     /// proved nothing.
     pub identity: String,
+    /// What its request says for people; it proves nothing, and may contain what [`Holder::label`] may.
+    pub note: String,
 }
 
 impl Holder {
@@ -152,6 +164,7 @@ impl Holder {
             is_imported: false,
             is_ending: false,
             identity: String::new(),
+            note: String::new(),
         }
     }
 }
@@ -204,6 +217,10 @@ pub enum RefusalReason {
     NotHeld,
     /// The permits asked for do not go with the limit of the lock; the message says why.
     Permits,
+    /// A head start for a lock in a scope with fallback.
+    HeadStart,
+    /// The owner that asks waits for one of the locks already, by another request.
+    AlreadyAsked,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -233,6 +250,8 @@ impl RefusalReason {
             | Self::SessionRevoked
             | Self::NotHeld
             | Self::Permits
+            | Self::HeadStart
+            | Self::AlreadyAsked
             | Self::Other => false,
         }
     }
@@ -275,7 +294,11 @@ fn after(waited: Option<&Duration>) -> String {
 
 fn held_by(holders: &[Holder]) -> String {
     let Some(holder) = holders.first() else { return String::new() };
-    let holder_is = format!(": held by {}", shown(&holder.label));
+    let note = match &*holder.note {
+        "" => String::new(),
+        note => format!(" ({})", shown(note)),
+    };
+    let holder_is = format!(": held by {}{note}", shown(&holder.label));
     // Not every store records since when.
     if holder.held.is_zero() {
         return holder_is;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use holdfast_guard::check_lock_name;
 use holdfast_proto::v1;
-use holdfast_types::NAMES_MAX;
+use holdfast_types::{HEAD_START_MAX_MS, Label, NAMES_MAX, TextError};
 
 use crate::{Error, Mode, RefusalReason, Result};
 
@@ -105,6 +105,17 @@ pub(crate) struct AcquireRequest {
     pub(crate) traceparent: String,
     /// The scope with fallback that the caller knows of, whether the store does or not.
     pub(crate) scope: Option<String>,
+    pub(crate) terms: Terms,
+}
+
+/// What a request says besides its locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) head_start_ms: u64,
+    /// 0: nobody in particular.
+    pub(crate) owner: u64,
+    /// Empty: none.
+    pub(crate) note: String,
 }
 
 impl AcquireRequest {
@@ -117,6 +128,7 @@ impl AcquireRequest {
             claim_owner: None,
             traceparent: String::new(),
             scope: None,
+            terms: Terms::default(),
         }
     }
 
@@ -125,6 +137,7 @@ impl AcquireRequest {
     /// [`Error::Refused`] for a request that no server would accept.
     pub(crate) fn check(&self) -> Result<()> {
         check_number(self.items.len())?;
+        self.terms.check()?;
         let mut modes = BTreeMap::new();
         for item in &self.items {
             check_lock_name(&item.name)?;
@@ -171,15 +184,42 @@ impl AcquireRequest {
             Need::All => None,
             Need::Any { min } => Some(v1::AnyOf { min }),
         };
+        let items: Vec<v1::Item> = self.items.iter().map(item).collect();
+        let Terms { head_start_ms, owner, ref note } = self.terms;
+        // A server that does not know what is said finds no items, and refuses the request.
+        let says = self.terms != Terms::default();
+        let (items, on) = if says {
+            let note = note.clone();
+            (Vec::new(), Some(v1::AcquireOn { items, head_start_ms, owner, note }))
+        } else {
+            (items, None)
+        };
         v1::Acquire {
             request_id,
-            items: self.items.iter().map(item).collect(),
+            items,
+            on,
             wait: self.wait,
             follow_place: self.follow_place,
             any,
             claim_owner: self.claim_owner.clone(),
             traceparent: self.traceparent.clone(),
         }
+    }
+}
+
+impl Terms {
+    /// The rest is the store's to know.
+    fn check(&self) -> Result<()> {
+        if self.head_start_ms > HEAD_START_MAX_MS {
+            let message = format!(
+                "a head start of {} ms is longer than the {HEAD_START_MAX_MS} ms allowed",
+                self.head_start_ms
+            );
+            return Err(past_limit("head_start_ms", message));
+        }
+        let unusable =
+            |error: TextError| Error::invalid(format!("the note is not usable: {error}"));
+        Label::parse(&self.note).map(drop).map_err(unusable)
     }
 }
 

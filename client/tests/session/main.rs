@@ -19,6 +19,7 @@ mod returning;
 mod scopes;
 mod semaphores;
 mod several;
+mod terms;
 mod values;
 
 use std::sync::Arc;

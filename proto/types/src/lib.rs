@@ -12,7 +12,7 @@ mod name;
 mod stored;
 mod token;
 
-pub use limits::{IMPORT_ROWS_MAX, NAMES_MAX, VALUE_BYTES_MAX};
+pub use limits::{HEAD_START_MAX_MS, IMPORT_ROWS_MAX, NAMES_MAX, VALUE_BYTES_MAX};
 pub use name::{
     LABEL_BYTES_MAX, Label, LockName, NAME_BYTES_MAX, SCOPE_BYTES_MAX, ScopePrefix, TextError,
 };

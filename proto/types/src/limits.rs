@@ -14,3 +14,8 @@ pub const VALUE_BYTES_MAX: usize = 4 * 1024;
 ///
 /// Source: so many names of 512 bytes fit into an entry of the log.
 pub const IMPORT_ROWS_MAX: usize = 64;
+/// The largest head start of a request, milliseconds: 10 minutes. Nobody who waits is overtaken by one that comes later than
+/// that.
+///
+/// Source: DESIGN §16.
+pub const HEAD_START_MAX_MS: u64 = 600_000;

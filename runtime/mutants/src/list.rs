@@ -118,6 +118,14 @@ mutants! {
         "a waiter for more permits than a lowered limit stays at the head, and all behind it wait for ever";
     LimitOutlivesHolders, "limit-outlives-holders", "DESIGN §16",
         "the limit that a request brought along stays when nobody holds the lock or waits for it";
+    HeadStartIgnored, "head-start-ignored", "I9",
+        "a request with a head start waits behind those that came before it";
+    AgeStandsStill, "age-stands-still", "I9",
+        "the table grows no older, so a request with a head start overtakes those that came long before it";
+    OwnerWaitsForItself, "owner-waits-for-itself", "DESIGN §16",
+        "an owner that asks for a lock it holds waits for itself";
+    SnapshotWithoutTerms, "snapshot-without-terms", "I17",
+        "a snapshot leaves out what requests say besides their locks, and their ranks";
     SnapshotWithoutLimits, "snapshot-without-limits", "I17",
         "a snapshot leaves out the limits that were set for good";
     LocksLeftBehind, "locks-left-behind", "I33",

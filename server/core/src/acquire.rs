@@ -9,7 +9,9 @@ use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
 use crate::lock_set::{Item, LockSet, Need, Part};
 use crate::queue::Waiter;
 use crate::quota::Quantity;
-use crate::session::{Record, State};
+use crate::rank::Rank;
+use crate::session::{Record, Session, State};
+use crate::terms::Terms;
 use crate::{LockTable, Rejection, size};
 
 /// Why a request was denied; `at` is the lock's place among its names.
@@ -64,6 +66,35 @@ impl Denial {
     }
 }
 
+/// The parts of an `Acquire`.
+pub(crate) struct Asks<'a> {
+    pub(crate) items: &'a [Item],
+    pub(crate) need: Need,
+    pub(crate) wait: bool,
+    pub(crate) terms: &'a Terms,
+}
+
+/// What a request is recorded with.
+pub(crate) struct Wish {
+    pub(crate) lock_set: LockSet,
+    pub(crate) terms: Terms,
+}
+
+/// A request that says nothing besides.
+impl From<LockSet> for Wish {
+    fn from(lock_set: LockSet) -> Self {
+        Self { lock_set, terms: Terms::default() }
+    }
+}
+
+impl Session {
+    /// Keeps a request in that state.
+    fn keep_wish(&mut self, request: RequestId, Wish { lock_set, terms }: Wish, state: State) {
+        self.said.put(request, terms);
+        self.keep(request, Record::Asked { lock_set, state });
+    }
+}
+
 impl LockTable {
     /// Grants what is free, or queues the request, or denies it if it would not wait.
     ///
@@ -74,54 +105,76 @@ impl LockTable {
     ///
     /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`] and
     /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
-    /// those of [`LockTable::check_permits`], [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
+    /// those of [`LockTable::check_permits`], [`LockTable::check_head_start`] and [`LockTable::check_owner`],
+    /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::TableFull`], [`Rejection::OverQuota`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
     /// changed nothing.
     pub(crate) fn acquire(
         &mut self,
         who: (SessionId, RequestId),
-        (items, need, wait): (&[Item], Need, bool),
+        asks: &Asks<'_>,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let mut lock_set = LockSet::new(items, need, wait)?;
+        let Asks { items, need, wait, terms } = *asks;
+        let lock_set = LockSet::new(items, need, wait)?;
+        let mut wish = Wish { lock_set, terms: terms.clone() };
         let limit = self.limits.max_requests_per_session;
         let (session, request) = who;
         let found = self.open(session)?;
         let seen = found.seen(request)?.filter(|_| !mutant!(OutcomeNotKept));
         if let Some(record) = seen {
             if mutant!(RetryGoesToEnd)
-                && let Record::Asked { state: State::Waiting { ticket, .. }, .. } = *record
+                && let Record::Asked { state: State::Waiting { rank, .. }, .. } = *record
             {
-                self.leave_queues(&lock_set, ticket);
-                return self.enqueue(who, lock_set, events);
+                self.leave_queues(&wish.lock_set, rank);
+                return self.enqueue(who, wish, events);
             }
-            return self.answer_again((session, request), &lock_set, record);
+            return self.answer_again((session, request), &wish, record);
         }
         self.check_acts(session)?;
         found.may_keep_another(session, limit)?;
-        self.check_table(size::of_request(lock_set.iter().map(|(name, _)| name)))?;
-        self.check_quota_of(session, Quantity::Holds, lock_set.len() as u64)?;
-        self.check_one_scope(&lock_set)?;
-        self.check_permits(&lock_set)?;
-        if !self.counters.has_tokens() && lock_set.takes(self.fitting(&lock_set)).is_some() {
-            // No holder is in its way, and yet there is no token for it.
-            return Err(self.tokens_exhausted(&lock_set));
-        }
-        lock_set.share_names(|name| self.kept_name(name));
+        self.check_new(who, &wish.lock_set, terms)?;
+        wish.lock_set.share_names(|name| self.kept_name(name));
+        let lock_set = &wish.lock_set;
         let barges = mutant!(BargingTry) && !lock_set.waits();
-        let free = if barges { self.fitting(&lock_set) } else { self.free_to_newcomer(&lock_set) };
+        let free = if barges {
+            self.fitting(lock_set)
+        } else {
+            self.free_to_newcomer(lock_set, terms.head_start_ms)
+        };
         match lock_set.takes(free) {
-            Some(part) => self.take_free(who, lock_set, part, events),
+            Some(part) => self.take_free(who, wish, part, events),
             None if lock_set.waits() => {
                 self.check_quota_of(session, Quantity::Waits, 1)?;
-                self.enqueue(who, lock_set, events)
+                self.enqueue(who, wish, events)
             }
             None => {
-                let denial = self.denial(&lock_set);
-                self.deny(who, lock_set, denial, events)
+                let denial = self.denial(lock_set, terms.head_start_ms);
+                self.deny(who, wish, denial, events)
             }
         }
+    }
+
+    /// Checks a request that the session has room for.
+    fn check_new(
+        &self,
+        (session, _): (SessionId, RequestId),
+        lock_set: &LockSet,
+        terms: &Terms,
+    ) -> Result<(), Rejection> {
+        let bytes = size::of_request(lock_set.iter().map(|(name, _)| name));
+        self.check_table(bytes + terms.bytes())?;
+        self.check_quota_of(session, Quantity::Holds, lock_set.len() as u64)?;
+        self.check_one_scope(lock_set)?;
+        self.check_permits(lock_set)?;
+        self.check_head_start(lock_set, terms)?;
+        self.check_owner(session, lock_set, terms)?;
+        if !self.counters.has_tokens() && lock_set.takes(self.fitting(lock_set)).is_some() {
+            // No holder is in its way, and yet there is no token for it.
+            return Err(self.tokens_exhausted(lock_set));
+        }
+        Ok(())
     }
 
     /// The answer to a request whose id was used before. For a hold it lists the locks that the
@@ -129,11 +182,15 @@ impl LockTable {
     pub(crate) fn answer_again(
         &self,
         (session, request): (SessionId, RequestId),
-        asked: &LockSet,
+        asked: &Wish,
         record: &Record,
     ) -> Outcome {
         let (lock_set, state) = match record {
-            Record::Asked { lock_set, state } if lock_set == asked => (lock_set, state),
+            Record::Asked { lock_set, state }
+                if *lock_set == asked.lock_set && self.said_by(session, request) == asked.terms =>
+            {
+                (lock_set, state)
+            }
             Record::Asked { .. } | Record::Wrote { .. } => {
                 return Err(Rejection::RequestReused { request });
             }
@@ -144,7 +201,7 @@ impl LockTable {
                 return Err(Rejection::RequestEnded { request });
             }
             State::Held { token, part, .. } => self.acquired(token, lock_set, part),
-            State::Waiting { ticket, .. } => self.where_it_waits(lock_set, ticket),
+            State::Waiting { rank, .. } => self.where_it_waits(lock_set, rank),
             State::Denied(denial) => return Err(denial.rejection(lock_set)),
             State::Ended => return Err(Rejection::RequestEnded { request }),
         };
@@ -157,15 +214,15 @@ impl LockTable {
         Acquired::Granted { token, items, values }
     }
 
-    pub(crate) fn where_it_waits(&self, lock_set: &LockSet, ticket: Ticket) -> Acquired {
-        Acquired::Queued { place: self.place(lock_set, ticket), holder: self.in_the_way(lock_set) }
+    pub(crate) fn where_it_waits(&self, lock_set: &LockSet, rank: Rank) -> Acquired {
+        Acquired::Queued { place: self.place(lock_set, rank), holder: self.in_the_way(lock_set) }
     }
 
     /// How many requests stand before a waiter: a set has to be first in each of its queues, so its
     /// last place counts; an `any` in one of them, so its best.
-    pub(crate) fn place(&self, lock_set: &LockSet, ticket: Ticket) -> u64 {
+    pub(crate) fn place(&self, lock_set: &LockSet, rank: Rank) -> u64 {
         let queues = lock_set.iter().filter_map(|(name, _)| self.locks.get(name));
-        let places = queues.map(|lock| lock.queue.place(ticket));
+        let places = queues.map(|lock| lock.queue.place(rank));
         let place = if lock_set.needs_all() { places.max() } else { places.min() };
         place.unwrap_or(0)
     }
@@ -179,44 +236,47 @@ impl LockTable {
     pub(crate) fn take_free(
         &mut self,
         (session, request): (SessionId, RequestId),
-        lock_set: LockSet,
+        wish: Wish,
         part: Part,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let epoch = self.epoch_of(&lock_set);
+        let lock_set = &wish.lock_set;
+        let epoch = self.epoch_of(lock_set);
         let token = self.counters.next_token(epoch)?;
         let grant = Grant { session, request, token };
         self.charge_for(session);
-        self.spoil_checks(&lock_set);
-        let state = self.enter(grant, &lock_set, part, events);
+        self.spoil_checks(&wish);
+        let state = self.enter(grant, lock_set, part, events);
         let held = State::Held { token, since_ms: self.stamp_ms, part };
         self.change_session(session, |found| {
-            found.keep(request, Record::Asked { lock_set, state: held });
+            found.keep_wish(request, wish, held);
             found.holds.insert(token, request);
         });
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
-    /// Gives the request one ticket and a place in each of its queues. In a suspended scope the
+    /// Gives the request one rank and a place in each of its queues. In a suspended scope the
     /// locks that it waits for may have no holder.
     pub(crate) fn enqueue(
         &mut self,
         (session, request): (SessionId, RequestId),
-        lock_set: LockSet,
+        wish: Wish,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let ticket = self.draw_ticket(&lock_set)?;
+        let lock_set = &wish.lock_set;
+        let ticket = self.draw_ticket(lock_set)?;
+        let rank = self.rank_now(ticket, wish.terms.head_start_ms);
         for (name, mode) in lock_set.iter() {
-            self.put_waiter(name, ticket, Waiter { session, request, mode });
+            self.put_waiter(name, rank, Waiter { session, request, mode });
         }
-        self.spoil_checks(&lock_set);
+        self.spoil_checks(&wish);
         self.counts.waiting += 1;
-        let place = self.place(&lock_set, ticket);
+        let place = self.place(lock_set, rank);
         events.push(Event::Queued { session, request, items: lock_set.items(), place });
-        self.tell_holders(&lock_set, events);
-        let state = self.where_it_waits(&lock_set, ticket);
-        let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
-        self.record(session, request, Record::Asked { lock_set, state: waiting });
+        self.tell_holders(lock_set, events);
+        let state = self.where_it_waits(lock_set, rank);
+        let waiting = State::Waiting { rank, since_ms: self.stamp_ms };
+        self.keep_wish((session, request), wish, waiting);
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 
@@ -246,20 +306,34 @@ impl LockTable {
     pub(crate) fn deny(
         &mut self,
         (session, request): (SessionId, RequestId),
-        lock_set: LockSet,
+        wish: Wish,
         denial: Denial,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let rejection = denial.rejection(&lock_set);
-        let (items, told) = (lock_set.items(), rejection.clone());
+        let rejection = denial.rejection(&wish.lock_set);
+        let (items, told) = (wish.lock_set.items(), rejection.clone());
         events.push(Event::Denied { session, request, items, rejection: told });
-        let state = State::Denied(denial);
-        self.record(session, request, Record::Asked { lock_set, state });
+        self.keep_wish((session, request), wish, State::Denied(denial));
         Err(rejection)
     }
 
+    /// What a known request says besides its locks.
+    pub(crate) fn said_by(&self, session: SessionId, request: RequestId) -> Terms {
+        let said = self.sessions.get(&session).and_then(|found| found.said.get(request));
+        said.cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn keep_wish(
+        &mut self,
+        (session, request): (SessionId, RequestId),
+        wish: Wish,
+        state: State,
+    ) {
+        self.change_session(session, |found| found.keep_wish(request, wish, state));
+    }
+
     /// What is in the way of a request: the first of its locks that is not free to it.
-    pub(crate) fn denial(&self, lock_set: &LockSet) -> Denial {
+    pub(crate) fn denial(&self, lock_set: &LockSet, head_start_ms: u32) -> Denial {
         if self.grants_after_ms().is_some() {
             return Denial::Restored;
         }
@@ -269,14 +343,15 @@ impl LockTable {
         if !lock_set.needs_all() {
             return Denial::NothingFree;
         }
+        let rank = self.rank_of_newcomer(head_start_ms);
         let in_the_way = (0_u8..).zip(lock_set.iter()).find_map(|(at, (name, mode))| {
             let lock = self.locks.get(name)?;
             if let Some(held) = lock.holders.first().filter(|_| !lock.fits(mode)) {
                 let Grant { session: holder, token, .. } = held.grant;
                 return Some(Denial::Held { at, holder, token });
             }
-            let (_, first) = lock.queue.first()?;
-            Some(Denial::Awaited { at, waiter: first.session })
+            let (first, waiter) = lock.queue.first()?;
+            (first < rank).then_some(Denial::Awaited { at, waiter: waiter.session })
         });
         in_the_way.unwrap_or(Denial::NothingFree)
     }

@@ -1,6 +1,7 @@
 //! The commands of the log, the only input of the core, and the stored form of a batch of them: a
 //! version, then borsh.
 
+use std::io;
 use std::num::NonZeroU32;
 
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -12,6 +13,7 @@ use crate::ids::{
 };
 use crate::import::ImportRow;
 use crate::lock_set::{Item, Need};
+use crate::terms::Terms;
 use crate::value::ValueChange;
 
 /// A command of the lock table.
@@ -240,6 +242,28 @@ pub enum Command {
         /// The first token counts one more.
         counter: u64,
     },
+    /// An `Acquire` that says something besides its locks. It is a command of its own because every version knows the
+    /// stored form of `Acquire` ([`Command::acquire`]).
+    AcquireOn(Ask),
+}
+
+/// A request for locks that says something besides.
+#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub struct Ask {
+    /// As in [`Command::Acquire`].
+    pub session: SessionId,
+    /// As there.
+    pub done_below: RequestId,
+    /// As there; the same request has the same terms too.
+    pub request: RequestId,
+    /// As there.
+    pub items: Vec<Item>,
+    /// As there.
+    pub need: Need,
+    /// As there.
+    pub wait: bool,
+    /// What it says besides.
+    pub terms: Terms,
 }
 
 /// What a command does for its caller.
@@ -372,6 +396,20 @@ impl Deed {
 }
 
 impl Command {
+    /// An `Acquire`, in the form that every version knows unless it says something besides its locks.
+    pub fn acquire(
+        (session, done_below, request): (SessionId, RequestId, RequestId),
+        items: Vec<Item>,
+        (need, wait): (Need, bool),
+        terms: Terms,
+    ) -> Self {
+        if terms == Terms::default() {
+            Self::Acquire { session, done_below, request, items, need, wait }
+        } else {
+            Self::AcquireOn(Ask { session, done_below, request, items, need, wait, terms })
+        }
+    }
+
     /// The version of the stored encoding that first knew this command.
     ///
     /// A leader proposes a version only when every member knows it
@@ -402,6 +440,7 @@ impl Command {
             Self::By { .. } | Self::EndClosed { .. } => RULES_SINCE,
             Self::LimitWork { .. } | Self::CarryOn => 7,
             Self::GrantAgain | Self::BeginTokens { .. } => RESTORES_SINCE,
+            Self::AcquireOn(_) => TERMS_SINCE,
         }
     }
 
@@ -427,13 +466,17 @@ impl Command {
 }
 
 /// The commands of one log entry: the leader collects them while the last entry is under way.
-#[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// The leader's wall clock, Unix milliseconds. For people; decides nothing (I8).
     pub stamp_ms: u64,
     /// The leader's state hash at an earlier index; a replica that had another one there stops
     /// (I16).
     pub witness: Option<Witness>,
+    /// What has passed on the leader's monotonic clock since its batch before this one in the same tenure,
+    /// milliseconds: the table grows older by it. 0 in the first batch of a tenure, and while no member needs
+    /// to know [`Terms`](crate::Terms): older releases do not know the field.
+    pub aged_ms: u64,
     /// The commands, in the order in which they are applied.
     pub commands: Vec<Command>,
 }
@@ -455,6 +498,8 @@ pub(crate) const RULES_SINCE: u16 = 6;
 pub(crate) const RESTORES_SINCE: u16 = 8;
 /// The version of commands from which on locks are held by permits.
 pub(crate) const PERMITS_SINCE: u16 = 9;
+/// The version of commands from which on requests have terms, and tables an age.
+pub const TERMS_SINCE: u16 = 9;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 
@@ -492,10 +537,11 @@ pub enum DecodeError {
 }
 
 impl Batch {
-    /// The version needed to read it: the highest of its commands; without commands, the oldest.
+    /// The version needed to read it: the highest of its commands; without commands, the oldest. Time that
+    /// passes needs the version that knows it.
     pub fn version(&self) -> u16 {
-        let versions = self.commands.iter().map(crate::Command::version);
-        versions.fold(COMMAND_VERSION_OLDEST, u16::max)
+        let oldest = if self.aged_ms > 0 { TERMS_SINCE } else { COMMAND_VERSION_OLDEST };
+        self.commands.iter().map(crate::Command::version).fold(oldest, u16::max)
     }
 
     /// The stored form: equal batches give equal bytes.
@@ -525,12 +571,31 @@ impl Batch {
         if (1..COMMAND_VERSION_OLDEST).contains(&found) {
             return Err(DecodeError::OldVersion { found, oldest: COMMAND_VERSION_OLDEST });
         }
-        let batch: Self = borsh::from_slice(body).map_err(|error| damaged(error.to_string()))?;
+        let batch = Self::read(body, found).map_err(|error| damaged(error.to_string()))?;
         if batch.version() != found {
             let needed = batch.version();
             return Err(damaged(format!("marked as version {found}, but of version {needed}")));
         }
         Ok(batch)
+    }
+
+    fn read(mut body: &[u8], version: u16) -> io::Result<Self> {
+        let (stamp_ms, witness, commands) = BorshDeserialize::deserialize(&mut body)?;
+        let aged_ms = if version >= TERMS_SINCE { u64::deserialize(&mut body)? } else { 0 };
+        if body.is_empty() {
+            Ok(Self { stamp_ms, witness, aged_ms, commands })
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "not all of it was read"))
+        }
+    }
+}
+
+/// The body of the stored form. What has passed comes last, from the version on that knows it.
+impl BorshSerialize for Batch {
+    fn serialize<W: io::Write>(&self, writer: &mut W) -> io::Result<()> {
+        let Self { stamp_ms, witness, aged_ms, commands } = self;
+        (stamp_ms, witness, commands).serialize(writer)?;
+        if self.version() >= TERMS_SINCE { aged_ms.serialize(writer) } else { Ok(()) }
     }
 }
 

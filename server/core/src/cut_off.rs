@@ -208,7 +208,7 @@ impl LockTable {
         let waits: Vec<_> = found
             .waits()
             .into_iter()
-            .map(|(ticket, request, lock_set)| (ticket, request, lock_set.clone()))
+            .map(|(rank, request, lock_set)| (rank, request, lock_set.clone()))
             .collect();
         self.change_session(session, |found| {
             found.cut.revoked = Some(reason.clone());
@@ -218,9 +218,9 @@ impl LockTable {
         });
         self.charge_for(session);
         events.push(Event::SessionRevoked { session, reason: reason.clone() });
-        for (ticket, request, lock_set) in &waits {
+        for (rank, request, lock_set) in &waits {
             self.work.charge(lock_set.len() as u64);
-            self.leave_queues(lock_set, *ticket);
+            self.leave_queues(lock_set, *rank);
             events.push(Event::Left { session, request: *request, items: lock_set.items() });
         }
         let left = waits.iter().flat_map(|(_, _, lock_set)| lock_set.iter().map(|(name, _)| name));

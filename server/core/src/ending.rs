@@ -10,9 +10,10 @@
 use crate::LockTable;
 use crate::answer::{Answer, Grant};
 use crate::event::{EndCause, Event};
-use crate::ids::{RequestId, SessionId, Ticket};
+use crate::ids::{RequestId, SessionId};
 use crate::lock_set::{LockSet, Part};
 use crate::quota::Usage;
+use crate::rank::Rank;
 use crate::release::Ending;
 use crate::session::{Record, Session, State};
 
@@ -82,8 +83,8 @@ impl LockTable {
         let Some(found) = self.sessions.get(&session) else { return true };
         self.work.charge(found.records.len() as u64 / RECORDS_A_STEP);
         let waits = found.waits().into_iter();
-        let waits: Vec<(Ticket, RequestId, LockSet)> =
-            waits.map(|(ticket, request, set)| (ticket, request, set.clone())).collect();
+        let waits: Vec<(Rank, RequestId, LockSet)> =
+            waits.map(|(rank, request, set)| (rank, request, set.clone())).collect();
         let holds: Vec<Ending> = found
             .holds
             .iter()
@@ -96,13 +97,13 @@ impl LockTable {
             .collect();
         self.charge_for(session);
         let mut is_first = true;
-        for (ticket, request, lock_set) in &waits {
+        for (rank, request, lock_set) in &waits {
             if self.work.is_spent() && !is_first {
                 return false;
             }
             is_first = false;
             self.work.charge(lock_set.len() as u64);
-            self.leave_queues(lock_set, *ticket);
+            self.leave_queues(lock_set, *rank);
             self.change_session(session, |found| found.finish(*request, State::Ended));
             events.push(Event::Left { session, request: *request, items: lock_set.items() });
             self.pass_on(lock_set.iter().map(|(name, _)| name), events);

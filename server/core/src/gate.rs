@@ -137,7 +137,7 @@ mod tests {
         let knows = COMMAND_VERSION_OLDEST - 1;
         gate.announce(2, knows);
         assert_eq!(gate.highest([1, 2]), knows);
-        let batch = Batch { stamp_ms: 0, witness: None, commands: Vec::new() };
+        let batch = Batch::default();
         let behind = GateClosed { version: COMMAND_VERSION_OLDEST, member: 2, knows };
         assert_eq!(gate.admit(&batch, [1, 2]), Err(behind));
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_batch_of_the_oldest_version_passes_whoever_the_members_are() {
         let gate = VersionGate::new(1);
-        let batch = Batch { stamp_ms: 0, witness: None, commands: Vec::new() };
+        let batch = Batch::default();
         assert_eq!(gate.admit(&batch, [1, 2, 3]), Ok(()));
     }
 }

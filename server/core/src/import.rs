@@ -19,10 +19,11 @@ use holdfast_mutants::mutant;
 use crate::acquire::Denial;
 use crate::answer::{Acquired, Answer, Outcome};
 use crate::event::Event;
-use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Ticket, read_grown_bytes};
+use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, read_grown_bytes};
 use crate::lock_set::{Item, LockSet, Mode, Need, Part};
 use crate::queue::Waiter;
 use crate::quota::Quantity;
+use crate::rank::Rank;
 use crate::session::{Record, Session, State};
 use crate::value::{Value, check_length};
 use crate::{IMPORT_ROWS_MAX, LockTable, Rejection, size};
@@ -143,7 +144,7 @@ impl LockTable {
     fn may_come_to_hold(&self, lock: &LockName, value: Option<&[u8]>) -> Result<(), Rejection> {
         let lock_set = wish_for(lock)?;
         if !self.is_free_to_enter(&lock_set) {
-            return Err(self.denial(&lock_set).rejection(&lock_set));
+            return Err(self.denial(&lock_set, 0).rejection(&lock_set));
         }
         if !self.counters.has_tokens() {
             return Err(self.tokens_exhausted(&lock_set));
@@ -154,7 +155,7 @@ impl LockTable {
     }
 
     fn is_free_to_enter(&self, lock_set: &LockSet) -> bool {
-        lock_set.takes(self.free_to_newcomer(lock_set)).is_some()
+        lock_set.takes(self.free_to_newcomer(lock_set, 0)).is_some()
     }
 
     /// Checks that a wait may be imported. A waiter in the other store waits for a holder there: on
@@ -188,11 +189,11 @@ impl LockTable {
         let entered = wish_for(&row.lock).and_then(|mut lock_set| {
             lock_set.share_names(|name| self.kept_name(name));
             match row.has {
-                Has::Hold(_) => self.take_free(who, lock_set, Part::whole(1), events),
+                Has::Hold(_) => self.take_free(who, lock_set.into(), Part::whole(1), events),
                 Has::Place if mutant!(ImportedWaiterEnters) && self.is_free_to_enter(&lock_set) => {
-                    self.take_free(who, lock_set, Part::whole(1), events)
+                    self.take_free(who, lock_set.into(), Part::whole(1), events)
                 }
-                Has::Place => self.enqueue(who, lock_set, events),
+                Has::Place => self.enqueue(who, lock_set.into(), events),
             }
         });
         let fate = match entered {
@@ -241,7 +242,7 @@ impl LockTable {
         let mut lock_set = wish_for(lock)?;
         let claimer = self.open(session)?;
         if let Some(record) = claimer.seen(request)? {
-            return self.answer_again(who, &lock_set, record);
+            return self.answer_again(who, &lock_set.into(), record);
         }
         self.check_acts(session)?;
         claimer.may_keep_another(session, self.limits.max_requests_per_session)?;
@@ -255,12 +256,12 @@ impl LockTable {
             Some((session, request, State::Held { token, .. })) => {
                 self.claim_hold(who, lock_set, (session, request, token), events)
             }
-            Some((session, request, State::Waiting { ticket, .. })) => {
+            Some((session, request, State::Waiting { rank, .. })) => {
                 self.check_quota_of(who.0, Quantity::Waits, 1)?;
-                self.claim_place(who, lock_set, (session, request, ticket), events)
+                self.claim_place(who, lock_set, (session, request, rank), events)
             }
             Some((_, _, State::Denied(_) | State::Ended)) | None => {
-                self.deny(who, lock_set, Denial::NotImported, events)
+                self.deny(who, lock_set.into(), Denial::NotImported, events)
             }
         }
     }
@@ -302,7 +303,7 @@ impl LockTable {
             items: lock_set.items(),
             over: true,
         });
-        let answer = self.take_free(who, lock_set, Part::whole(1), events)?;
+        let answer = self.take_free(who, lock_set.into(), Part::whole(1), events)?;
         self.tell_contended(before, events);
         Ok(answer)
     }
@@ -311,26 +312,26 @@ impl LockTable {
         &mut self,
         (session, request): (SessionId, RequestId),
         lock_set: LockSet,
-        (import, imported, ticket): (SessionId, RequestId, Ticket),
+        (import, imported, rank): (SessionId, RequestId, Rank),
         events: &mut Vec<Event>,
     ) -> Outcome {
         if mutant!(ClaimLosesPlace) {
-            self.leave_queues(&lock_set, ticket);
+            self.leave_queues(&lock_set, rank);
             self.finish_import(import, imported);
-            return self.enqueue((session, request), lock_set, events);
+            return self.enqueue((session, request), lock_set.into(), events);
         }
         let waiter = Waiter { session, request, mode: Mode::Exclusive };
         for (name, _) in lock_set.iter() {
-            let replaced = self.lock_or_new(name).queue.replace(ticket, waiter);
+            let replaced = self.lock_or_new(name).queue.replace(rank, waiter);
             debug_assert!(replaced, "I10: {imported} of {import} waits for {name}");
         }
         self.finish_import(import, imported);
-        let (items, place) = (lock_set.items(), self.place(&lock_set, ticket));
+        let (items, place) = (lock_set.items(), self.place(&lock_set, rank));
         let left = Event::Left { session: import, request: imported, items: items.clone() };
         events.extend([left, Event::Queued { session, request, items, place }]);
-        let state = self.where_it_waits(&lock_set, ticket);
-        let waiting = State::Waiting { ticket, since_ms: self.stamp_ms };
-        self.record(session, request, Record::Asked { lock_set, state: waiting });
+        let state = self.where_it_waits(&lock_set, rank);
+        let waiting = State::Waiting { rank, since_ms: self.stamp_ms };
+        self.keep_wish((session, request), lock_set.into(), waiting);
         Ok(Answer::Acquired { request, state, fresh: true })
     }
 

@@ -27,7 +27,7 @@
 //!     secret_hash: [0; 32],
 //! };
 //! let commands = vec![open, acquire(1), acquire(2)];
-//! let batch = Batch { stamp_ms: 0, witness: None, commands };
+//! let batch = Batch { commands, ..Batch::default() };
 //!
 //! let mut table = LockTable::new();
 //! let mut applied = Vec::new();
@@ -49,7 +49,7 @@
 //! - Fencing tokens never repeat; they rise for every name over the life of the cluster, and over
 //!   all grants of one scope. Over grants of several scopes they do not: each has its own epoch
 //!   (I3).
-//! - A grant goes to the smallest ticket of the queue, in the command that made room (I9, I15), and
+//! - A grant goes to the smallest rank of the queue (`rank.rs`), in the command that made room (I9, I15), and
 //!   only to a session that is open at that command (I5). A set is granted whole (I14). A suspended
 //!   scope grants nothing; its waiters that can be granted are granted when it is resumed. Where a
 //!   command could make more grants than its limit allows, later commands make the rest, in the same
@@ -72,8 +72,7 @@
 //!
 //! - The end of one session looks at all of its requests, up to
 //!   [`Limits::max_requests_per_session`], with each of its parts.
-//! - Modes are exclusive and shared; an `any` needs none or one of its locks. Each later addition
-//!   gets a version of its own ([`Command::version`]).
+//! - An `any` needs none or one of its locks.
 //! - All epochs share one counter: once its 2⁴⁸ tokens are used up, the table grants nothing any
 //!   more. Waiters keep their places.
 
@@ -98,10 +97,12 @@ mod lease;
 mod limits;
 mod lock;
 mod lock_set;
+mod owner;
 mod pass_on;
 mod permits;
 mod queue;
 mod quota;
+mod rank;
 mod rejection;
 mod release;
 mod restore;
@@ -112,6 +113,7 @@ mod shards;
 mod size;
 mod snapshot;
 mod table;
+mod terms;
 mod value;
 mod view;
 mod work;
@@ -126,7 +128,8 @@ pub use backup::{BACKUP_VERSION, Backup, BackupError, BackupHeader, BackupOrigin
 pub use chain::{ReplicaFault, WITNESS_EVERY};
 pub use check::Violation;
 pub use command::{
-    Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, Deed, Witness,
+    Ask, Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, Deed, TERMS_SINCE,
+    Witness,
 };
 pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
@@ -141,12 +144,14 @@ pub use lease::{LeaseTable, NotRenewed};
 pub use limits::{Limits, TTL_CEILING_MS};
 pub use lock_set::{Item, Items, Mode, Need};
 pub use quota::{Quantity, Quota, Usage};
+pub use rank::HEAD_START_MAX_MS;
 pub use rejection::Rejection;
 pub use restore::{RESTORED_INDEX, RestoreError, RestorePlan, tokens_begin_at};
 pub use scope::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
 pub use size::{IMPORT_BYTES, PLACE_BYTES, REQUEST_BYTES, SESSION_BYTES};
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};
+pub use terms::{TERMS_BYTES, Terms};
 pub use value::{VALUE_OVERHEAD_BYTES, Value, ValueChange};
 pub use view::{
     HolderView, LEASE_PARTS, LeaseView, LimitView, LockView, RequestState, RequestView, ScopeView,

@@ -8,9 +8,10 @@ use holdfast_mutants::mutant;
 use crate::LockTable;
 use crate::answer::Grant;
 use crate::holders::{Holder, Holders};
-use crate::ids::{FencingToken, LockName, Ticket};
+use crate::ids::{FencingToken, LockName};
 use crate::lock_set::{LockSet, Mode, Part};
 use crate::queue::{Queue, Waiter};
+use crate::rank::Rank;
 use crate::value::Value;
 use crate::work::{MANY_HOLDERS, Pending};
 
@@ -60,31 +61,33 @@ impl Lock {
         mode.is_permits() && self.permit_requests == 0
     }
 
-    /// Whether a new request may hold it: it fits, and the queue is empty (I9: no request overtakes
-    /// another, nor does a reader that would fit overtake a writer).
-    fn is_free_to_newcomer(&self, mode: Mode) -> bool {
+    /// Whether a new request of that rank may hold it: it fits, and nobody of a smaller rank waits (I9: nor does
+    /// a reader that would fit overtake a writer).
+    fn is_free_to_newcomer(&self, rank: Rank, mode: Mode) -> bool {
         let overtakes = mutant!(WriterOvertaken) && mode == Mode::Shared;
-        (self.queue.is_empty() || overtakes) && self.fits(mode)
+        let is_next = self.queue.first().is_none_or(|(first, _)| rank < first);
+        (is_next || overtakes) && self.fits(mode)
     }
 
-    /// Whether the waiter with that ticket may hold it: it is next, and fits.
-    fn is_free_to(&self, ticket: Ticket, mode: Mode) -> bool {
-        self.queue.first().is_some_and(|(first, _)| first == ticket) && self.fits(mode)
+    /// Whether the waiter of that rank may hold it: it is next, and fits.
+    fn is_free_to(&self, rank: Rank, mode: Mode) -> bool {
+        self.queue.first().is_some_and(|(first, _)| first == rank) && self.fits(mode)
     }
 }
 
 impl LockTable {
     /// The locks of a request that are free to it, if it is new.
-    pub(crate) fn free_to_newcomer(&self, lock_set: &LockSet) -> Part {
+    pub(crate) fn free_to_newcomer(&self, lock_set: &LockSet, head_start_ms: u32) -> Part {
         if self.grants_after_ms().is_some() || self.is_suspended(lock_set) {
             return Part::default();
         }
-        self.part_where(lock_set, Lock::is_free_to_newcomer)
+        let rank = self.rank_of_newcomer(head_start_ms);
+        self.part_where(lock_set, |lock, mode| lock.is_free_to_newcomer(rank, mode))
     }
 
-    /// The locks of a request that are free to the waiter with that ticket.
-    pub(crate) fn free_to(&self, ticket: Ticket, lock_set: &LockSet) -> Part {
-        self.part_where(lock_set, |lock, mode| lock.is_free_to(ticket, mode))
+    /// The locks of a request that are free to the waiter of that rank.
+    pub(crate) fn free_to(&self, rank: Rank, lock_set: &LockSet) -> Part {
+        self.part_where(lock_set, |lock, mode| lock.is_free_to(rank, mode))
     }
 
     /// The locks of a request whose holders it fits together with.
@@ -146,10 +149,10 @@ impl LockTable {
     }
 
     /// Gives a waiter its place in the queue of a lock. The caller has drawn a new ticket.
-    pub(crate) fn put_waiter(&mut self, name: &LockName, ticket: Ticket, waiter: Waiter) -> bool {
+    pub(crate) fn put_waiter(&mut self, name: &LockName, rank: Rank, waiter: Waiter) -> bool {
         let lock = self.lock_or_new(name);
         lock.note_comer(waiter.mode);
-        let (is_first, is_put) = (lock.queue.is_empty(), lock.queue.push(ticket, waiter));
+        let (is_first, is_put) = (lock.queue.is_empty(), lock.queue.insert(rank, waiter));
         if is_first && is_put {
             self.awaited.insert(name.clone());
         }
@@ -158,10 +161,10 @@ impl LockTable {
 
     /// Removes a waiter from all its queues. The waiters behind it may have to be granted now: the
     /// caller looks at those queues ([`LockTable::pass_on`]).
-    pub(crate) fn leave_queues(&mut self, lock_set: &LockSet, ticket: Ticket) {
+    pub(crate) fn leave_queues(&mut self, lock_set: &LockSet, rank: Rank) {
         for (name, _) in lock_set.iter() {
             let Some(lock) = self.locks.get_mut(name) else { continue };
-            let Some(waiter) = lock.queue.remove(ticket) else { continue };
+            let Some(waiter) = lock.queue.remove(rank) else { continue };
             let is_last = lock.note_leaver(waiter.mode);
             if lock.queue.is_empty() {
                 self.awaited.remove(name);

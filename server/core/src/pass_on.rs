@@ -7,26 +7,27 @@ use holdfast_mutants::mutant;
 use crate::LockTable;
 use crate::answer::{Acquired, Grant};
 use crate::event::Event;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Part};
+use crate::rank::Rank;
 use crate::session::Record;
 use crate::work::HOLD_STEPS;
 
 /// Heads that earlier commands have left, taken up at once. The smallest tickets come first.
 const HEADS_AT_ONCE: usize = 16;
 
-/// Heads of queues to look at, each with its lock: the smallest ticket first.
+/// Heads of queues to look at, each with its lock: the smallest rank first.
 ///
 /// A single one, the common case, takes no memory of its own.
 #[derive(Default)]
 struct Heads {
-    one: Option<(Ticket, LockName)>,
-    more: BTreeSet<(Ticket, LockName)>,
+    one: Option<(Rank, LockName)>,
+    more: BTreeSet<(Rank, LockName)>,
 }
 
 impl Heads {
-    fn add(&mut self, ticket: Ticket, name: &LockName) {
-        let head = (ticket, name.clone());
+    fn add(&mut self, rank: Rank, name: &LockName) {
+        let head = (rank, name.clone());
         if self.one.is_none() && self.more.is_empty() {
             self.one = Some(head);
         } else {
@@ -35,7 +36,7 @@ impl Heads {
         }
     }
 
-    fn next(&mut self) -> Option<(Ticket, LockName)> {
+    fn next(&mut self) -> Option<(Rank, LockName)> {
         self.one.take().or_else(|| self.more.pop_first())
     }
 }
@@ -52,7 +53,7 @@ enum Head {
 struct Ready {
     session: SessionId,
     request: RequestId,
-    ticket: Ticket,
+    rank: Rank,
     lock_set: LockSet,
     /// The locks that it is granted.
     part: Part,
@@ -60,7 +61,7 @@ struct Ready {
 
 impl LockTable {
     /// Grants to the heads of these queues for as long as one can be granted: always the one with
-    /// the smallest ticket (I9). So adjacent readers enter together, and no request overtakes
+    /// the smallest rank (I9). So adjacent readers enter together, and no request overtakes
     /// another or slips in between the end of a hold and the next grant.
     ///
     /// A waiter that is granted leaves its other queues too, which may make room there: the same
@@ -113,12 +114,12 @@ impl LockTable {
     fn grant_heads(&mut self, mut heads: Heads, events: &mut Vec<Event>) {
         let before = events.len();
         while !self.work.is_spent()
-            && let Some((ticket, name)) = heads.next()
+            && let Some((rank, name)) = heads.next()
         {
-            let ready = match self.ready_head(&name, ticket) {
+            let ready = match self.ready_head(&name, rank) {
                 Some(Head::Ready(ready)) => ready,
                 Some(Head::AboveLimit { session, request, lock_set, at }) => {
-                    self.refuse_above_limit((session, request, ticket), (&lock_set, at), events);
+                    self.refuse_above_limit((session, request, rank), (&lock_set, at), events);
                     lock_set.iter().for_each(|(name, _)| self.look_at(name, &mut heads));
                     continue;
                 }
@@ -131,7 +132,8 @@ impl LockTable {
             let left = if mutant!(AnyQueueUnlooked) { ready.part } else { ready.lock_set.whole() };
             ready.lock_set.iter_part(left).for_each(|(name, _)| self.look_at(name, &mut heads));
         }
-        let mut left = std::iter::from_fn(|| heads.next()).peekable();
+        let left = std::iter::from_fn(|| heads.next());
+        let mut left = left.map(|(rank, name)| (rank.ticket, name)).peekable();
         if left.peek().is_some() {
             self.work.pending_mut().heads.extend(left);
         }
@@ -143,17 +145,17 @@ impl LockTable {
     fn look_at(&mut self, name: &LockName, heads: &mut Heads) {
         match self.locks.get(name).map(|lock| lock.queue.first()) {
             Some(Some(_)) if self.grants_nothing_of(name) => {}
-            Some(Some((ticket, _))) => heads.add(ticket, name),
+            Some(Some((rank, _))) => heads.add(rank, name),
             Some(None) => self.tidy(name),
             None => {}
         }
     }
 
-    /// The head of a queue, if it still has that ticket and can be granted now.
-    fn ready_head(&mut self, name: &LockName, ticket: Ticket) -> Option<Head> {
+    /// The head of a queue, if it still has that rank and can be granted now.
+    fn ready_head(&mut self, name: &LockName, rank: Rank) -> Option<Head> {
         self.work.charge(1);
         let lock = self.locks.get(name)?;
-        let (_, head) = lock.queue.first().filter(|&(first, _)| first == ticket)?;
+        let (_, head) = lock.queue.first().filter(|&(first, _)| first == rank)?;
         // A head that does not fit here needs no look at its other locks: a set needs this one too,
         // and an `any` is looked at for each of its locks.
         let is_above = self.is_above_limit(name, head.mode);
@@ -164,26 +166,26 @@ impl LockTable {
         let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };
-        let above = lock_set.iter().position(|(name, mode)| {
-            self.is_above_limit(name, mode) && self.is_first(ticket, name)
-        });
-        let part = lock_set.takes(self.free_to(ticket, lock_set));
+        let above = lock_set
+            .iter()
+            .position(|(name, mode)| self.is_above_limit(name, mode) && self.is_first(rank, name));
+        let part = lock_set.takes(self.free_to(rank, lock_set));
         let (session, request) = (head.session, head.request);
         let lock_set = lock_set.clone();
         self.work.charge(lock_set.len() as u64);
         if let Some(at) = above {
             return Some(Head::AboveLimit { session, request, lock_set, at });
         }
-        Some(Head::Ready(Ready { session, request, ticket, lock_set, part: part? }))
+        Some(Head::Ready(Ready { session, request, rank, lock_set, part: part? }))
     }
 
-    fn is_first(&self, ticket: Ticket, name: &LockName) -> bool {
+    fn is_first(&self, rank: Rank, name: &LockName) -> bool {
         let first = self.locks.get(name).and_then(|lock| lock.queue.first());
-        first.is_some_and(|(first, _)| first == ticket)
+        first.is_some_and(|(first, _)| first == rank)
     }
 
     fn grant_waiting(&mut self, ready: &Ready, token: FencingToken, events: &mut Vec<Event>) {
-        let Ready { session, request, ticket, lock_set, part } = ready;
+        let Ready { session, request, rank, lock_set, part } = ready;
         let (session, request, part) = (*session, *request, *part);
         self.charge_for(session);
         let since_ms = self.stamp_ms;
@@ -191,7 +193,7 @@ impl LockTable {
         let grant = Grant { session, request, token };
         // Before it leaves its queues: a limit that is for it alone stays.
         self.enter(grant, lock_set, part, events);
-        self.leave_queues(lock_set, *ticket);
+        self.leave_queues(lock_set, *rank);
         let elsewhere = lock_set.whole().without(part);
         if !elsewhere.is_empty() {
             events.push(Event::Left { session, request, items: lock_set.items_of(elsewhere) });
@@ -224,17 +226,18 @@ impl LockTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Ticket;
 
     #[test]
-    fn the_smallest_ticket_is_looked_at_first_and_each_once() {
-        let head = |ticket, text: &str| (Ticket::new(ticket), LockName::parse(text).expect("name"));
+    fn the_smallest_rank_is_looked_at_first_and_each_once() {
+        let rank = |at_ms| Rank { at_ms, ticket: Ticket::new(10 - at_ms) };
+        let head = |at_ms, text: &str| (rank(at_ms), LockName::parse(text).expect("name"));
         let mut heads = Heads::default();
-        for (ticket, name) in [head(3, "a"), head(1, "c"), head(3, "a"), head(2, "b"), head(1, "a")]
-        {
-            heads.add(ticket, &name);
+        for (rank, name) in [head(3, "a"), head(1, "c"), head(3, "a"), head(2, "b"), head(1, "a")] {
+            heads.add(rank, &name);
         }
         assert_eq!(heads.next(), Some(head(1, "a")));
-        heads.add(Ticket::new(2), &head(2, "a").1);
+        heads.add(rank(2), &head(2, "a").1);
         let rest: Vec<_> = std::iter::from_fn(|| heads.next()).collect();
         assert_eq!(rest, [head(1, "c"), head(2, "a"), head(2, "b"), head(3, "a")]);
     }

@@ -24,9 +24,10 @@ use crate::access::{Caller, Identity};
 use crate::acquire::Denial;
 use crate::answer::{Answer, Outcome};
 use crate::event::Event;
-use crate::ids::{LockName, RequestId, SessionId, Ticket};
+use crate::ids::{LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Mode};
 use crate::quota::{Quantity, Usage};
+use crate::rank::Rank;
 use crate::session::State;
 use crate::value::VALUE_OVERHEAD_BYTES;
 use crate::{LockTable, Rejection};
@@ -172,14 +173,14 @@ impl LockTable {
     /// Refuses a waiter that asks for more permits of a lock than its limit; `at` is its place in the request. The caller looks at its queues.
     pub(crate) fn refuse_above_limit(
         &mut self,
-        (session, request, ticket): (SessionId, RequestId, Ticket),
+        (session, request, rank): (SessionId, RequestId, Rank),
         (lock_set, at): (&LockSet, usize),
         events: &mut Vec<Event>,
     ) {
         let limit = lock_set.get(at).and_then(|(name, _)| self.limit_of(name)).unwrap_or(0);
         let denial = Denial::AboveLimit { at: u8::try_from(at).unwrap_or(u8::MAX), limit };
         self.charge_for(session);
-        self.leave_queues(lock_set, ticket);
+        self.leave_queues(lock_set, rank);
         let (items, rejection) = (lock_set.items(), denial.rejection(lock_set));
         events.push(Event::Denied { session, request, items: items.clone(), rejection });
         events.push(Event::Left { session, request, items });

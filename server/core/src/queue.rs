@@ -1,14 +1,18 @@
-//! The queue of a lock: first in, first out, by ticket (I9), with every place found in O(log n).
+//! The queue of a lock: by rank (I9, `rank.rs`), with every place found in O(log n).
 //!
-//! A `BTreeMap` by ticket does not know how many waiters stand before one: after a change of leader
-//! each of 100,000 waiters asks for its place, and counting for each would take minutes. Tickets
-//! only rise, so waiters are appended to a vector; one that leaves makes a gap; a Fenwick tree
-//! counts those that are left.
+//! A `BTreeMap` by rank does not know how many waiters stand before one: after a change of leader
+//! each of 100,000 waiters asks for its place, and counting for each would take minutes. So the
+//! waiters stand in sorted chunks of bounded length, and a Fenwick tree counts those of the chunks.
+//! A waiter comes and goes within one chunk. A chunk begins or ends after dozens of that alone, and
+//! then the tree is made anew.
+
+use std::collections::VecDeque;
 
 use holdfast_mutants::mutant;
 
 use crate::ids::{RequestId, SessionId, Ticket};
 use crate::lock_set::Mode;
+use crate::rank::Rank;
 
 /// A waiter: a request of a session, and its mode for this lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +22,14 @@ pub(crate) struct Waiter {
     pub(crate) mode: Mode,
 }
 
-/// Up to this many gaps do not justify a compaction.
-const GAPS_KEPT: usize = 32;
+/// So many waiters a chunk has at most. One that comes or goes moves half of them at most.
+const CHUNK: usize = 128;
+/// A chunk with fewer is put together with a neighbour if they are half a chunk at most.
+const FEW: usize = CHUNK / 4;
+/// An empty queue keeps room for so many.
+const KEPT: usize = 16;
 
-/// The requests that wait for one lock, in ticket order.
+/// The requests that wait for one lock, in the order of their ranks.
 ///
 /// Most locks never have a waiter: their queue takes one word in the table. The allocation for the
 /// first waiter stays for the next.
@@ -29,31 +37,30 @@ const GAPS_KEPT: usize = 32;
 pub(crate) struct Queue(Option<Box<Line>>);
 
 impl Queue {
-    /// Appends a waiter; `false`, and nothing changes, if its ticket does not lie above that of the
-    /// last slot.
-    pub(crate) fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
-        self.0.get_or_insert_default().push(ticket, waiter)
+    /// Adds a waiter at its rank; `false`, and nothing changes, if there is one of that rank.
+    pub(crate) fn insert(&mut self, rank: Rank, waiter: Waiter) -> bool {
+        self.0.get_or_insert_default().insert(rank, waiter)
     }
 
     /// Removes a waiter, wherever it stands.
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        self.0.as_mut()?.remove(ticket)
+    pub(crate) fn remove(&mut self, rank: Rank) -> Option<Waiter> {
+        self.0.as_mut()?.remove(rank)
     }
 
     /// Gives a place to another request; `false`, and nothing changes, if the place is empty.
-    pub(crate) fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
-        self.0.as_mut().is_some_and(|line| line.replace(ticket, waiter))
+    pub(crate) fn replace(&mut self, rank: Rank, waiter: Waiter) -> bool {
+        self.0.as_mut().is_some_and(|line| line.replace(rank, waiter))
     }
 
-    /// The next in line: the smallest ticket.
-    pub(crate) fn first(&self) -> Option<(Ticket, Waiter)> {
+    /// The next in line: the smallest rank.
+    pub(crate) fn first(&self) -> Option<(Rank, Waiter)> {
         let line = self.0.as_ref()?;
         if mutant!(LastInQueueFirst) { line.iter().last() } else { line.first() }
     }
 
-    /// How many waiters have a smaller ticket.
-    pub(crate) fn place(&self, ticket: Ticket) -> u64 {
-        self.0.as_ref().map_or(0, |line| line.place(ticket))
+    /// How many waiters have a smaller rank.
+    pub(crate) fn place(&self, rank: Rank) -> u64 {
+        self.0.as_ref().map_or(0, |line| line.place(rank))
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -65,30 +72,31 @@ impl Queue {
     }
 
     /// From the next in line to the last.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Rank, Waiter)> {
         self.0.iter().flat_map(|line| line.iter())
     }
 
-    /// Those behind a ticket, which need not be there, to the last. O(log n) to begin.
-    pub(crate) fn after(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
+    /// Those behind a ticket, which need not be there, to the last. O(log n) to begin. For queues
+    /// without head starts up to that ticket: there the order of ranks is that of tickets.
+    pub(crate) fn after(&self, ticket: Ticket) -> impl Iterator<Item = (Rank, Waiter)> {
         self.0.iter().flat_map(move |line| line.after(ticket))
     }
 }
 
-/// Memory follows the number of waiters: with more gaps than waiters it is compacted, at an average
-/// cost of O(1) for each removal.
+/// A waiter at its rank.
+type Place = (Rank, Waiter);
+
 #[derive(Clone, Debug, Default)]
 struct Line {
-    /// Invariant: rising tickets; `None` where a waiter left.
-    slots: Vec<(Ticket, Option<Waiter>)>,
-    /// Entry `i − 1` counts the waiters in the `lowest_bit(i)` slots that end with slot `i − 1`.
+    /// Invariant: rising ranks, within a chunk and from one to the next. None is empty, unless it is
+    /// the only one. Two neighbours of which one has fewer than [`FEW`] have more than half a chunk
+    /// together: so memory follows the number of waiters.
+    chunks: Vec<VecDeque<Place>>,
+    /// Entry `i − 1` counts the waiters in the `lowest_bit(i)` chunks that end with chunk `i − 1`.
     ///
-    /// Invariant: as long as `slots`. 32 bits: four billion waiters would take 170 GB.
+    /// Invariant: as long as `chunks`. 32 bits: four billion waiters would take 190 GB.
     tree: Vec<u32>,
-    /// How many slots are taken.
     waiting: usize,
-    /// Invariant: the first slot that is taken, or the end.
-    front: usize,
 }
 
 /// The lowest bit that is set; 0 for 0.
@@ -96,100 +104,167 @@ fn lowest_bit(number: usize) -> usize {
     number & number.wrapping_neg()
 }
 
+fn rank_of(&(rank, _): &Place) -> Rank {
+    rank
+}
+
 impl Line {
-    fn push(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
-        if self.slots.last().is_some_and(|&(last, _)| last >= ticket) {
-            return false;
+    fn insert(&mut self, rank: Rank, waiter: Waiter) -> bool {
+        let last = self.chunks.len().saturating_sub(1);
+        let at = self.chunk_of(rank).min(last);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            self.push_chunk([(rank, waiter)].into());
+            return true;
+        };
+        let Err(within) = chunk.binary_search_by_key(&rank, rank_of) else { return false };
+        if at == last && within == CHUNK {
+            self.push_chunk([(rank, waiter)].into());
+            return true;
         }
-        self.slots.push((ticket, Some(waiter)));
+        chunk.insert(within, (rank, waiter));
         self.waiting += 1;
-        let end = self.slots.len();
-        let mut count = 1;
-        let mut step = 1;
-        while step < lowest_bit(end) {
-            count += self.counted(end - step);
-            step *= 2;
+        if let Some(rest) = (chunk.len() > CHUNK).then(|| chunk.split_off(CHUNK / 2)) {
+            self.chunks.insert(at + 1, rest);
+            self.count_anew();
+        } else {
+            self.count(at, 1);
         }
-        self.tree.push(count);
         true
     }
 
-    fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok()?;
-        self.vacate(at)
+    fn remove(&mut self, rank: Rank) -> Option<Waiter> {
+        let at = self.chunk_of(rank);
+        let chunk = self.chunks.get_mut(at)?;
+        let within = chunk.binary_search_by_key(&rank, rank_of).ok()?;
+        let (_, waiter) = chunk.remove(within)?;
+        self.waiting -= 1;
+        let few = chunk.len() < FEW;
+        if chunk.is_empty() {
+            chunk.shrink_to(KEPT);
+        }
+        if few && self.join_neighbours(at) {
+            self.count_anew();
+        } else {
+            self.count(at, -1);
+        }
+        Some(waiter)
     }
 
-    fn replace(&mut self, ticket: Ticket, waiter: Waiter) -> bool {
-        let at = self.slots.binary_search_by_key(&ticket, |&(slot, _)| slot).ok();
-        let slot = at.and_then(|at| self.slots.get_mut(at)?.1.as_mut());
-        slot.map(|slot| *slot = waiter).is_some()
+    fn replace(&mut self, rank: Rank, waiter: Waiter) -> bool {
+        let at = self.chunk_of(rank);
+        let Some(chunk) = self.chunks.get_mut(at) else { return false };
+        let within = chunk.binary_search_by_key(&rank, rank_of).ok();
+        let place = within.and_then(|within| chunk.get_mut(within));
+        place.map(|place| place.1 = waiter).is_some()
     }
 
-    fn first(&self) -> Option<(Ticket, Waiter)> {
-        let &(ticket, waiter) = self.slots.get(self.front)?;
-        Some((ticket, waiter?))
+    fn first(&self) -> Option<Place> {
+        self.chunks.first()?.front().copied()
     }
 
-    fn place(&self, ticket: Ticket) -> u64 {
-        let mut end = self.slots.partition_point(|&(slot, _)| slot < ticket);
+    fn place(&self, rank: Rank) -> u64 {
+        let at = self.chunk_of(rank);
         let mut before = 0;
+        if let Some(chunk) = self.chunks.get(at) {
+            before = chunk.partition_point(|&(other, _)| other < rank) as u64;
+        }
+        let mut end = at;
         while end > 0 {
-            before += u64::from(self.counted(end));
+            before += u64::from(self.tree.get(end - 1).copied().unwrap_or(0));
             end -= lowest_bit(end);
         }
         before
     }
 
-    fn iter(&self) -> impl Iterator<Item = (Ticket, Waiter)> {
-        let slots = self.slots.iter().skip(self.front);
-        slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
+    fn iter(&self) -> impl Iterator<Item = Place> {
+        self.chunks.iter().flatten().copied()
     }
 
-    fn after(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, Waiter)> {
-        let passed = self.slots.partition_point(|&(slot, _)| slot <= ticket);
-        let slots = self.slots.iter().skip(passed.max(self.front));
-        slots.filter_map(|&(ticket, waiter)| Some((ticket, waiter?)))
+    fn after(&self, ticket: Ticket) -> impl Iterator<Item = Place> {
+        let is_passed = |place: &Place| place.0.ticket <= ticket;
+        let at = self.chunks.partition_point(|chunk| chunk.back().is_some_and(is_passed));
+        let chunks = self.chunks.get(at..).unwrap_or_default();
+        let passed = chunks.first().map_or(0, |chunk| chunk.partition_point(is_passed));
+        chunks.iter().flatten().skip(passed).copied()
     }
 
-    /// The tree's count at the slot before `end`.
-    fn counted(&self, end: usize) -> u32 {
-        self.tree.get(end.wrapping_sub(1)).copied().unwrap_or(0)
+    /// The chunk that a waiter of that rank stands in, if there is one; the number of chunks if all
+    /// ranks are smaller.
+    fn chunk_of(&self, rank: Rank) -> usize {
+        self.chunks.partition_point(|chunk| chunk.back().is_none_or(|last| last.0 < rank))
     }
 
-    fn vacate(&mut self, at: usize) -> Option<Waiter> {
-        let waiter = self.slots.get_mut(at)?.1.take()?;
-        self.waiting -= 1;
+    fn push_chunk(&mut self, chunk: VecDeque<Place>) {
+        self.waiting += chunk.len();
+        self.chunks.push(chunk);
+        self.count_last();
+    }
+
+    /// Removes an empty chunk, or puts one together with a neighbour if both are small. Returns
+    /// whether it did either.
+    fn join_neighbours(&mut self, at: usize) -> bool {
+        let len = |at: usize| self.chunks.get(at).map(VecDeque::len);
+        let Some(own) = len(at) else { return false };
+        let is_small = |other: &usize| own + other <= CHUNK / 2;
+        if own == 0 && self.chunks.len() > 1 {
+            self.chunks.remove(at);
+        } else if len(at + 1).is_some_and(|other| is_small(&other)) {
+            self.join_next(at);
+        } else if at > 0 && len(at - 1).is_some_and(|other| is_small(&other)) {
+            self.join_next(at - 1);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn join_next(&mut self, at: usize) {
+        let mut next = self.chunks.remove(at + 1);
+        if let Some(chunk) = self.chunks.get_mut(at) {
+            chunk.append(&mut next);
+        }
+    }
+
+    /// One waiter more or less in a chunk.
+    fn count(&mut self, at: usize, change: i32) {
         let mut end = at + 1;
         while let Some(count) = self.tree.get_mut(end - 1) {
-            *count -= 1;
+            *count = count.saturating_add_signed(change);
             end += lowest_bit(end);
         }
-        // Each gap is passed over once: those before the front are not looked at again.
-        while self.slots.get(self.front).is_some_and(|(_, waiter)| waiter.is_none()) {
-            self.front += 1;
-        }
-        if self.slots.len() - self.waiting > self.waiting + GAPS_KEPT {
-            self.compact();
-        }
-        Some(waiter)
     }
 
-    fn compact(&mut self) {
-        let mut compact = Self {
-            slots: Vec::with_capacity(self.waiting),
-            tree: Vec::with_capacity(self.waiting),
-            ..Self::default()
-        };
-        for (ticket, waiter) in self.iter() {
-            compact.push(ticket, waiter);
+    /// Adds the count of the chunk behind those that are counted.
+    fn count_last(&mut self) {
+        let end = self.tree.len() + 1;
+        let len = self.chunks.get(end - 1).map_or(0, VecDeque::len);
+        // A chunk is short.
+        let mut count = u32::try_from(len).unwrap_or(u32::MAX);
+        let mut step = 1;
+        while step < lowest_bit(end) {
+            count += self.tree.get(end - step - 1).copied().unwrap_or(0);
+            step *= 2;
         }
-        *self = compact;
+        self.tree.push(count);
+    }
+
+    fn count_anew(&mut self) {
+        self.tree.clear();
+        for _ in 0..self.chunks.len() {
+            self.count_last();
+        }
+        let room = 2 * self.chunks.len();
+        if self.chunks.capacity() > 2 * room {
+            self.chunks.shrink_to(room);
+            self.tree.shrink_to(room);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use rand::rngs::Xoshiro256PlusPlus;
+    use rand::seq::SliceRandom;
     use rand::{RngExt, SeedableRng};
 
     use super::*;
@@ -199,71 +274,99 @@ mod tests {
         Waiter { session, request, mode: Mode::Exclusive }
     }
 
+    fn rank(at_ms: u64, ticket: u64) -> Rank {
+        Rank { at_ms, ticket: Ticket::new(ticket) }
+    }
+
     fn line(queue: &Queue) -> &Line {
         queue.0.as_ref().expect("somebody has waited")
     }
 
     fn pop_first(queue: &mut Queue) -> Option<Waiter> {
-        let (ticket, _) = queue.first()?;
-        queue.remove(ticket)
+        let (first, _) = queue.first()?;
+        queue.remove(first)
     }
 
-    #[test]
-    fn a_random_queue_stays_equal_to_a_sorted_list() {
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+    /// `ahead`: how far before the last a newcomer may stand.
+    fn stays_equal_to_a_sorted_list(seed: u64, ahead: u64) {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut queue = Queue::default();
-        let mut list: Vec<(Ticket, Waiter)> = Vec::new();
-        let mut drawn = 0;
-        for round in 0..20_000_u64 {
+        let mut list: Vec<Place> = Vec::new();
+        for round in 1..=20_000_u64 {
             // Grows for a while, then drains, again and again.
-            let grows = rng.random_bool(if round / 500 % 2 == 0 { 0.8 } else { 0.2 });
+            let grows = rng.random_bool(if round / 1_500 % 2 == 0 { 0.8 } else { 0.2 });
             if grows {
-                drawn += rng.random_range(1..3);
-                assert!(queue.push(Ticket::new(drawn), waiter(round)));
-                list.push((Ticket::new(drawn), waiter(round)));
+                let new = rank(round.saturating_sub(rng.random_range(0..=ahead)), round);
+                assert!(queue.insert(new, waiter(round)));
+                let at = list.partition_point(|&(other, _)| other < new);
+                list.insert(at, (new, waiter(round)));
             } else if rng.random_bool(0.5) {
                 let expected = (!list.is_empty()).then(|| list.remove(0).1);
                 assert_eq!(pop_first(&mut queue), expected);
             } else if !list.is_empty() {
-                let (ticket, expected) = list.remove(rng.random_range(0..list.len()));
-                assert_eq!(queue.remove(ticket), Some(expected));
-                assert_eq!(queue.remove(ticket), None);
+                let (gone, expected) = list.remove(rng.random_range(0..list.len()));
+                assert_eq!(queue.remove(gone), Some(expected));
+                assert_eq!(queue.remove(gone), None);
+                assert!(!queue.replace(gone, waiter(0)));
             }
             assert_eq!(queue.len(), list.len() as u64);
             assert_eq!(queue.first(), list.first().copied());
-            if drawn > 0 {
-                assert!(line(&queue).slots.len() <= 2 * list.len() + GAPS_KEPT);
-            }
             if let Some(at) = (!list.is_empty()).then(|| rng.random_range(0..list.len())) {
                 assert_eq!(queue.place(list[at].0), at as u64);
+                assert!(!queue.insert(list[at].0, waiter(0)), "one rank twice");
+                assert!(queue.replace(list[at].0, list[at].1));
             }
             if round % 50 == 0 {
                 assert_eq!(queue.iter().collect::<Vec<_>>(), list);
-                let after = rng.random_range(0..=drawn);
-                let behind = list.iter().filter(|(ticket, _)| ticket.get() > after).copied();
-                assert!(behind.eq(queue.after(Ticket::new(after))), "behind {after}");
+                let chunks = line(&queue).chunks.len();
+                assert!(chunks <= 1 + 4 * list.len() / CHUNK, "{chunks} for {}", list.len());
+                assert_eq!(queue.place(rank(u64::MAX, 0)), list.len() as u64);
+            }
+            if round % 50 == 0 && ahead == 0 {
+                let after = Ticket::new(rng.random_range(0..=round));
+                let behind = list.iter().filter(|(other, _)| other.ticket > after).copied();
+                assert!(behind.eq(queue.after(after)), "behind {after}");
             }
         }
     }
 
     #[test]
-    fn a_ticket_that_does_not_rise_is_refused_and_nothing_changes() {
+    fn a_random_queue_stays_equal_to_a_sorted_list() {
+        stays_equal_to_a_sorted_list(7, 0);
+        stays_equal_to_a_sorted_list(8, 300);
+        stays_equal_to_a_sorted_list(9, 20_000);
+    }
+
+    #[test]
+    fn memory_follows_those_that_are_left_wherever_they_stand() {
         let mut queue = Queue::default();
-        assert!(queue.push(Ticket::new(5), waiter(1)));
-        assert!(!queue.push(Ticket::new(5), waiter(2)));
-        assert!(!queue.push(Ticket::new(4), waiter(3)));
-        assert_eq!(queue.iter().collect::<Vec<_>>(), [(Ticket::new(5), waiter(1))]);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+        let mut tickets: Vec<u64> = (1..=100_000).collect();
+        for &ticket in &tickets {
+            assert!(queue.insert(rank(0, ticket), waiter(ticket)));
+        }
+        tickets.shuffle(&mut rng);
+        for ticket in tickets.drain(50..) {
+            assert!(queue.remove(rank(0, ticket)).is_some());
+        }
+        let line = line(&queue);
+        assert!(line.chunks.len() <= 3, "{} chunks", line.chunks.len());
+        for ticket in tickets {
+            assert!(queue.remove(rank(0, ticket)).is_some());
+        }
+        assert!(queue.is_empty());
     }
 
     #[test]
     fn an_emptied_queue_keeps_next_to_nothing() {
         let mut queue = Queue::default();
         for ticket in 1..=100_000 {
-            assert!(queue.push(Ticket::new(ticket), waiter(ticket)));
+            assert!(queue.insert(rank(0, ticket), waiter(ticket)));
         }
         while pop_first(&mut queue).is_some() {}
         assert!(queue.is_empty());
         let line = line(&queue);
-        assert!(line.slots.capacity() <= 64 && line.tree.capacity() <= 64);
+        let room: usize = line.chunks.iter().map(VecDeque::capacity).sum();
+        assert!(room <= KEPT && line.chunks.capacity() <= 4 && line.tree.capacity() <= 4);
     }
 }

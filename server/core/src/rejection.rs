@@ -405,6 +405,50 @@ pub enum Rejection {
         /// The lock.
         lock: LockName,
     },
+    /// A head start beyond the largest. Not recorded.
+    #[error("a head start of {head_start_ms} ms is longer than the {max_ms} ms allowed")]
+    HeadStartTooLong {
+        /// The one asked for, milliseconds.
+        head_start_ms: u32,
+        /// [`HEAD_START_MAX_MS`](crate::HEAD_START_MAX_MS).
+        max_ms: u64,
+    },
+    /// A request with a head start for a lock in a scope: the other store that may serve the scope knows no head
+    /// starts. Not recorded.
+    #[error("{lock} is in a scope, and another store that may serve it knows no head starts")]
+    HeadStartInScope {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A request with a head start waits for a lock of the new scope.
+    #[error(
+        "session {session} waits for {lock} with a head start, which another store does not know; set the scope \
+         {scope} when it waits no more"
+    )]
+    ScopeHasHeadStart {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The session of the request.
+        session: SessionId,
+        /// The lock.
+        lock: LockName,
+    },
+    /// The owner named by the request holds the lock already. Not recorded: the id may be used for another request.
+    #[error("this owner holds {lock} already, under token {token}")]
+    AlreadyHeld {
+        /// The lock.
+        lock: LockName,
+        /// The token of the hold.
+        token: FencingToken,
+    },
+    /// The owner named by the request waits for the lock already. Not recorded.
+    #[error("this owner waits for {lock} already, by request {request}")]
+    AlreadyAsked {
+        /// The lock.
+        lock: LockName,
+        /// The request that waits.
+        request: RequestId,
+    },
     /// A lock of the new scope has a limit of permits, which the other store does not know.
     #[error("{lock} has a limit of permits; set the scope {scope} when it has none")]
     ScopeHasLimit {

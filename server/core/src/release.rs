@@ -4,8 +4,9 @@ use holdfast_mutants::mutant;
 
 use crate::answer::{Answer, Grant, Outcome, Was};
 use crate::event::{Event, LossCause};
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Mode, Part, check_count};
+use crate::rank::Rank;
 use crate::session::{Record, State};
 use crate::size::REQUEST_BYTES;
 use crate::work::HOLD_STEPS;
@@ -40,9 +41,9 @@ impl LockTable {
         let limit = self.limits.max_requests_per_session;
         let found = self.open(session)?;
         let was = match found.records.get(&request) {
-            Some(Record::Asked { lock_set, state: State::Waiting { ticket, .. } }) => {
-                let (lock_set, ticket) = (lock_set.clone(), *ticket);
-                self.cancel_waiting(session, request, &lock_set, ticket, events);
+            Some(Record::Asked { lock_set, state: State::Waiting { rank, .. } }) => {
+                let (lock_set, rank) = (lock_set.clone(), *rank);
+                self.cancel_waiting(session, request, &lock_set, rank, events);
                 Was::Waiting
             }
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } }) => {
@@ -149,11 +150,11 @@ impl LockTable {
         session: SessionId,
         request: RequestId,
         lock_set: &LockSet,
-        ticket: Ticket,
+        rank: Rank,
         events: &mut Vec<Event>,
     ) {
         if !mutant!(CancelKeepsPlace) {
-            self.leave_queues(lock_set, ticket);
+            self.leave_queues(lock_set, rank);
         }
         self.change_session(session, |found| found.finish(request, State::Ended));
         events.push(Event::Left { session, request, items: lock_set.items() });

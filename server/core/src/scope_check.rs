@@ -10,11 +10,13 @@
 
 use std::ops::Bound;
 
+use crate::acquire::Wish;
 use crate::answer::Grant;
 use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, ScopePrefix, SessionId, Ticket};
 use crate::lock::Lock;
 use crate::lock_set::LockSet;
+use crate::queue::Waiter;
 use crate::scope::{SCOPES_MAX, check_epoch};
 use crate::session::{Record, State};
 use crate::work::Checked;
@@ -57,16 +59,18 @@ impl LockTable {
         Ok(false)
     }
 
-    /// A new request may not lie in one scope if a prefix that is looked at becomes one, or be for permits:
-    /// the look ends.
-    pub(crate) fn spoil_checks(&mut self, lock_set: &LockSet) {
-        if self.work.pending().checks.is_empty() || matches!(lock_set, LockSet::One { .. }) {
+    /// A new request may not lie in one scope if a prefix that is looked at becomes one, or be for permits, or have
+    /// a head start: the look ends.
+    pub(crate) fn spoil_checks(&mut self, Wish { lock_set, terms }: &Wish) {
+        let is_ahead = terms.head_start_ms > 0;
+        let is_plain = !is_ahead && matches!(lock_set, LockSet::One { .. });
+        if self.work.pending().checks.is_empty() || is_plain {
             return;
         }
         let is_wrong = |scope: &ScopePrefix| {
             let inside = || lock_set.iter().filter(|(name, _)| scope.contains(name));
             let is_cut = (1..lock_set.len()).contains(&inside().count());
-            is_cut || inside().any(|(_, mode)| mode.is_permits())
+            is_cut || inside().any(|(_, mode)| is_ahead || mode.is_permits())
         };
         self.work.pending_mut().checks.retain(|scope, _| !is_wrong(scope));
     }
@@ -132,13 +136,29 @@ impl LockTable {
             }
             *left -= 1;
             self.is_within(scope, (waiter.session, waiter.request), name)?;
-            ticket = at;
+            self.check_wait(scope, waiter, name)?;
+            ticket = at.ticket;
         }
         if *left == 0 {
             return Ok(Some((token, ticket)));
         }
         *left -= 1;
         Ok(None)
+    }
+
+    /// Whether a present wait is possible in a scope: without a head start, so that the order of ranks is that of tickets.
+    fn check_wait(
+        &self,
+        scope: &ScopePrefix,
+        Waiter { session, request, .. }: Waiter,
+        name: &LockName,
+    ) -> Result<(), Rejection> {
+        let found = self.sessions.get(&session);
+        if found.is_none_or(|found| found.said.head_start_ms(request) == 0) {
+            return Ok(());
+        }
+        let (scope, lock) = (scope.clone(), name.clone());
+        Err(Rejection::ScopeHasHeadStart { scope, session, lock })
     }
 
     /// Whether a present hold is possible in a scope.

@@ -10,11 +10,13 @@ use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
 use crate::cut_off::Cut;
 use crate::event::{EndCause, Event};
-use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure, Ticket};
+use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure};
 use crate::lock_set::{LockSet, Part};
 use crate::quota::{Load, Quantity, Usage};
+use crate::rank::Rank;
 use crate::release::Ending;
 use crate::size;
+use crate::terms::Said;
 use crate::{LockTable, Rejection};
 
 /// A client's liveness, and all its requests.
@@ -53,6 +55,9 @@ pub(crate) struct Session {
     /// What its requests are to its identity (`quota.rs`). It follows from the records, as `bytes`.
     #[borsh(skip)]
     pub(crate) load: Load,
+    /// What its requests say besides their locks. Stored as its caller is.
+    #[borsh(skip)]
+    pub(crate) said: Said,
 }
 
 /// The parts of an `OpenSession`.
@@ -87,7 +92,7 @@ pub(crate) enum Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub(crate) enum State {
     /// It stands in the queue of each of its locks.
-    Waiting { ticket: Ticket, since_ms: u64 },
+    Waiting { rank: Rank, since_ms: u64 },
     /// It holds that part of its locks.
     Held { token: FencingToken, since_ms: u64, part: Part },
     /// It would not wait.
@@ -132,6 +137,7 @@ impl Session {
             records: BTreeMap::new(),
             holds: BTreeMap::new(),
             load: Load::default(),
+            said: Said::default(),
         }
     }
 
@@ -141,15 +147,15 @@ impl Session {
     }
 
     /// Its waits, in the order of their tickets.
-    pub(crate) fn waits(&self) -> Vec<(Ticket, RequestId, &LockSet)> {
+    pub(crate) fn waits(&self) -> Vec<(Rank, RequestId, &LockSet)> {
         let waiting = |(&request, record)| match record {
-            &Record::Asked { ref lock_set, state: State::Waiting { ticket, .. } } => {
-                Some((ticket, request, lock_set))
+            &Record::Asked { ref lock_set, state: State::Waiting { rank, .. } } => {
+                Some((rank, request, lock_set))
             }
             Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => None,
         };
         let mut waits: Vec<_> = self.records.iter().filter_map(waiting).collect();
-        waits.sort_unstable_by_key(|&(ticket, ..)| ticket);
+        waits.sort_unstable_by_key(|&(rank, ..)| rank.ticket);
         waits
     }
 
@@ -238,9 +244,11 @@ impl Session {
     fn put_state(&mut self, request: RequestId, changed: State) {
         let Some(record) = self.records.get_mut(&request) else { return };
         let before = record.load();
+        self.said.ends(request, record);
         if let Record::Asked { state, .. } = record {
             *state = changed;
         }
+        self.said.begins(request, record);
         self.load = self.load.plus(record.load()).minus(before);
     }
 
@@ -399,9 +407,9 @@ impl LockTable {
         };
         self.work.charge(ended.records.len() as u64);
         let waits = if mutant!(SessionEndKeepsWaits) { Vec::new() } else { ended.waits() };
-        for &(ticket, request, lock_set) in &waits {
+        for &(rank, request, lock_set) in &waits {
             self.work.charge(lock_set.len() as u64);
-            self.leave_queues(lock_set, ticket);
+            self.leave_queues(lock_set, rank);
             events.push(Event::Left { session, request, items: lock_set.items() });
         }
         let left = waits.iter().flat_map(|(_, _, lock_set)| lock_set.iter().map(|(name, _)| name));

@@ -9,8 +9,9 @@
 //! | a session | [`SESSION_BYTES`], its label, and the identity that opened it |
 //! | a request of it, until it is confirmed, even if it is over | [`REQUEST_BYTES`] |
 //! | each lock that the request names, held, waited for or neither | [`PLACE_BYTES`], and the name |
+//! | what the request says besides, if it says anything | [`TERMS_BYTES`](crate::TERMS_BYTES), and its note |
 //! | an import's row, beside its request | [`IMPORT_BYTES`], the name and the owner's label once more |
-//! | a value | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
+//! | a value; a limit of permits that was set for good | as towards [`Limits::max_value_bytes`](crate::Limits::max_value_bytes) |
 //!
 //! A name counts for each request that names it, although the table keeps it once for all of them:
 //! so the count of a request never changes. Scopes and rules have bounds of their own, and do not count;
@@ -30,6 +31,7 @@ use holdfast_mutants::mutant;
 use crate::answer::{Answer, Outcome};
 use crate::ids::{Label, LockName, RequestId, SessionId};
 use crate::session::{Record, Session};
+use crate::terms::Terms;
 use crate::{LockTable, Rejection};
 
 /// Bytes that a session counts beside its label.
@@ -75,39 +77,45 @@ fn of_index(lock: &LockName, owner: &Label) -> u64 {
 
 impl Session {
     /// The count of one of its requests.
-    fn bytes_of(&self, record: &Record) -> u64 {
+    fn bytes_of(&self, request: RequestId, record: &Record) -> u64 {
         match record {
             Record::Spent | Record::Wrote { .. } => REQUEST_BYTES,
             Record::Asked { lock_set, .. } => {
                 let row = lock_set.get(0).filter(|_| self.imported);
                 let index = row.map_or(0, |(lock, _)| of_index(lock, &self.label));
-                of_request(lock_set.iter().map(|(lock, _)| lock)) + index
+                let said = self.said.get(request).map_or(0, Terms::bytes);
+                of_request(lock_set.iter().map(|(lock, _)| lock)) + said + index
             }
         }
     }
 
     /// Counts the session and all its requests one by one.
     pub(crate) fn recount(&self) -> u64 {
-        let requests = self.records.values().map(|record| self.bytes_of(record));
+        let requests = self.records.iter().map(|(&request, record)| self.bytes_of(request, record));
         of_session(&self.label) + self.caller.identity.bytes() + requests.sum::<u64>()
     }
 
     /// Keeps a record under an id, in place of an earlier one.
     pub(crate) fn keep(&mut self, request: RequestId, record: Record) {
         let counted = !mutant!(TableBytesNotCounted);
-        self.bytes += if counted { self.bytes_of(&record) } else { 0 };
+        self.bytes += if counted { self.bytes_of(request, &record) } else { 0 };
         self.load = self.load.plus(record.load());
+        self.said.begins(request, &record);
         if let Some(replaced) = self.records.insert(request, record) {
-            self.bytes = self.bytes.saturating_sub(self.bytes_of(&replaced));
+            self.bytes = self.bytes.saturating_sub(self.bytes_of(request, &replaced));
             self.load = self.load.minus(replaced.load());
+            self.said.ends(request, &replaced);
+            self.records.get(&request).iter().for_each(|kept| self.said.begins(request, kept));
         }
     }
 
     /// Drops the record under an id.
     pub(crate) fn drop_record(&mut self, request: RequestId) {
         if let Some(dropped) = self.records.remove(&request) {
-            self.bytes = self.bytes.saturating_sub(self.bytes_of(&dropped));
+            self.bytes = self.bytes.saturating_sub(self.bytes_of(request, &dropped));
             self.load = self.load.minus(dropped.load());
+            self.said.ends(request, &dropped);
+            self.said.forget(request);
         }
     }
 }

@@ -24,16 +24,18 @@ use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
 use crate::holders::Holder;
-use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId, Ticket};
+use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
 use crate::lock_set::{LockSet, Part};
 use crate::permits::KeptLimit;
 use crate::queue::Waiter;
 use crate::quota::Load;
+use crate::rank::Rank;
 use crate::restore::Restored;
 use crate::scope::{ScopeState, Scopes};
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
+use crate::terms::{Said, Terms};
 use crate::value::Value;
 use crate::work::{Pending, Work};
 
@@ -57,7 +59,8 @@ const HAS_RULES: u16 = 6;
 const HAS_WORK: u16 = 7;
 /// The first version with what a restore has left.
 const HAS_RESTORED: u16 = 8;
-/// The first version with requests for permits, and with limits for good.
+/// The first version with requests for permits, with limits for good, with the terms of requests, and with the
+/// age of the table.
 const HAS_PERMITS: u16 = 9;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -128,6 +131,7 @@ pub struct Frozen {
     work_limit: Option<u64>,
     pending: Arc<Pending>,
     restored: Restored,
+    age_ms: u64,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
     kept_limits: Shards<LockName, KeptLimit>,
@@ -171,6 +175,7 @@ impl LockTable {
             work_limit,
             pending,
             restored,
+            age_ms: self.age_ms,
             sessions,
             values,
             kept_limits,
@@ -225,6 +230,7 @@ impl LockTable {
                     table.work = Work::restored(limit, pending);
                 }
                 table.restored = read_from(HAS_RESTORED, version, blocks)?;
+                table.age_ms = read_from(HAS_PERMITS, version, blocks)?;
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
             _ => {}
@@ -274,12 +280,12 @@ impl LockTable {
                     self.restore_hold(Grant { session: id, request, token }, lock_set, part)?;
                     session.holds.insert(token, request);
                 }
-                State::Waiting { ticket, .. } => {
+                State::Waiting { rank, .. } => {
                     for (name, _) in lock_set.iter() {
                         self.lock_or_new(name);
                     }
                     lock_set.share_names(|name| self.kept_name(name));
-                    waits.push(Wait { ticket, session: id, request, lock_set: lock_set.clone() });
+                    waits.push(Wait { rank, session: id, request, lock_set: lock_set.clone() });
                 }
                 State::Denied(_) | State::Ended => {}
             }
@@ -327,12 +333,12 @@ impl LockTable {
     }
 
     fn restore_queues(&mut self, mut waits: Vec<Wait>) -> Result<(), SnapshotError> {
-        waits.sort_unstable_by_key(|wait| wait.ticket);
-        for Wait { ticket, session, request, lock_set } in waits {
+        waits.sort_unstable_by_key(|wait| wait.rank);
+        for Wait { rank, session, request, lock_set } in waits {
             for (name, mode) in lock_set.iter() {
                 let waiter = Waiter { session, request, mode };
-                if !self.put_waiter(name, ticket, waiter) {
-                    return Err(inconsistent("I9", format!("two wait with ticket {ticket}")));
+                if !self.put_waiter(name, rank, waiter) {
+                    return Err(inconsistent("I9", format!("two wait with {rank:?}")));
                 }
             }
             self.counts.waiting += 1;
@@ -387,7 +393,7 @@ impl LockTable {
 
 /// A wait that was read, to be put into its queues.
 struct Wait {
-    ticket: Ticket,
+    rank: Rank,
     session: SessionId,
     request: RequestId,
     lock_set: LockSet,
@@ -400,7 +406,7 @@ fn inconsistent(invariant: &'static str, what: String) -> SnapshotError {
 impl Session {
     /// Reads what its derived `BorshSerialize` wrote; `holds` and `bytes` follow from the records.
     fn read(input: &mut impl Read, version: u16) -> io::Result<Self> {
-        Ok(Self {
+        let mut session = Self {
             imported: version >= SAYS_IMPORTED && bool::deserialize_reader(input)?,
             ttl_ms: BorshDeserialize::deserialize_reader(input)?,
             label: BorshDeserialize::deserialize_reader(input)?,
@@ -413,8 +419,54 @@ impl Session {
             holds: BTreeMap::new(),
             bytes: 0,
             load: Load::default(),
-        })
+            said: Said::default(),
+        };
+        let beside: Vec<Beside> = read_from(HAS_PERMITS, version, input)?;
+        if !mutant!(SnapshotWithoutTerms) {
+            session.take_beside(&beside)?;
+        }
+        Ok(session)
     }
+
+    /// What older versions do not know of its requests.
+    fn beside(&self) -> Vec<Beside> {
+        let beside = |(&request, record): (&RequestId, &Record)| {
+            let at_ms = match record {
+                Record::Asked { state: State::Waiting { rank, .. }, .. } => rank.at_ms,
+                Record::Asked { .. } | Record::Wrote { .. } | Record::Spent => 0,
+            };
+            let terms = self.said.get(request).cloned();
+            (at_ms > 0 || terms.is_some()).then_some(Beside { request, at_ms, terms })
+        };
+        self.records.iter().filter_map(beside).collect()
+    }
+
+    /// Adds to its requests what older versions do not know. Takes only what [`Session::beside`] gives.
+    fn take_beside(&mut self, all: &[Beside]) -> io::Result<()> {
+        for Beside { request, at_ms, terms } in all {
+            let Some(record) = self.records.get_mut(request) else { continue };
+            if let Record::Asked { state: State::Waiting { rank, .. }, .. } = record {
+                rank.at_ms = *at_ms;
+            }
+            if let (Record::Asked { .. }, Some(terms)) = (&*record, terms) {
+                self.said.put(*request, terms.clone());
+                self.said.begins(*request, record);
+            }
+        }
+        if self.beside() == all {
+            Ok(())
+        } else {
+            Err(damaged("what requests say is not as a table writes it"))
+        }
+    }
+}
+
+/// What a request says besides its locks, and the part of its rank that is not its ticket.
+#[derive(PartialEq, BorshSerialize, BorshDeserialize)]
+struct Beside {
+    request: RequestId,
+    at_ms: u64,
+    terms: Option<Terms>,
 }
 
 /// Reads what snapshots have from the version `first` on.
@@ -544,6 +596,9 @@ impl Frozen {
                 if version >= HAS_RESTORED {
                     self.restored.serialize(&mut blocks)?;
                 }
+                if version >= HAS_PERMITS {
+                    self.age_ms.serialize(&mut blocks)?;
+                }
             }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,
             (_, None) => {}
@@ -553,6 +608,9 @@ impl Frozen {
             session.serialize(&mut blocks)?;
             if version >= HAS_RULES {
                 (&session.caller, &session.cut).serialize(&mut blocks)?;
+            }
+            if version >= HAS_PERMITS {
+                session.beside().serialize(&mut blocks)?;
             }
         }
         for (name, value) in self.values.iter() {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use holdfast_mutants::mutant;
 
 use crate::access::{Caller, Rules};
+use crate::acquire::Asks;
 use crate::answer::{Answer, Applied, Outcome};
 use crate::chain::{Chain, ReplicaFault};
-use crate::command::{Batch, COMMAND_VERSION_OLDEST, Command, Deed, Witness};
+use crate::command::{Ask, Batch, COMMAND_VERSION_OLDEST, Command, Deed, Witness};
 use crate::counters::Counters;
 use crate::event::{EndCause, Event};
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
@@ -20,6 +21,7 @@ use crate::restore::Restored;
 use crate::scope::Scopes;
 use crate::session::{Opens, Session};
 use crate::shards::{Shards, piece_by_piece};
+use crate::terms::Terms;
 use crate::value::{Value, Write};
 use crate::work::Work;
 
@@ -61,6 +63,8 @@ pub struct LockTable {
     /// Shared with frozen tables until they change.
     pub(crate) rules: Arc<Rules>,
     pub(crate) stamp_ms: u64,
+    /// What has passed at its leaders since its first batch that says so, milliseconds (`rank.rs`).
+    pub(crate) age_ms: u64,
     /// The highest version of commands that was ever applied.
     pub(crate) applied_version: u16,
     pub(crate) chain: Chain,
@@ -118,6 +122,7 @@ impl LockTable {
             restored: Restored::default(),
             rules: Arc::default(),
             stamp_ms: 0,
+            age_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
             chain: Chain::new(),
             counts: Counts::default(),
@@ -160,6 +165,7 @@ impl LockTable {
         let lowest_ms = if mutant!(StampGoesBack) { 0 } else { self.stamp_ms };
         self.stamp_ms = lowest_ms.max(batch.stamp_ms);
         self.applied_version = self.applied_version.max(batch.version());
+        self.grow_older(batch.aged_ms);
         let before = out.len();
         self.work.begin_batch();
         for command in &batch.commands {
@@ -201,8 +207,10 @@ impl LockTable {
             }
             Command::Acquire { session, done_below, request, ref items, need, wait } => {
                 self.confirm(session, done_below)?;
-                self.acquire((session, request), (items, need, wait), events)
+                let asks = &Asks { items, need, wait, terms: &Terms::default() };
+                self.acquire((session, request), asks, events)
             }
+            Command::AcquireOn(ref ask) => self.ask(ask, events),
             Command::Cancel { session, done_below, request } => {
                 self.confirm(session, done_below)?;
                 self.cancel(session, request, events)
@@ -210,13 +218,11 @@ impl LockTable {
             Command::StopWaiting { session, request } => {
                 self.stop_waiting(session, request, events)
             }
-            Command::Release { session, done_below, token, ref locks } => {
+            Command::Release { session, done_below, token, ref locks }
+            | Command::ReleaseLost { session, done_below, token, ref locks } => {
+                let is_lost = matches!(command, Command::ReleaseLost { .. });
                 self.confirm(session, done_below)?;
-                self.release(session, token, locks, false, events)
-            }
-            Command::ReleaseLost { session, done_below, token, ref locks } => {
-                self.confirm(session, done_below)?;
-                self.release(session, token, locks, true, events)
+                self.release(session, token, locks, is_lost, events)
             }
             Command::SetValue { session, done_below, request, token, ref lock, ref change } => {
                 self.confirm(session, done_below)?;
@@ -244,6 +250,12 @@ impl LockTable {
             Command::GrantAgain => Ok(self.grant_again(events)),
             Command::BeginTokens { epoch, counter } => self.begin_tokens(epoch, counter),
         }
+    }
+
+    fn ask(&mut self, ask: &Ask, events: &mut Vec<Event>) -> Outcome {
+        let Ask { session, done_below, request, ref items, need, wait, ref terms } = *ask;
+        self.confirm(session, done_below)?;
+        self.acquire((session, request), &Asks { items, need, wait, terms }, events)
     }
 
     fn open_for_nobody(

@@ -14,6 +14,7 @@ use crate::scope::ScopeState;
 use crate::session::{Record, Session, State};
 use crate::shards::SHARDS;
 use crate::table::Counts;
+use crate::terms::Terms;
 use crate::value::Value;
 use crate::{LockTable, Rejection};
 
@@ -68,6 +69,8 @@ pub struct RequestView {
     pub items: Items,
     /// Its state.
     pub state: RequestState,
+    /// What it says besides.
+    pub terms: Terms,
 }
 
 /// The state of a request.
@@ -151,6 +154,8 @@ pub struct HolderView<'a> {
     pub is_ending: bool,
     /// Who opened the session.
     pub caller: &'a Caller,
+    /// What its request says for people; proves nothing.
+    pub note: &'a str,
 }
 
 /// A scope.
@@ -179,6 +184,10 @@ pub struct WaiterView<'a> {
     pub imported: bool,
     /// Who opened the session.
     pub caller: &'a Caller,
+    /// What its request says for people; proves nothing.
+    pub note: &'a str,
+    /// So much earlier than it came it counts as having come, milliseconds.
+    pub head_start_ms: u32,
 }
 
 impl<'a> LockView<'a> {
@@ -214,7 +223,19 @@ impl<'a> LockView<'a> {
             };
             let Session { label, imported, caller, .. } = found;
             let (since_ms, imported) = (*since_ms, *imported);
-            Some(WaiterView { session, request, mode, label, since_ms, imported, caller })
+            let (note, head_start_ms) =
+                (found.said.note(request), found.said.head_start_ms(request));
+            Some(WaiterView {
+                session,
+                request,
+                mode,
+                label,
+                since_ms,
+                imported,
+                caller,
+                note,
+                head_start_ms,
+            })
         })
     }
 }
@@ -238,7 +259,7 @@ impl Session {
 
 /// A request without locks.
 fn bare(request: RequestId, state: RequestState) -> RequestView {
-    RequestView { request, items: Items::from_iter([]), state }
+    RequestView { request, items: Items::from_iter([]), state, terms: Terms::default() }
 }
 
 impl LockTable {
@@ -326,8 +347,8 @@ impl LockTable {
             Record::Spent => return bare(request, RequestState::Ended),
         };
         let state = match *state {
-            State::Waiting { ticket, since_ms } => {
-                RequestState::Waiting { place: self.place(lock_set, ticket), since_ms }
+            State::Waiting { rank, since_ms } => {
+                RequestState::Waiting { place: self.place(lock_set, rank), since_ms }
             }
             State::Held { token, since_ms, part } => {
                 let is_ending = !self.is_relied_on((of, token), lock_set);
@@ -337,7 +358,7 @@ impl LockTable {
             State::Denied(denial) => RequestState::Denied { rejection: denial.rejection(lock_set) },
             State::Ended => RequestState::Ended,
         };
-        RequestView { request, items: lock_set.items(), state }
+        RequestView { request, items: lock_set.items(), state, terms: self.said_by(of, request) }
     }
 
     /// A lock, if it is held, waited for, or carries a value. O(log n).
@@ -367,7 +388,8 @@ impl LockTable {
         let Session { label, imported, caller, .. } = found;
         let (since_ms, imported) = (*since_ms, *imported);
         let is_ending = !self.is_relied_on((grant.session, grant.token), lock_set);
-        Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller })
+        let note = found.said.note(grant.request);
+        Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller, note })
     }
 
     /// At most `limit` locks whose names begin with `prefix`, in the order of their names, from
@@ -432,6 +454,12 @@ impl LockTable {
     /// The largest wall-clock stamp of a batch so far, Unix milliseconds; never decreases (I8).
     pub fn stamp_ms(&self) -> u64 {
         self.stamp_ms
+    }
+
+    /// What has passed at the leaders since the first batch that said so, milliseconds: the time by which queues are in
+    /// order (DESIGN §16). Never decreases.
+    pub fn age_ms(&self) -> u64 {
+        self.age_ms
     }
 
     /// The highest version of any command applied so far. Every member knew it when it was proposed

@@ -332,7 +332,7 @@ impl LockTable {
     pub(crate) fn is_head_left(&self, name: &LockName, lock: &Lock) -> bool {
         let heads = &self.work.pending().heads;
         let head = lock.queue.first().filter(|_| !heads.is_empty());
-        head.is_some_and(|(ticket, _)| heads.contains(&(ticket, name.clone())))
+        head.is_some_and(|(rank, _)| heads.contains(&(rank.ticket, name.clone())))
     }
 
     /// Whether a hold under that token was ended by an epoch, and only has not had its turn.

@@ -31,8 +31,7 @@ fn apply_each(table: &mut LockTable, index: &mut u64, commands: impl Iterator<It
     let mut commands = commands.peekable();
     while commands.peek().is_some() {
         *index += 1;
-        let batch =
-            Batch { stamp_ms: 0, witness: None, commands: commands.by_ref().take(100).collect() };
+        let batch = Batch { commands: commands.by_ref().take(100).collect(), ..Batch::default() };
         table.apply_batch(LogIndex::new(*index), TENURE, &batch, &mut Vec::new()).unwrap();
     }
 }

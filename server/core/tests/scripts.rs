@@ -8,6 +8,7 @@
 //! close S | expire S [tenure=N]
 //! acquire S LOCKS [any=N] [id=N] [done=N]   waits; ids count up from 1 by themselves
 //! try S LOCKS [any=N] [id=N] [done=N]       does not
+//!                               both with what it says besides: [head-start=MS] [owner=N] [-- NOTE]
 //! cancel S ID [done=N]
 //! stop-waiting S ID
 //! release S TOKEN [LOCKS] [done=N]
@@ -32,6 +33,7 @@
 //! carry-on                      with what earlier commands have left
 //! counters name=N …             starts anew with these; token=-N is N before the last
 //! tenure N | stamp N            of the entries that follow
+//! passes MS                     at the leader, before the next entry
 //! show                          everything that is in the table
 //! bytes                         what it counts towards that limit
 //! ```
@@ -57,7 +59,7 @@ use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
     Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, LimitView, Limits, LockName,
     LockTable, LogIndex, NamePrefix, Need, Quota, RequestId, Right, RuleChange, ScopePrefix,
-    SessionId, Tenure, ValueChange, Verb,
+    SessionId, Tenure, Terms, ValueChange, Verb,
 };
 use holdfast_mutants::{Mutant, while_armed};
 
@@ -96,10 +98,16 @@ fn an_expiry_of_another_tenure_is_accepted_without_the_rule() {
 
 /// A rule that is broken makes a script say something else, or the table contradict itself.
 #[test]
-fn each_rule_of_permits_is_missed_when_it_is_broken() {
+fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let in_order = include_str!("scripts/permits_are_granted_in_strict_order.txt");
     let for_good = include_str!("scripts/a_limit_for_good.txt");
+    let ahead = include_str!("scripts/a_head_start_is_bounded.txt");
+    let owner = include_str!("scripts/an_owner_asks_again.txt");
     let broken = [
+        (Mutant::HeadStartIgnored, ahead),
+        (Mutant::AgeStandsStill, ahead),
+        (Mutant::OwnerWaitsForItself, owner),
+        (Mutant::SnapshotWithoutTerms, owner),
         (Mutant::PermitsCountedAsOne, in_order),
         (Mutant::AboveLimitWaits, for_good),
         (Mutant::LimitOutlivesHolders, in_order),
@@ -150,17 +158,20 @@ struct Stage {
     index: u64,
     tenure: u64,
     stamp_ms: u64,
+    passes_ms: u64,
     last_request: BTreeMap<u64, u64>,
 }
 
-/// The words of a line: the plain ones, and the `name=value` pairs.
+/// The words of a line: the plain ones, the `name=value` pairs, and the text behind `--`.
 struct Words<'a> {
     plain: Vec<&'a str>,
     named: BTreeMap<&'a str, i64>,
+    text: &'a str,
 }
 
 impl<'a> Words<'a> {
     fn of(line: &'a str) -> Self {
+        let (line, text) = line.split_once(" -- ").unwrap_or((line, ""));
         let (named, plain): (Vec<_>, Vec<_>) =
             line.split_whitespace().partition(|word| word.contains('='));
         let named = named
@@ -168,7 +179,7 @@ impl<'a> Words<'a> {
             .map(|word| word.split_once('=').unwrap())
             .map(|(name, value)| (name, value.parse().unwrap()))
             .collect();
-        Self { plain, named }
+        Self { plain, named, text }
     }
 
     fn number(&self, at: usize) -> u64 {
@@ -199,6 +210,14 @@ impl<'a> Words<'a> {
         }
     }
 
+    fn terms(&self) -> Terms {
+        Terms {
+            head_start_ms: u32::try_from(self.named("head-start").unwrap_or(0)).unwrap(),
+            owner: self.named("owner").unwrap_or(0),
+            note: Label::parse(self.text).unwrap(),
+        }
+    }
+
     /// The locks at a place of the line; none if the line ends before it.
     fn items(&self, at: usize) -> Vec<Item> {
         let text = self.plain.get(at).copied().unwrap_or_default();
@@ -222,7 +241,8 @@ impl<'a> Words<'a> {
 impl Stage {
     fn new(counters: Counters) -> Self {
         let table = LockTable::with_counters(counters);
-        Self { table, index: 0, tenure: 1, stamp_ms: 0, last_request: BTreeMap::new() }
+        let last_request = BTreeMap::new();
+        Self { table, index: 0, tenure: 1, stamp_ms: 0, passes_ms: 0, last_request }
     }
 
     fn play_line(&mut self, line: &str, output: &mut String) {
@@ -232,6 +252,7 @@ impl Stage {
             "bytes" => writeln!(output, "{} bytes", self.table.counts().table_bytes).unwrap(),
             "tenure" => self.tenure = words.number(1),
             "stamp" => self.stamp_ms = words.number(1),
+            "passes" => self.passes_ms = words.number(1),
             "counters" => *self = Self::new(counters(&words)),
             _ => {
                 let command = self.command(&words);
@@ -242,6 +263,12 @@ impl Stage {
                 tell(&applied, output);
             }
         }
+    }
+
+    fn ask(&mut self, (session, done_below): (SessionId, RequestId), words: &Words<'_>) -> Command {
+        let request = self.request(session, words);
+        let wish = (words.need(), words.plain[0] == "acquire");
+        Command::acquire((session, done_below, request), words.items(2), wish, words.terms())
     }
 
     fn command(&mut self, words: &Words<'_>) -> Command {
@@ -255,11 +282,7 @@ impl Stage {
             "open" => open(session, words),
             "close" => Command::CloseSession { session },
             "expire" => Command::ExpireSession { session, tenure: self.tenure_in(words) },
-            verb @ ("acquire" | "try") => {
-                let request = self.request(session, words);
-                let (items, need, wait) = (words.items(2), words.need(), verb == "acquire");
-                Command::Acquire { session, done_below, request, items, need, wait }
-            }
+            "acquire" | "try" => self.ask((session, done_below), words),
             "cancel" => {
                 let request = RequestId::new(words.number(2));
                 Command::Cancel { session, done_below, request }
@@ -321,7 +344,8 @@ impl Stage {
     /// Applies one command, and sends the table through a snapshot, which must change nothing.
     fn apply(&mut self, command: Command) -> Applied {
         self.index += 1;
-        let batch = Batch { stamp_ms: self.stamp_ms, witness: None, commands: vec![command] };
+        let (stamp_ms, aged_ms) = (self.stamp_ms, std::mem::take(&mut self.passes_ms));
+        let batch = Batch { stamp_ms, aged_ms, witness: None, commands: vec![command] };
         let mut applied = Vec::new();
         let index = LogIndex::new(self.index);
         self.table.apply_batch(index, Tenure::new(self.tenure), &batch, &mut applied).unwrap();
@@ -341,6 +365,7 @@ impl Stage {
             for waiter in lock.waiters() {
                 let (who, since) = (who(waiter.session, waiter.request), waiter.since_ms);
                 write!(output, ", {}{who} waits since={since}", sign(waiter.mode)).unwrap();
+                write!(output, "{}", noted(waiter.note)).unwrap();
             }
             if let Some(carried) = lock.value {
                 write!(output, ", carries {}", value(carried)).unwrap();
@@ -471,6 +496,10 @@ fn scope_command(words: &Words<'_>) -> Command {
         "resume" => Command::Resume { scope, epoch: epoch() },
         _ => Command::RaiseEpoch { scope, epoch: epoch() },
     }
+}
+
+fn noted(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(" ({note})") }
 }
 
 fn work(words: &Words<'_>) -> Command {

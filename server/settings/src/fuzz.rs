@@ -31,7 +31,7 @@ fn values(settings: &Settings) -> String {
 
 fn seeds() -> [Vec<u8>; 2] {
     let sample = |name: &str| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/config");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config");
         let text = fs::read_to_string(folder.join(name)).unwrap();
         // Without the comments: there is nothing to mutate in them.
         let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());

@@ -185,7 +185,7 @@ mod tests {
 
     fn table_of(commands: Vec<Command>) -> LockTable {
         let mut table = LockTable::new();
-        let batch = Batch { stamp_ms: 0, witness: None, commands };
+        let batch = Batch { commands, ..Batch::default() };
         table
             .apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut Vec::new())
             .expect("a log");

@@ -257,6 +257,8 @@ fn waiters(table: &LockTable, lock: &LockView<'_>, now_ms: u64) -> Vec<WaiterInf
         names: names_asked_for(table, &waiter),
         imported: waiter.imported,
         identity: identity_of(waiter.caller),
+        note: waiter.note.to_owned(),
+        head_start_ms: waiter.head_start_ms.into(),
     });
     shown.collect()
 }

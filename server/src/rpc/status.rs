@@ -47,8 +47,11 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::SessionRevoked
         | RefusalReason::NotHeld
         | RefusalReason::Permits
+        | RefusalReason::HeadStart
         | RefusalReason::RequestGone => Code::FailedPrecondition,
-        RefusalReason::RequestReused => Code::AlreadyExists,
+        RefusalReason::RequestReused | RefusalReason::AlreadyHeld | RefusalReason::AlreadyAsked => {
+            Code::AlreadyExists
+        }
         RefusalReason::Cancelled => Code::Cancelled,
         RefusalReason::SessionUnknown => Code::NotFound,
         RefusalReason::Compacted => Code::OutOfRange,

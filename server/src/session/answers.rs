@@ -209,6 +209,7 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         imported: holder.imported,
         ending: holder.is_ending,
         identity: identity_of(holder.caller),
+        note: holder.note.to_owned(),
     }
 }
 

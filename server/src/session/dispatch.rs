@@ -67,6 +67,7 @@ impl Registry {
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
             Event::Queued { session, request, items, place } => {
                 state.follows.told(*session, *request, *place);
+                self.came_before_others(state, items, *place, table);
                 self.tell(state, index, *session, || {
                     let holders = answers::holders(table, self.now_ms(table), items);
                     answers::queued(*request, *place, holders)
@@ -178,6 +179,14 @@ impl Registry {
         if let Some(attached) = state.attached.remove(&session) {
             attached.outbox.finish(Some(last), Ok(()));
             self.count_attached(state);
+        }
+    }
+
+    /// A request with a head start moves the places of those whom it came before.
+    fn came_before_others(&self, state: &mut State, items: &[Item], place: u64, table: &LockTable) {
+        let waiting = |item: &Item| table.lock(&item.lock).map_or(0, |lock| lock.waiting);
+        if !state.follows.is_empty() && items.iter().any(|item| waiting(item) > place + 1) {
+            self.moved(state, items);
         }
     }
 

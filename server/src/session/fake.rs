@@ -150,7 +150,7 @@ impl Fake {
         let mut guard = self.table.lock().unwrap();
         let (table, index) = &mut *guard;
         *index = LogIndex::new(index.get() + 1);
-        let batch = Batch { stamp_ms: self.runtime.clock.wall_ms(), witness: None, commands };
+        let batch = Batch { stamp_ms: self.runtime.clock.wall_ms(), commands, ..Batch::default() };
         let mut applied = Vec::new();
         table.apply_batch(*index, tenure, &batch, &mut applied).unwrap();
         let events: Vec<Event> = applied.iter().flat_map(|one| one.events.clone()).collect();

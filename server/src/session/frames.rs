@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
-    Command, FencingToken, Item, Label, LockName, Mode, NAMES_MAX, Need, Rejection, RequestId,
-    SessionId, TextError, VALUE_BYTES_MAX, ValueChange,
+    Command, FencingToken, HEAD_START_MAX_MS, Item, Label, LockName, Mode, NAMES_MAX, Need,
+    Rejection, RequestId, SessionId, Terms, TextError, VALUE_BYTES_MAX, ValueChange,
 };
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
@@ -27,6 +27,7 @@ pub(super) enum Request {
         items: Vec<Item>,
         need: Need,
         wait: bool,
+        terms: Terms,
         follow_place: bool,
         /// The caller's trace, if spans are made of it.
         trace: Option<Trace>,
@@ -61,8 +62,8 @@ impl Request {
     pub(super) fn command(self, session: SessionId, done_below: RequestId) -> Option<Command> {
         Some(match self {
             Self::KeepAlive { .. } => return None,
-            Self::Acquire { request, items, need, wait, .. } => {
-                Command::Acquire { session, done_below, request, items, need, wait }
+            Self::Acquire { request, items, need, wait, terms, .. } => {
+                Command::acquire((session, done_below, request), items, (need, wait), terms)
             }
             Self::Claim { request, lock, owner, .. } => {
                 Command::Claim { session, done_below, request, lock, owner }
@@ -189,9 +190,13 @@ pub(super) fn read_label(label: &str) -> Result<Label, Refusal> {
 fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
     let request = read_request_id(frame.request_id)?;
     let about = |refusal| about_request(request, refusal);
-    let items = read_items(&frame.items).map_err(about)?;
+    let (items, terms) = read_asked(frame).map_err(about)?;
     let need = read_need(frame.any, items.len()).map_err(about)?;
     if let Some(owner) = &frame.claim_owner {
+        if terms != Terms::default() {
+            let message = "a claim has the terms of what was imported, and none of its own";
+            return Err(about(refusals::refusal(RefusalReason::Invalid, message)));
+        }
         let lock = claimed_lock(items, need, frame.wait).map_err(about)?;
         let owner = read_owner(owner).map_err(about)?;
         return Ok(Request::Claim { request, lock, owner, follow_place: frame.follow_place });
@@ -201,9 +206,30 @@ fn read_acquire(frame: &Acquire) -> Result<Request, Unfit> {
         items,
         need,
         wait: frame.wait,
+        terms,
         follow_place: frame.follow_place,
         trace: Trace::read(&frame.traceparent),
     })
+}
+
+/// The items of a request, and what it says besides.
+fn read_asked(frame: &Acquire) -> Result<(Vec<Item>, Terms), Refusal> {
+    let Some(on) = &frame.on else { return Ok((read_items(&frame.items)?, Terms::default())) };
+    if !frame.items.is_empty() {
+        let message = "a request has its items beside what it says besides, or alone, and not both";
+        return Err(refusals::refusal(RefusalReason::Invalid, message));
+    }
+    let items = read_items(&on.items)?;
+    let head_start_ms = u32::try_from(on.head_start_ms).unwrap_or(u32::MAX);
+    if on.head_start_ms > HEAD_START_MAX_MS {
+        let max_ms = HEAD_START_MAX_MS;
+        let rejection = Rejection::HeadStartTooLong { head_start_ms, max_ms };
+        return Err(refusals::of_rejection(&rejection));
+    }
+    let note = Label::parse(&on.note).map_err(|error| {
+        refusals::refusal(RefusalReason::Invalid, format!("the note is not usable: {error}"))
+    })?;
+    Ok((items, Terms { head_start_ms, owner: on.owner, note }))
 }
 
 /// The lock of a claim, which names one lock, in exclusive mode, and waits.

@@ -94,7 +94,6 @@ impl Follows {
     }
 
     /// Whether no request is followed.
-    #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_request.is_empty() && self.by_lock.is_empty() && self.changed.is_empty()
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use holdfast_core::{Quantity, Rejection, SessionId};
-use holdfast_proto::v1::{Refusal, RefusalReason};
+use holdfast_proto::v1::{Holder, Refusal, RefusalReason};
 
 use super::pages::WHOLE_BYTES_MAX;
 use crate::error::ProposeError;
@@ -46,6 +46,9 @@ pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::Compacted => "compacted",
         RefusalReason::Restored => "restored",
         RefusalReason::Permits => "permits",
+        RefusalReason::HeadStart => "head_start",
+        RefusalReason::AlreadyHeld => "already_held",
+        RefusalReason::AlreadyAsked => "already_asked",
     }
 }
 
@@ -106,6 +109,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::HeldInOtherEpoch { .. }
         | Rejection::EpochTooHigh { .. }
         | Rejection::ScopeHasLimit { .. }
+        | Rejection::ScopeHasHeadStart { .. }
         // The server goes on by itself for a while before it says so.
         | Rejection::Unfinished { .. } => refusal(RefusalReason::Scope, message),
         Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
@@ -117,9 +121,21 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::NoLimit { .. }
         | Rejection::PermitsOutOfRange { .. }
         | Rejection::PermitsInScope { .. } => refusal(RefusalReason::Permits, message),
+        Rejection::HeadStartTooLong { .. } => limit("head_start_ms", message),
+        Rejection::HeadStartInScope { .. } => refusal(RefusalReason::HeadStart, message),
+        Rejection::AlreadyHeld { .. } | Rejection::AlreadyAsked { .. } => of_owner(rejection, message),
         // The server closes them one by one.
         Rejection::TooManyHolders { .. } => limit("holders", message),
     }
+}
+
+/// An owner has a lock already: the holder is itself.
+fn of_owner(rejection: &Rejection, message: String) -> Refusal {
+    let Rejection::AlreadyHeld { token, .. } = rejection else {
+        return refusal(RefusalReason::AlreadyAsked, message);
+    };
+    let holders = vec![Holder { token: token.get(), ..Holder::default() }];
+    Refusal { holders, ..refusal(RefusalReason::AlreadyHeld, message) }
 }
 
 /// The name of a quota, as a limit and in `holdfast auth quota`.

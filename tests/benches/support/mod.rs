@@ -91,7 +91,7 @@ impl Played {
 
 /// An entry of one command.
 pub(crate) fn batch(command: Command) -> Batch {
-    Batch { stamp_ms: 1_000, witness: None, commands: vec![command] }
+    Batch { stamp_ms: 1_000, commands: vec![command], ..Batch::default() }
 }
 
 pub(crate) fn open() -> Command {

@@ -11,7 +11,7 @@
 //! | `permits` | I2: no more permits are safe together than the limit |
 //! | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
 //! | `tokens` | I3: tokens never repeat, and rise from a grant to every request made after it was seen |
-//! | `order` | I9: first in, first out, and no request barges, whatever it asks for |
+//! | `order` | I9: first in, first out among those with the same head start, and no request barges, whatever it asks for |
 //! | `grants` | I14, I23: a set is granted whole, an `any` gets what it asked for |
 //! | `answers` | I10, I12, I23, I5: answers agree with each other and with the request |
 //! | `holds` | I6, I13, I19: a hold ends by its owner or its lease and by nothing else |
@@ -96,6 +96,8 @@ pub struct Tally {
     pub together: usize,
     /// Safe holds of permits that began beside others of the same name.
     pub permits_beside: usize,
+    /// Requests with a head start that were granted before one that waited already.
+    pub overtakes: usize,
     /// Grants of all of several names.
     pub sets: usize,
     /// Grants of those of several names that were free.
@@ -179,7 +181,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     permits::check(&story, &mut tally, &mut violations);
     fences::check(&story, &mut violations);
     tokens::check(&story, &mut violations);
-    order::check(&story, &mut violations);
+    order::check(&story, &mut tally, &mut violations);
     grants::check(&story, &mut violations);
     answers::check(&story, &mut violations);
     holds::check(&story, &mut violations);

@@ -9,16 +9,20 @@
 //! The same holds whatever the two ask for. A reader that stands before another reader enters with
 //! it, under the smaller token. A set keeps later requests out of each of its names until it has
 //! all of them (DESIGN §4), and an `any` stands in all of its queues until it has one name.
+//!
+//! A request with a head start may go before those with a smaller one that came earlier; before those with the same
+//! one, or a larger one, it may not. How much earlier they may have come is judged where the table's age is seen
+//! (`sim/observer.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::story::{Answer, Queued, Request, Story};
-use super::{Violation, at, violation};
+use super::{Tally, Violation, at, violation};
 
 /// A limit is enforced by a timer that may tick in whole milliseconds.
 const TIMER_NS: u64 = 5_000_000;
 
-pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
+pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Violation>) {
     let mut by_name: BTreeMap<&str, Vec<&Request>> = BTreeMap::new();
     // A claim takes over the place of its import, and is judged with the import.
     for request in story.requests.iter().filter(|request| request.claims.is_none()) {
@@ -31,9 +35,32 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
             requests.iter().map(|request| by_call(story, request)).collect();
         let by_index: Vec<Ranked<'_>> =
             requests.iter().filter_map(|request| by_index(story, request)).collect();
-        check_ranked(name, &by_call, violations);
-        check_ranked(name, &by_index, violations);
+        let head_starts: BTreeSet<u64> = requests.iter().map(|one| one.head_start_ms()).collect();
+        for head_start_ms in head_starts {
+            check_ranked(name, &by_call, head_start_ms, violations);
+            check_ranked(name, &by_index, head_start_ms, violations);
+        }
+        tally.overtakes += overtakes(&requests);
     }
+}
+
+/// How many requests with a head start were granted before one with a smaller one that certainly waited already.
+fn overtakes(requests: &[&Request]) -> usize {
+    let mut waited: Vec<(u64, &Request)> =
+        requests.iter().filter_map(|one| Some((one.queued?.at_ns, *one))).collect();
+    waited.sort_unstable_by_key(|(at_ns, _)| *at_ns);
+    let overtook = |later: &&&Request| {
+        let head_start_ns = later.head_start_ms() * 1_000_000;
+        let from_ns = later.called_ns.saturating_sub(head_start_ns);
+        let from = waited.partition_point(|(at_ns, _)| *at_ns < from_ns);
+        let until = waited.partition_point(|(at_ns, _)| *at_ns < later.called_ns);
+        let mut earlier = waited.get(from..until).unwrap_or_default().iter();
+        later.token().is_some()
+            && earlier.any(|(_, earlier)| {
+                earlier.head_start_ms() < later.head_start_ms() && earlier.token() > later.token()
+            })
+    };
+    requests.iter().filter(overtook).count()
 }
 
 /// A request and its position in some order: it certainly entered the queue at `entered` (if it is
@@ -89,11 +116,19 @@ fn may_have_left_unseen(request: &Request) -> bool {
     request.any.is_some() && request.items.len() > 1 && !request.is_certainly_ungranted()
 }
 
-fn check_ranked(name: &str, ranked: &[Ranked<'_>], violations: &mut Vec<Violation>) {
+/// Judges the requests with one head start: they go before none that has the same, or a larger one.
+fn check_ranked(
+    name: &str,
+    ranked: &[Ranked<'_>],
+    head_start_ms: u64,
+    violations: &mut Vec<Violation>,
+) {
+    let goes_first = |one: &&Ranked<'_>| one.request.head_start_ms() >= head_start_ms;
     let mut by_entry: Vec<&Ranked<'_>> =
-        ranked.iter().filter(|ranked| ranked.entered.is_some()).collect();
+        ranked.iter().filter(|one| one.entered.is_some()).filter(goes_first).collect();
     by_entry.sort_by_key(|ranked| ranked.entered);
-    let mut by_ask: Vec<&Ranked<'_>> = ranked.iter().collect();
+    let judged = |one: &&Ranked<'_>| one.request.head_start_ms() == head_start_ms;
+    let mut by_ask: Vec<&Ranked<'_>> = ranked.iter().filter(judged).collect();
     by_ask.sort_by_key(|ranked| ranked.asked);
 
     let mut entered = by_entry.into_iter().peekable();

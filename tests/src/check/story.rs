@@ -76,6 +76,11 @@ impl Request {
             })
     }
 
+    /// So much earlier than it came it counts as having come.
+    pub(super) fn head_start_ms(&self) -> u64 {
+        self.items.values().map(|asked| asked.head_start_ms).max().unwrap_or(0)
+    }
+
     /// Its names, readable.
     pub(super) fn names(&self) -> String {
         let names: Vec<&str> = self.items.keys().map(String::as_str).collect();

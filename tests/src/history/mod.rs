@@ -409,6 +409,14 @@ pub struct Asked {
     /// The permits that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permits: Option<Permits>,
+    /// So much earlier than it came its request counts as having come, milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub head_start_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Some permits of a lock.
@@ -423,7 +431,7 @@ pub struct Permits {
 impl Asked {
     /// An exclusive hold.
     pub fn exclusive(name: impl Into<String>) -> Self {
-        Self { name: name.into(), shared: false, permits: None }
+        Self { name: name.into(), shared: false, permits: None, head_start_ms: 0 }
     }
 
     /// A shared hold.
@@ -434,6 +442,12 @@ impl Asked {
     /// A hold of some permits.
     pub fn permits(name: impl Into<String>, count: u32, limit: u32) -> Self {
         Self { permits: Some(Permits { count, limit }), ..Self::shared(name) }
+    }
+
+    /// The same with a head start.
+    #[must_use]
+    pub fn ahead(self, head_start_ms: u64) -> Self {
+        Self { head_start_ms, ..self }
     }
 
     /// A shared hold, or an exclusive one.

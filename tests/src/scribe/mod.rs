@@ -72,9 +72,20 @@ impl Wish {
         Self { items, any: Some(min) }
     }
 
+    /// The same with a head start.
+    #[must_use]
+    pub fn ahead(self, head_start_ms: u64) -> Self {
+        let items = self.items.into_iter().map(|item| item.ahead(head_start_ms)).collect();
+        Self { items, ..self }
+    }
+
+    fn head_start(&self) -> Duration {
+        Duration::from_millis(self.items.iter().map(|item| item.head_start_ms).max().unwrap_or(0))
+    }
+
     /// The library's request for it.
     fn waiting(&self, client: &Client) -> Acquire {
-        match (self.any, self.items.as_slice()) {
+        let acquire = match (self.any, self.items.as_slice()) {
             (Some(_), _) => client.any_of(self.items()),
             (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
                 client.semaphore(name, *limit).permits(*count)
@@ -82,12 +93,13 @@ impl Wish {
             (None, [one]) if one.shared => client.lock(&one.name).shared(),
             (None, [one]) => client.lock(&one.name),
             (None, _) => client.lock_all(self.items()),
-        }
+        };
+        acquire.head_start(self.head_start())
     }
 
     /// The library's request that does not wait.
     fn attempt(&self, client: &Client) -> TryAcquire {
-        match (self.any, self.items.as_slice()) {
+        let attempt = match (self.any, self.items.as_slice()) {
             (Some(_), _) => client.try_any_of(self.items()),
             (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
                 client.semaphore(name, *limit).try_permits(*count)
@@ -95,7 +107,8 @@ impl Wish {
             (None, [one]) if one.shared => client.try_lock(&one.name).shared(),
             (None, [one]) => client.try_lock(&one.name),
             (None, _) => client.try_lock_all(self.items()),
-        }
+        };
+        attempt.head_start(self.head_start())
     }
 
     fn items(&self) -> impl Iterator<Item = LockItem> {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{
-    EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, RequestId, Rules, SessionId, Verb,
+    EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, RequestId, Rules, SessionId,
+    TERMS_SINCE, Verb,
 };
 use holdfast_runtime::{Clock, Instant};
 use holdfast_server::consensus::Consensus as _;
@@ -22,6 +23,8 @@ const CONTENT_EVERY: u64 = 32;
 /// A table with up to so many sessions and locks is checked after every entry; a larger one is
 /// checked as much more rarely.
 const LOOKED_AT_UP_TO: u64 = 512;
+/// So many waiters of a lock are compared with a request that is granted.
+const OVERTAKEN_LOOKED_AT: usize = 16;
 
 /// Compares what nodes show, over all their processes.
 pub(super) struct Observer {
@@ -62,7 +65,18 @@ struct Seen {
     /// The times during which a command had left work for later ones: from, and until; and the newest index.
     work_left: Vec<(Instant, Option<Instant>)>,
     work_index: u64,
+    /// When each request came that waits, or is granted at once.
+    came: BTreeMap<(SessionId, RequestId), Came>,
+    /// The newest entry by which the order was judged.
+    ordered: u64,
     violations: Vec<String>,
+}
+
+/// When a request came, as it was first applied.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    /// The table's age then, less its head start, and 10 minutes; 0: the table had no age yet, and nobody overtakes it.
+    rank_ms: u64,
 }
 
 /// A session that a leader expired.
@@ -95,6 +109,7 @@ impl Observer {
         if seen.showed_first(index.get(), id) {
             seen.checked(index.get(), table, id);
             seen.allowed(index.get(), events, table);
+            seen.order(index.get(), events, table);
         }
         for (at, event) in events.iter().enumerate() {
             match event {
@@ -190,6 +205,20 @@ fn rarely(table: &LockTable) -> u64 {
     1 + (counts.sessions + counts.held + counts.values) / LOOKED_AT_UP_TO
 }
 
+fn came_now((session, request): (SessionId, RequestId), table: &LockTable) -> Came {
+    let said = table.request(session, request).map(|view| view.terms.head_start_ms);
+    let head_start_ms = u64::from(said.unwrap_or(0));
+    let has_age = table.applied_version() >= TERMS_SINCE;
+    let rank_ms = if has_age { table.age_ms() + 600_000 - head_start_ms } else { 0 };
+    Came { rank_ms }
+}
+
+/// Whether the next event is a claim of an imported hold, which passes to nobody else.
+fn is_claimed_hold(released: &Event, claimed: &Items, table: &LockTable) -> bool {
+    let Event::Released { session, items, .. } = released else { return false };
+    items == claimed && table.session(*session).is_some_and(|session| session.imported)
+}
+
 impl Seen {
     /// The first node has applied an entry, or another one has: then it says nothing new.
     fn left_work(&mut self, index: u64, is_left: bool, now: Instant) {
@@ -201,6 +230,65 @@ impl Seen {
             Some((_, until @ None)) => *until = (!is_left).then_some(now),
             _ if is_left => self.work_left.push((now, None)),
             _ => {}
+        }
+    }
+
+    /// I9: nobody who waits is overtaken by a request that came more than its head start later, by the table's age.
+    fn order(&mut self, index: u64, events: &[Event], table: &LockTable) {
+        // A node that was restarted applies entries again.
+        if index <= self.ordered {
+            return;
+        }
+        self.ordered = index;
+        let mut last = None;
+        for event in events {
+            let before = last.replace(event);
+            match event {
+                Event::Queued { session, request, items, .. } => {
+                    let place = before.and_then(|left| self.claimed_place(left, items, table));
+                    let came = place.unwrap_or_else(|| came_now((*session, *request), table));
+                    self.came.insert((*session, *request), came);
+                }
+                Event::Granted { session, request, items, .. } => {
+                    let who = (*session, *request);
+                    if before.is_some_and(|released| is_claimed_hold(released, items, table)) {
+                        continue;
+                    }
+                    let waited = self.came.remove(&who);
+                    let came = waited.unwrap_or_else(|| came_now(who, table));
+                    self.passed(index, who, came, items, table);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The place of an import that the next event has claimed.
+    fn claimed_place(&self, left: &Event, claimed: &Items, table: &LockTable) -> Option<Came> {
+        let Event::Left { session, request, items } = left else { return None };
+        let is_claimed = items == claimed && table.session(*session)?.imported;
+        self.came.get(&(*session, *request)).copied().filter(|_| is_claimed)
+    }
+
+    /// A request was granted locks that others wait for.
+    fn passed(
+        &mut self,
+        index: u64,
+        (session, request): (SessionId, RequestId),
+        came: Came,
+        items: &Items,
+        table: &LockTable,
+    ) {
+        let locks = items.iter().filter_map(|item| table.lock(&item.lock));
+        let waiters = locks.flat_map(|lock| lock.waiters().take(OVERTAKEN_LOOKED_AT));
+        let waiters: Vec<_> = waiters.map(|one| (one.session, one.request)).collect();
+        for who in waiters {
+            let Some(before) = self.came.get(&who).copied() else { continue };
+            if came.rank_ms > before.rank_ms {
+                self.wrong(format!(
+                    "I9: at index {index} request {request} of session {session}, {came:?}, was granted before {who:?}, {before:?}"
+                ));
+            }
         }
     }
 
@@ -384,7 +472,7 @@ mod tests {
         let turns = Deed::Rule { change: RuleChange::Turn { on: true } };
         let commands =
             vec![Command::By { caller, deed: opens }, Command::By { caller: admin, deed: turns }];
-        let batch = Batch { stamp_ms: 1_000, witness: None, commands };
+        let batch = Batch { stamp_ms: 1_000, commands, ..Batch::default() };
         let mut table = LockTable::new();
         let mut applied = Vec::new();
         table.apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut applied).unwrap();

@@ -62,6 +62,8 @@ const LATEST_STREAM: u64 = 0x776f_726b_7374_6570;
 const DISASTER_STREAM: u64 = 0x6469_7361_7374_6572;
 /// The same for permits.
 const VOCABULARY_STREAM: u64 = 0x7065_726d_6974_7331;
+/// The same for what requests say besides their locks.
+const TERMS_STREAM: u64 = 0x7465_726d_7331_3233;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
 const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
@@ -128,6 +130,9 @@ pub struct Plan {
     /// Some clients ask for permits as well.
     #[serde(default)]
     pub permits: bool,
+    /// Some of their requests have a head start.
+    #[serde(default)]
+    pub head_starts: bool,
 }
 
 /// Settings of the nodes.
@@ -209,6 +214,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_terms(seed, clocks).with_terms()
+    }
+
+    /// The run as it was before requests had terms.
+    pub fn without_terms(seed: u64, clocks: Clocks) -> Self {
         Self::without_vocabulary(seed, clocks).with_vocabulary()
     }
 
@@ -238,7 +248,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -250,7 +260,8 @@ impl Plan {
             "totals" => Self::without_latest(seed, Clocks::Within),
             "latest" => Self::without_disasters(seed, Clocks::Within),
             "disasters" => Self::without_vocabulary(seed, Clocks::Within),
-            "vocabulary" => Self::draw(seed, Clocks::Within),
+            "vocabulary" => Self::without_terms(seed, Clocks::Within),
+            "terms" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -311,6 +322,7 @@ impl Plan {
             keeps_together: false,
             disaster: None,
             permits: false,
+            head_starts: false,
         };
         plan.with_lasting()
     }
@@ -378,7 +390,14 @@ impl Plan {
         self
     }
 
-    /// Adds requests of the small vocabulary (DESIGN §16) to half of the runs.
+    /// Adds what requests say besides their locks (DESIGN §16) to half of the runs.
+    fn with_terms(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ TERMS_STREAM);
+        self.head_starts = draw.below(2) == 0;
+        self
+    }
+
+    /// Adds requests for permits (DESIGN §16) to half of the runs.
     fn with_vocabulary(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ VOCABULARY_STREAM);
         self.permits = draw.below(2) == 0;
@@ -438,6 +457,7 @@ impl Plan {
         self.rules = false;
         self.disaster = None;
         self.permits = false;
+        self.head_starts = false;
         self
     }
 
@@ -467,6 +487,7 @@ impl Plan {
             seed: self.seed ^ (number << 32),
             mix: if client.everything { Mix::Everything } else { Mix::Exclusive },
             permits: self.permits,
+            head_starts: self.head_starts,
             resources: None,
         }
     }
@@ -787,6 +808,7 @@ mod tests {
             rest.keeps_together = false;
             rest.disaster = None;
             rest.permits = false;
+            rest.head_starts = false;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

@@ -133,10 +133,13 @@ fn texts(names: &[Bytes]) -> Vec<String> {
 }
 
 fn what_is_acquired(acquire: &Acquire) -> What {
-    let items = acquire.items.iter().map(|item| match item.mode() {
+    let on = acquire.on.as_ref();
+    let head_start_ms = on.map_or(0, |on| on.head_start_ms);
+    let items = on.map_or(&acquire.items, |on| &on.items).iter().map(|item| match item.mode() {
         Mode::Permits => Asked::permits(text(&item.name), item.permits, item.limit),
         mode => Asked::read_if(mode == Mode::Shared, text(&item.name)),
     });
+    let items = items.map(|item| item.ahead(head_start_ms));
     What::Acquire {
         request: acquire.request_id,
         items: items.collect(),

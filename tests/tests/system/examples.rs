@@ -106,3 +106,17 @@ async fn two_of_five_jobs_run_at_a_time() {
     });
     assert_eq!(at_a_time.max(), Some(2), "{lines:?}");
 }
+
+/// I9: a request with a head start goes before those that came a moment earlier.
+#[tokio::test]
+async fn what_is_urgent_is_printed_first() {
+    let lines = lines("urgent").await;
+
+    let places: Vec<&str> = lines[..3].iter().map(|line| &line[..1]).collect();
+    assert_eq!(places, ["0", "1", "0"], "{lines:?}");
+    assert!(lines[0].ends_with("while the yearly report is printed"), "{lines:?}");
+    let mut printed = lines[3..].to_vec();
+    printed.sort_by_key(|line| token(line));
+    let order = printed.iter().map(|line| line.split(" is printed").next().unwrap());
+    assert_eq!(order.collect::<Vec<_>>(), ["the urgent one", "the first", "the second"]);
+}

@@ -28,6 +28,7 @@ mod scale;
 mod secured;
 mod security_guide;
 mod semaphores;
+mod terms;
 mod tls;
 mod traces;
 mod unix_socket;

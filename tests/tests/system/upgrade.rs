@@ -111,6 +111,9 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
     let permits = ["--endpoints", &endpoints, "lock", "-n", "2", "upgrade/permits", "--", "true"];
     let refused = Program::start("holdfast", &permits).end(LIMIT).await;
     assert_eq!(refused.code, Some(122), "{refused:?}");
+    let noted = ["--endpoints", &endpoints, "lock", "--note", "now", "upgrade/noted", "--", "true"];
+    let refused = Program::start("holdfast", &noted).end(LIMIT).await;
+    assert_eq!(refused.code, Some(122), "{refused:?}");
     // No member of the release before has had to know a command of this one.
     roll(&mut run, 0..2, Some(old)).await;
     are_of(&run.cluster, [before; 3]).await;
@@ -119,6 +122,8 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
 
     are_of(&run.cluster, [now; 3]).await;
     let granted = Program::start("holdfast", &permits).end(LIMIT).await;
+    assert_eq!(granted.code, Some(0), "{granted:?}");
+    let granted = Program::start("holdfast", &noted).end(LIMIT).await;
     assert_eq!(granted.code, Some(0), "{granted:?}");
     over.store(true, Ordering::Relaxed);
     let longest = longest.await.unwrap();

@@ -25,7 +25,7 @@ const INHERITED_WITHIN: Duration = Duration::from_secs(40);
 
 fn plan(clients: u64) -> Plan {
     let (names, mix) = (NAMES, Mix::Everything);
-    Plan { clients, names, mix, permits: true, seed: 4, ..Plan::default() }
+    Plan { clients, names, mix, permits: true, head_starts: true, seed: 4, ..Plan::default() }
 }
 
 /// So few names that each has a long queue, and sets meet.
@@ -47,6 +47,7 @@ fn assert_enough(report: &Report) {
         (tally.shared, 100),
         (tally.together, 20),
         (tally.permits_beside, 20),
+        (tally.overtakes, 20),
         (tally.sets, 50),
         (tally.anys, 50),
         (tally.released_in_part, 30),

@@ -1,5 +1,7 @@
 //! `holdfast list`, `inspect`, `session` and `check-token`: what the store says, once.
 
+use std::time::Duration;
+
 use holdfast::{
     Holder, LockInfo, Mode, PermitLimit, Reader, RequestState, SessionInfo, SessionRequest, Waiter,
 };
@@ -76,7 +78,8 @@ fn row(lock: &LockInfo) -> [String; 7] {
     [
         show::escaped(&lock.name),
         of_holder(&|holder| {
-            format!("{}{others}", show::label(&holder.label, &holder.identity, holder.is_imported))
+            let label = show::label(&holder.label, &holder.identity, holder.is_imported);
+            format!("{label}{others}{}", show::note(&holder.note))
         }),
         match lock.limit {
             Some(PermitLimit { permits, used, .. }) => format!("{used} of {permits} permits"),
@@ -187,7 +190,8 @@ fn held(name: &str, holder: &Holder) -> String {
         0 => String::new(),
         id => format!(", session {id},"),
     };
-    format!("{name} is {how} by {label}{session} for {held} under token {token}{ending}")
+    let note = show::note(&holder.note);
+    format!("{name} is {how} by {label}{session} for {held} under token {token}{ending}{note}")
 }
 
 /// `host:1, waiting for 3 s to share it and 2 more locks`.
@@ -204,7 +208,12 @@ fn waits(waiter: &Waiter) -> String {
         2 => ", and 1 other lock".to_owned(),
         names => format!(", and {} other locks", names - 1),
     };
-    format!("{label}, waiting for {length}{share}{others}")
+    let ahead = match waiter.head_start {
+        Duration::ZERO => String::new(),
+        ahead => format!(", with a head start of {}", show::length(ahead)),
+    };
+    let note = show::note(&waiter.note);
+    format!("{label}, waiting for {length}{share}{others}{ahead}{note}")
 }
 
 /// `holdfast session`.

@@ -127,6 +127,11 @@ pub(crate) fn place(place: u64) -> String {
     if place == 0 { "next in line".into() } else { format!("{number}{suffix} in line") }
 }
 
+/// What a request says for people, behind what else is shown of it; nothing if it says nothing.
+pub(crate) fn note(note: &str) -> String {
+    if note.is_empty() { String::new() } else { format!(", \"{}\"", escaped(note)) }
+}
+
 /// For programs. Tokens are strings: JSON numbers lose digits above 2^53.
 pub(crate) fn holder(holder: &Holder) -> Value {
     json!({
@@ -139,6 +144,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "imported": holder.is_imported,
         "identity": holder.identity,
         "ending": holder.is_ending,
+        "note": holder.note,
     })
 }
 
@@ -165,6 +171,8 @@ pub(crate) fn waiter(waiter: &Waiter) -> Value {
         "names": waiter.names,
         "imported": waiter.is_imported,
         "identity": waiter.identity,
+        "note": waiter.note,
+        "head_start_ms": millis(waiter.head_start),
     })
 }
 

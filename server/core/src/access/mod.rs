@@ -28,7 +28,7 @@ pub use names::{
 
 use crate::LockTable;
 use crate::check::Violation;
-use crate::command::{Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE};
+use crate::command::{Ask, Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::quota::Quota;
 
@@ -372,7 +372,8 @@ impl LockTable {
         }
         let nobody = &Caller::default();
         match command {
-            Command::Acquire { session, request, items, .. } => {
+            Command::Acquire { session, request, items, .. }
+            | Command::AcquireOn(Ask { session, request, items, .. }) => {
                 let names = items.iter().map(|item| item.lock.as_str());
                 self.allows_request(*session, *request, names)
             }

@@ -6,17 +6,19 @@ use crate::LockTable;
 use crate::VALUE_BYTES_MAX;
 use crate::acquire::Denial;
 use crate::answer::Grant;
-use crate::command::COMMAND_VERSION_OLDEST;
+use crate::command::{COMMAND_VERSION_OLDEST, TERMS_SINCE};
 use crate::holders::Holder;
-use crate::ids::{FencingToken, LockName, RequestId, SessionId, Ticket};
+use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock::Lock;
 use crate::lock_set::{LockSet, Mode, Part};
 use crate::permits;
 use crate::queue::Waiter;
 use crate::quota::{Usage, Usages};
+use crate::rank::{HEAD_START_MAX_MS, Rank};
 use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
+use crate::terms::Terms;
 use crate::work::Pending;
 
 /// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
@@ -110,7 +112,7 @@ impl LockTable {
     /// | I2 | the holders of a lock fit together, and every request that holds is among them |
     /// | I3 | no two grants have one token; no token lies above the last one for its name; in a scope each has the scope's epoch, or a later one has ended it |
     /// | I5, I11 | every holder and waiter is a request of an open session, in that very state |
-    /// | I9 | queues are in ticket order; no ticket repeats, none lies above the last given out |
+    /// | I9 | queues are in the order of ranks, each as it follows from when its request came; no ticket repeats, none lies above the last given out |
     /// | I10, I12 | every request that waits has its one place in the queue of each of its locks |
     /// | I14 | a request holds nothing while it waits, and a grant holds something of what it asked |
     /// | I15 | the head of a queue could not be granted now, or no token can be drawn, or its scope or the table grants nothing and looks at it when it does, or it is left for a later command |
@@ -120,6 +122,7 @@ impl LockTable {
     /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
+    /// | terms | what requests say is said by requests that are there, and within its bounds |
     /// | rules | roles and tokens of identities are there, the index of tokens agrees, none is above its bound |
     /// | work | what is left for later commands is bounded, and about scopes and locks that are there |
     /// | index | counts, bytes, holds by token, marks, awaited locks and the values at their locks agree with the records |
@@ -182,7 +185,8 @@ impl LockTable {
         let ticket = records.waits.last().map_or(0, |wait| wait.number);
         ensure(ticket <= counters.ticket, "I9", || format!("ticket {ticket} was never given out"))?;
         let version = self.applied_version;
-        ensure(version >= COMMAND_VERSION_OLDEST, "I29", || {
+        let known = self.age_ms == 0 || version >= TERMS_SINCE;
+        ensure(version >= COMMAND_VERSION_OLDEST && known, "I29", || {
             format!("version {version} was applied, and never was one")
         })?;
         let usable = self.limits.check().is_ok() && self.max_table_bytes != Some(0);
@@ -257,9 +261,12 @@ impl LockTable {
                         format!("request {request} of session {id} holds {part:?} of {lock_set:?}")
                     })?;
                 }
-                State::Waiting { ticket, .. } => {
+                State::Waiting { rank, .. } => {
                     told.counts.waiting += 1;
-                    told.waits.extend(lock_set.iter().map(|item| tell(ticket.get(), item)));
+                    let ticket = rank.ticket.get();
+                    told.waits.extend(lock_set.iter().map(|item| tell(ticket, item)));
+                    let last = self.rank_now(rank.ticket, session.said.head_start_ms(request));
+                    ensure(rank <= last, "I9", || format!("{rank:?} lies behind {last:?}"))?;
                     ensure(lock_set.waits(), "I10", || format!("{request} of session {id} waits"))?;
                     ensure(self.is_of_one_scope(lock_set, lock_set.whole()), "scope", || {
                         format!("request {request} of session {id} waits for {lock_set:?}")
@@ -279,6 +286,14 @@ impl LockTable {
                 State::Ended => {}
             }
         }
+        self.check_said(id, session)?;
+        self.check_cut(id, session)?;
+        ensure(session.holds.len() == held, "index", || {
+            format!("session {id} lists {} holds, and has {held}", session.holds.len())
+        })
+    }
+
+    fn check_cut(&self, id: SessionId, session: &Session) -> Check {
         let leaves = self.work.pending().ends.contains_key(&id);
         let idle = session.cut.revoked.is_none() || session.waits().is_empty();
         ensure(idle || leaves, "I35", || format!("session {id} was revoked, and waits"))?;
@@ -286,8 +301,23 @@ impl LockTable {
             let own = session.holds.get(&token).is_none_or(|request| *request == closed.request);
             ensure(own, "I35", || format!("session {id} lists {token} as closed: {closed:?}"))?;
         }
-        ensure(session.holds.len() == held, "index", || {
-            format!("session {id} lists {} holds, and has {held}", session.holds.len())
+        Ok(())
+    }
+
+    /// Requests say something only where every member knows that (I29), and owners have what the records say.
+    fn check_said(&self, id: SessionId, session: &Session) -> Check {
+        for (request, terms) in session.said.iter() {
+            let asked = matches!(session.records.get(&request), Some(Record::Asked { .. }));
+            let says =
+                *terms != Terms::default() && u64::from(terms.head_start_ms) <= HEAD_START_MAX_MS;
+            let known = self.applied_version >= TERMS_SINCE;
+            ensure(asked && says && known, "terms", || {
+                format!("request {request} of session {id} says {terms:?}")
+            })?;
+        }
+        let owned = session.recount_owned();
+        ensure(session.said.owned().cloned().unwrap_or_default() == owned, "index", || {
+            format!("owners of session {id} have {owned:?}, kept {:?}", session.said)
         })
     }
 
@@ -326,11 +356,12 @@ impl LockTable {
             })?;
             self.check_token(name, token)?;
         }
-        for (ticket, Waiter { session, request, mode }) in lock.queue.iter() {
-            told.waits.push(Told { number: ticket.get(), session, request, lock: name, mode });
+        for (rank, Waiter { session, request, mode }) in lock.queue.iter() {
+            let number = rank.ticket.get();
+            told.waits.push(Told { number, session, request, lock: name, mode });
         }
         self.check_permits_of(name, lock)?;
-        let in_order = lock.queue.iter().is_sorted_by_key(|(ticket, _)| ticket);
+        let in_order = lock.queue.iter().is_sorted_by_key(|(rank, _)| rank);
         ensure(in_order, "I9", || format!("the queue of {name} is out of order"))?;
         let stuck = lock.queue.iter().next().filter(|head| self.could_be_granted(*head));
         let stuck = stuck.filter(|head| !self.is_looked_at_later(*head));
@@ -381,7 +412,7 @@ impl LockTable {
 
     /// Whether a waiter is at the head of a queue that resuming its scope looks at, or a later command
     /// that carries on what is left; or its session has to end first.
-    fn is_looked_at_later(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
+    fn is_looked_at_later(&self, (rank, waiter): (Rank, Waiter)) -> bool {
         let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
@@ -394,10 +425,10 @@ impl LockTable {
         self.is_ending(waiter.session)
             || lock_set.iter().any(|(name, _)| {
                 let lock = self.locks.get(name);
-                let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(ticket, _)| ticket);
+                let next = lock.and_then(|lock| lock.queue.iter().next()).map(|(rank, _)| rank);
                 let left = lock.is_some_and(|lock| self.is_head_left(name, lock));
                 let later = is_looked_at(name) || self.restored.will_look_at(name);
-                next == Some(ticket) && (self.scopes.is_suspended(name) || later || left)
+                next == Some(rank) && (self.scopes.is_suspended(name) || later || left)
             })
     }
 
@@ -427,13 +458,13 @@ impl LockTable {
 
     /// Whether a waiter could hold enough of its locks now, without regard to suspension. Written
     /// independently of the code that grants.
-    fn could_be_granted(&self, (ticket, waiter): (Ticket, Waiter)) -> bool {
+    fn could_be_granted(&self, (rank, waiter): (Rank, Waiter)) -> bool {
         let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
         let is_free = |(name, mode): (&LockName, Mode)| {
             self.locks.get(name).is_some_and(|lock| {
-                let next = lock.queue.iter().next().map(|(ticket, _)| ticket);
+                let next = lock.queue.iter().next().map(|(rank, _)| rank);
                 let alike = |holder: Holder| match mode {
                     Mode::Exclusive => false,
                     Mode::Shared => holder.mode == Mode::Shared,
@@ -443,7 +474,7 @@ impl LockTable {
                 let limit = lock.limit.map_or(u64::MAX, |limit| limit.get().into());
                 let has_room =
                     !mode.is_permits() || held.sum::<u64>() + u64::from(mode.permits()) <= limit;
-                next == Some(ticket) && lock.holders.iter().all(alike) && has_room
+                next == Some(rank) && lock.holders.iter().all(alike) && has_room
             })
         };
         let needs_all = LockSet::needs_all(lock_set);

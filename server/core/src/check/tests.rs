@@ -3,7 +3,7 @@
 use super::*;
 use crate::command::{Batch, Command};
 use crate::holders::Holders;
-use crate::ids::{Label, LogIndex, ScopePrefix, Tenure};
+use crate::ids::{Label, LogIndex, ScopePrefix, Tenure, Ticket};
 use crate::lock_set::{Item, Need, Part};
 use crate::scope::ScopeState;
 use crate::value::{Value, ValueChange};
@@ -75,7 +75,7 @@ fn acquire(
 }
 
 fn applied(commands: Vec<Command>) -> LockTable {
-    let batch = Batch { stamp_ms: 0, witness: None, commands };
+    let batch = Batch { commands, ..Batch::default() };
     let mut table = LockTable::new();
     table
         .apply_batch(LogIndex::new(1), Tenure::new(1), &batch, &mut Vec::new())
@@ -134,8 +134,8 @@ fn set_x(table: &mut LockTable, set_by: u64, suspect: bool) {
 }
 
 fn pop_first(lock: &mut Lock) {
-    let (ticket, _) = lock.queue.first().expect("somebody waits");
-    lock.queue.remove(ticket);
+    let (rank, _) = lock.queue.first().expect("somebody waits");
+    lock.queue.remove(rank);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_hold_or_a_place_of_a_session_that_is_gone_is_seen() {
 fn a_waiter_without_its_place_is_seen() {
     let left = |table: &mut LockTable| pop_first(lock(table, "a"));
     assert_eq!(found(left), "I10");
-    let elsewhere = State::Waiting { ticket: Ticket::new(7), since_ms: 0 };
+    let elsewhere = State::Waiting { rank: Rank { at_ms: 0, ticket: Ticket::new(7) }, since_ms: 0 };
     assert_eq!(found(|table| set_state(table, S2, elsewhere)), "I11");
 }
 

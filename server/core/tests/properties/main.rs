@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
-    Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName, LockTable, LogIndex,
-    Outcome, Rejection, RequestState, Tenure,
+    Ask, Batch, Command, Counters, Counts, Event, FencingToken, Limits, LockName, LockTable,
+    LogIndex, Outcome, Rejection, RequestId, RequestState, SessionId, Tenure,
 };
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -63,6 +63,8 @@ struct History {
     /// The last token of each name, of each scope that ever existed, and of the names in none.
     last_tokens: BTreeMap<String, FencingToken>,
     last_counter: u64,
+    /// The age of the table when each request came, with its head start.
+    came: BTreeMap<(SessionId, RequestId), (u64, u64)>,
 }
 
 impl History {
@@ -84,6 +86,7 @@ impl History {
             tenure: 1,
             last_tokens: BTreeMap::new(),
             last_counter: counters.token,
+            came: BTreeMap::new(),
         }
     }
 
@@ -113,7 +116,9 @@ impl History {
         let stamp_ms = self.model.stamp_ms.saturating_add(self.rng.random_range(0..100));
         let stamp_ms = stamp_ms.saturating_sub(self.rng.random_range(0..50));
         let witness = self.table.latest_witness();
-        let batch = Batch { stamp_ms, witness, commands };
+        // As a leader does it: not before every member knows of it.
+        let aged_ms = if self.model.knows_terms { self.rng.random_range(0..300) } else { 0 };
+        let batch = Batch { stamp_ms, witness, aged_ms, commands };
         assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(&batch));
 
         let (index, tenure) = (LogIndex::new(self.index), Tenure::new(self.tenure));
@@ -125,12 +130,15 @@ impl History {
 
         self.model.stamp_ms = self.model.stamp_ms.max(stamp_ms);
         self.model.knows_owners |= batch.version() >= 6;
+        self.model.knows_terms |= batch.version() >= 9;
+        self.model.age_ms += aged_ms;
         assert_eq!(applied.len(), batch.commands.len());
         for (command, applied) in batch.commands.iter().zip(&applied) {
             let (outcome, events) = self.model.apply(tenure, command);
             assert_eq!(plain(&applied.outcome), plain(&outcome), "{command:?}");
             assert_eq!(applied.events, events, "{command:?}");
             self.tokens_rise(&applied.events);
+            self.nobody_is_overtaken_for_long(command, &applied.events);
             met.note(command, applied);
             met.note_state(command, applied, &self.model);
         }
@@ -166,6 +174,33 @@ impl History {
             for of in names.chain([scope]) {
                 let last = self.last_tokens.insert(of.clone(), *token);
                 assert!(last < Some(*token), "{of}: {last:?} {token:?}");
+            }
+        }
+    }
+
+    /// I9: nobody who waits is overtaken by a request that came more than its head start later.
+    fn nobody_is_overtaken_for_long(&mut self, command: &Command, events: &[Event]) {
+        let head_start = match command {
+            Command::AcquireOn(Ask { terms, .. }) => u64::from(terms.head_start_ms),
+            _ => 0,
+        };
+        let is_acquire = matches!(command, Command::Acquire { .. } | Command::AcquireOn(_));
+        for event in events.iter().filter(|_| is_acquire) {
+            if let Event::Queued { session, request, .. }
+            | Event::Granted { session, request, .. } = event
+            {
+                self.came.entry((*session, *request)).or_insert((self.model.age_ms, head_start));
+            }
+        }
+        for event in events {
+            let Event::Granted { session, request, items, .. } = event else { continue };
+            // An imported one came with its import.
+            let Some(&(came, head_start)) = self.came.get(&(*session, *request)) else { continue };
+            for passed in items.iter().flat_map(|item| self.model.queue(&item.lock)) {
+                let Some(&(before, _)) = self.came.get(&(passed.session, passed.id)) else {
+                    continue;
+                };
+                assert!(came <= before + head_start, "{event:?} after {:?}", passed.id);
             }
         }
     }
@@ -275,6 +310,8 @@ impl History {
                 (0..).zip(&queue).map(|(place, r)| (r.session, r.id, place)).collect();
             assert_eq!(places, expected);
             assert_eq!(view.waiting, queue.len() as u64);
+            let shown: Vec<_> = view.waiters().map(|w| (w.head_start_ms, w.note)).collect();
+            assert_eq!(shown, queue.iter().map(|r| r.said()).collect::<Vec<_>>());
             let shown: Vec<_> = view.waiters().map(|waiter| waiter.mode).collect();
             let items = queue.iter().flat_map(|r| r.items());
             let here = items.filter(|item| item.lock == *view.name).map(|item| item.mode);

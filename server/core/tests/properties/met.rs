@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Command, Deed, EndCause, Event, Fate, Item, LockName, LossCause,
-    Need, Rejection, ValueChange,
+    Acquired, Answer, Applied, Ask, Command, Deed, EndCause, Event, Fate, Item, LockName,
+    LossCause, Need, Rejection, ValueChange,
 };
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 43] = [
+const REJECTIONS: [&str; 47] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -53,16 +53,21 @@ const REJECTIONS: [&str; 43] = [
     "LimitDiffers",
     "NoLimit",
     "PermitsOutOfRange",
+    "HeadStartTooLong",
+    "HeadStartInScope",
+    "AlreadyHeld",
+    "AlreadyAsked",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
-const RARE_REJECTIONS: [&str; 4] =
-    ["PermitsInScope", "TooManyScopes", "HeldInOtherEpoch", "ScopeHasLimit"];
-const COMMANDS: [&str; 12] = [
+const RARE_REJECTIONS: [&str; 5] =
+    ["PermitsInScope", "TooManyScopes", "HeldInOtherEpoch", "ScopeHasLimit", "ScopeHasHeadStart"];
+const COMMANDS: [&str; 13] = [
     "Configure",
     "OpenSession",
     "CloseSession",
     "ExpireSession",
     "Acquire",
+    "AcquireOn",
     "Cancel",
     "Release",
     "SetValue",
@@ -75,7 +80,10 @@ const COMMANDS: [&str; 12] = [
 const RARE_COMMANDS: [&str; 6] =
     ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 27] = [
+const SCENES: [&str; 30] = [
+    "a request with a head start entered its queue before others",
+    "a request with a head start was granted at once before others who wait",
+    "a request with a head start waits behind one that came long before",
     "permits were granted beside others",
     "a set was granted at once",
     "a set was granted after it waited",
@@ -140,7 +148,9 @@ impl Met {
         for event in &applied.events {
             grants += u64::from(matches!(event, Event::Granted { .. }));
             match (command, event) {
-                (Command::Acquire { .. }, Event::Granted { .. }) => self.granted_at_once += 1,
+                (Command::Acquire { .. } | Command::AcquireOn(_), Event::Granted { .. }) => {
+                    self.granted_at_once += 1;
+                }
                 (_, Event::Granted { .. }) => self.handed_over += 1,
                 (_, Event::Queued { .. } | Event::Denied { .. }) => self.contended += 1,
                 _ => {}
@@ -184,7 +194,7 @@ impl Met {
                 let holds = live.iter().any(|r| r.holds().iter().any(|item| inside(&item.lock)));
                 self.scene(waits && holds, "a scope was set over holds and waits");
             }
-            Command::Acquire { items, .. } => {
+            Command::Acquire { items, .. } | Command::AcquireOn(Ask { items, .. }) => {
                 let free = |item: &Item| model.holders(&item.lock).is_empty();
                 let first = |item: &Item| model.queue(&item.lock).len() == 1;
                 let scene = items.iter().all(|item| free(item) && first(item));
@@ -229,7 +239,9 @@ impl Met {
                 let suspect = values.iter().any(|(_, value)| value.suspect);
                 self.scene(!values.is_empty(), "a value went with a grant");
                 self.scene(suspect, "a suspect value went with a grant");
-                if let Command::Acquire { items: asked, need, .. } = command {
+                if let Command::Acquire { items: asked, need, .. }
+                | Command::AcquireOn(Ask { items: asked, need, .. }) = command
+                {
                     let part = items.len() < asked.len();
                     self.scene(part, "an any of several was granted a part at once");
                     let set = *need == Need::All && asked.len() > 1;
@@ -275,11 +287,12 @@ impl Met {
     /// Notes what only the model shows: which requests waited before, and how many hold a lock.
     pub(crate) fn note_state(&mut self, command: &Command, applied: &Applied, model: &Model) {
         self.note_scopes(command, applied, model);
+        self.note_head_start(command, applied, model);
         for event in &applied.events {
             let Event::Granted { session, request, items, .. } = event else { continue };
             let Some(granted) = model.request(*session, *request) else { continue };
             let What::Asked(asked) = &granted.what else { continue };
-            let waited = asked.items.len() > 1 && !matches!(command, Command::Acquire { .. });
+            let waited = asked.items.len() > 1 && !is_acquire(command);
             let set = asked.need == Need::All;
             self.scene(waited && set, "a set was granted after it waited");
             self.scene(waited && !set, "an any of several was granted after it waited");
@@ -289,6 +302,33 @@ impl Met {
             let several = items.iter().any(|item| model.holders(&item.lock).len() > 1);
             self.scene(several, "a lock was held by several");
         }
+    }
+
+    /// Notes where a request with a head start came to stand; `model` is the state after the command.
+    fn note_head_start(&mut self, command: &Command, applied: &Applied, model: &Model) {
+        let Command::AcquireOn(Ask { session, request, items, terms, .. }) = command else {
+            return;
+        };
+        if terms.head_start_ms == 0
+            || !matches!(applied.outcome, Ok(Answer::Acquired { fresh: true, .. }))
+        {
+            return;
+        }
+        let Some(own) = model.request(*session, *request) else { return };
+        let queues = || items.iter().map(|item| model.queue(&item.lock));
+        let at_once = own.arrival().is_none() && queues().any(|queue| !queue.is_empty());
+        self.scene(
+            at_once,
+            "a request with a head start was granted at once before others who wait",
+        );
+        let Some((_, number)) = own.arrival() else { return };
+        let others = || queues().flatten().filter_map(Request::arrival);
+        let before =
+            others().any(|(at, other)| other < number && (at, other) > own.arrival().unwrap());
+        self.scene(before, "a request with a head start entered its queue before others");
+        let behind =
+            others().any(|(at, other)| other < number && (at, other) < own.arrival().unwrap());
+        self.scene(behind, "a request with a head start waits behind one that came long before");
     }
 
     fn scene(&mut self, seen: bool, scene: &'static str) {
@@ -332,6 +372,10 @@ impl Met {
         assert!(contended * 100 >= acquires * 40, "{contended} of {acquires} were contended");
         assert!(*handed_over >= 1_000);
     }
+}
+
+fn is_acquire(command: &Command) -> bool {
+    matches!(command, Command::Acquire { .. } | Command::AcquireOn(_))
 }
 
 fn from_outside(command: &Command) -> bool {

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use holdfast_core::{
     Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
-    ScopePrefix, ScopeState, SessionId, Tenure, ValueChange,
+    ScopePrefix, ScopeState, SessionId, Tenure, Terms, ValueChange,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -172,8 +172,8 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         14 => request = RequestId::new(request.get().saturating_add(3)),
         _ => {}
     }
-    let Asked { items, need, wait } = asked;
-    Command::Acquire { session, done_below, request, items, need, wait }
+    let Asked { items, need, wait, terms } = asked;
+    Command::acquire((session, done_below, request), items, (need, wait), terms)
 }
 
 /// One lock, a set, or an `any` of several; sometimes a senseless request.
@@ -221,7 +221,20 @@ fn asked(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Asked {
         78..98 => Need::Any { min: 1 },
         _ => Need::Any { min: rng.random_range(2..=3) },
     };
-    Asked { items, need, wait: rng.random_bool(0.75) }
+    Asked { items, need, wait: rng.random_bool(0.75), terms: terms(rng) }
+}
+
+/// Mostly nothing. Head starts are about as long as it takes until a few more come, and now and then impossible.
+fn terms(rng: &mut Xoshiro256PlusPlus) -> Terms {
+    let head_start_ms = match rng.random_range(0..100) {
+        0..70 => 0,
+        70..90 => rng.random_range(1..2_000),
+        90..98 => rng.random_range(0..=600_000),
+        _ => rng.random_range(600_001..=u32::MAX),
+    };
+    let owner = if rng.random_bool(0.4) { rng.random_range(1..=2) } else { 0 };
+    let note = if rng.random_bool(0.05) { "nightly import" } else { "" };
+    Terms { head_start_ms, owner, note: Label::parse(note).unwrap() }
 }
 
 /// Mostly few of the four that a lock has unless its limit was set, and now and then impossible.

@@ -84,7 +84,7 @@ pub(crate) fn release_some(session: u64, counter: u64, locks: &[&str]) -> Comman
 }
 
 pub(crate) fn batch(commands: Vec<Command>) -> Batch {
-    Batch { stamp_ms: 1_000, witness: None, commands }
+    Batch { stamp_ms: 1_000, commands, ..Batch::default() }
 }
 
 /// A batch with most kinds of command.

@@ -27,7 +27,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::{Command, Deed, RuleChange, SessionId, ValueChange};
+use holdfast_core::{Ask, Command, Deed, RuleChange, SessionId, ValueChange};
 use holdfast_mutants::mutant;
 
 use super::proposer::MAX_BATCH_BYTES;
@@ -82,6 +82,7 @@ impl Kind {
             | Command::ReleaseLost { .. } => Self::Frees,
             Command::OpenSession { .. }
             | Command::Acquire { .. }
+            | Command::AcquireOn(_)
             | Command::SetValue { .. }
             | Command::Import { .. }
             | Command::Claim { .. }
@@ -126,6 +127,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::ExpireSession { session, .. }
         | Command::EndClosed { session, .. }
         | Command::Acquire { session, .. }
+        | Command::AcquireOn(Ask { session, .. })
         | Command::Cancel { session, .. }
         | Command::Release { session, .. }
         | Command::ReleaseLost { session, .. }

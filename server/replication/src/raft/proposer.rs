@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::{
-    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, Tenure, Witness,
+    Batch, COMMAND_VERSION_OLDEST, Command, LogIndex, Outcome, SessionId, TERMS_SINCE, Tenure,
+    Witness,
 };
 use holdfast_runtime::{Instant, Runtime};
 use openraft::errors::{ClientWriteError, ForwardReason};
@@ -77,10 +78,11 @@ impl Policy {
     /// Whether all members have reported that they know the command (I29).
     pub(super) fn check_version(&self, command: &Command) -> Result<(), ProposeError> {
         let version = command.version();
-        if version > self.highest_version.load(Ordering::Relaxed) {
-            return Err(ProposeError::VersionNotKnown { version });
-        }
-        Ok(())
+        if self.is_known(version) { Ok(()) } else { Err(ProposeError::VersionNotKnown { version }) }
+    }
+
+    fn is_known(&self, version: u16) -> bool {
+        version <= self.highest_version.load(Ordering::Relaxed)
     }
 
     fn check_room(&self, command: &Command) -> Result<(), ProposeError> {
@@ -111,6 +113,8 @@ struct Queue {
     in_flight: VecDeque<Arc<Flight>>,
     /// The last witness that was put into a batch.
     witnessed: Option<LogIndex>,
+    /// Up to when batches of a tenure have counted what passes.
+    counted: Option<(Tenure, Instant)>,
     /// Leadership is being handed over: no new entry begins.
     paused: bool,
     closed: bool,
@@ -293,7 +297,9 @@ impl Proposer {
             }
             current.filter(|_| !commands.is_empty()).map(|tenure| {
                 let witness = self.next_witness(&mut queue);
-                (tenure, Batch { stamp_ms: self.runtime.clock.wall_ms(), witness, commands }, dones)
+                let aged_ms = self.passed_ms(&mut queue, tenure, &commands);
+                let stamp_ms = self.runtime.clock.wall_ms();
+                (tenure, Batch { stamp_ms, witness, aged_ms, commands }, dones)
             })
         };
         if !gone.is_empty() {
@@ -301,6 +307,29 @@ impl Proposer {
             fail_all(gone, &not_leader(&self.role));
         }
         gathered
+    }
+
+    /// What has passed since the last batch of this tenure (DESIGN §16). Older releases do not know it, so
+    /// it begins with a new cluster, and in an older one with the first command that they do not know either: a member
+    /// that was upgraded can go back until then.
+    fn passed_ms(&self, queue: &mut Queue, tenure: Tenure, commands: &[Command]) -> u64 {
+        let is_new = |command: &Command| matches!(command, Command::BeginTokens { .. });
+        if self.policy.is_known(TERMS_SINCE) && commands.iter().any(is_new) {
+            // Nothing has passed, and it begins to.
+            queue.counted = Some((tenure, self.runtime.clock.now()));
+            return 1;
+        }
+        let asks = commands.iter().any(|command| command.version() >= TERMS_SINCE);
+        if !asks && !self.was_applied(TERMS_SINCE) {
+            return 0;
+        }
+        let now = self.runtime.clock.now();
+        let counted = queue.counted.filter(|&(counted, _)| counted == tenure);
+        let before = counted.map_or(now, |(_, before)| before);
+        let passed_ms = millis(now.saturating_since(before));
+        // Less than a millisecond is left for the next batch.
+        queue.counted = Some((tenure, before + Duration::from_millis(passed_ms)));
+        passed_ms
     }
 
     /// The newest witness, each only once (I16).
@@ -474,6 +503,7 @@ impl Queue {
             load: Admission::new(bounds),
             in_flight: VecDeque::new(),
             witnessed: None,
+            counted: None,
             paused: false,
             closed: false,
         }

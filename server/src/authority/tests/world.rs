@@ -99,7 +99,7 @@ impl Raft {
         state.leader?;
         state.index += 1;
         let (index, tenure) = (LogIndex::new(state.index), Tenure::new(state.tenure));
-        let batch = Batch { stamp_ms: 0, witness: None, commands: vec![command] };
+        let batch = Batch { commands: vec![command], ..Batch::default() };
         let mut applied = Vec::new();
         state.table.apply_batch(index, tenure, &batch, &mut applied).expect("one log");
         state.table.check().expect("a sound table");

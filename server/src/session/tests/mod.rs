@@ -19,6 +19,7 @@ mod restored;
 mod scopes;
 mod slow_readers;
 mod streams;
+mod terms;
 mod watch_histories;
 mod watch_resumes;
 mod watchers;

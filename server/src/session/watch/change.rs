@@ -154,6 +154,7 @@ impl Waiter {
             names: u32::try_from(self.names).unwrap_or(u32::MAX),
             imported,
             identity,
+            ..WaiterInfo::default()
         }
     }
 }
@@ -170,7 +171,7 @@ impl Hold {
             permits: self.mode.permits(),
             imported,
             identity,
-            ending: false,
+            ..Holder::default()
         }
     }
 }

@@ -20,8 +20,8 @@ use bytes::Bytes;
 use futures_util::future::{self, Either};
 use holdfast_proto::v1::set_value::Change as Wanted;
 use holdfast_proto::v1::{
-    Acquire, AcquireRequest, Cancel, CancelRequest, Granted, Item, Mode, Release, ReleaseRequest,
-    SetValue, SetValueRequest,
+    Acquire, AcquireOn, AcquireRequest, Cancel, CancelRequest, Granted, Item, Mode, Release,
+    ReleaseRequest, SetValue, SetValueRequest,
 };
 use holdfast_runtime::Runtime;
 use tokio::sync::watch;
@@ -367,9 +367,15 @@ fn acquire_of(session: &Session, request_id: u64, wish: &Wish, limit: Duration) 
         permits: item.permits.map_or(0, |permits| permits.count),
         limit: item.permits.map_or(0, |permits| permits.limit),
     });
-    let (items, claim_owner) = (items.collect(), wish.owner.clone());
+    let (mut items, claim_owner): (Vec<Item>, _) = (items.collect(), wish.owner.clone());
     let wait = wish.wait;
-    let acquire = Acquire { request_id, items, wait, claim_owner, ..Acquire::default() };
+    let head_start_ms = wish.items.iter().map(|item| item.head_start_ms).max().unwrap_or(0);
+    let on = (head_start_ms > 0).then(|| AcquireOn {
+        items: std::mem::take(&mut items),
+        head_start_ms,
+        ..AcquireOn::default()
+    });
+    let acquire = Acquire { request_id, items, wait, claim_owner, on, ..Acquire::default() };
     AcquireRequest {
         session: Some(session.key()),
         done_below: request_id,

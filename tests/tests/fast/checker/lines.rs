@@ -68,7 +68,9 @@ impl Reader {
     fn what(&mut self, client: ClientId, words: &[&str]) -> What {
         match words {
             ["asks", request, wanted, rest @ ..] => {
-                let (request, items) = (number(request), items(wanted));
+                let head_start_ms = option(rest, "head-start").map_or(0, number);
+                let items = items(wanted).into_iter().map(|item| item.ahead(head_start_ms));
+                let (request, items) = (number(request), items.collect::<Vec<_>>());
                 let names = items.iter().map(|item| item.name.clone()).collect();
                 self.asked.insert((client, request), names);
                 What::Acquire {

@@ -210,7 +210,60 @@ fn permits_within_the_limit_stand_beside_each_other() {
     assert_eq!(judge(history).tally.permits_beside, 3);
 }
 
+/// The larger head start goes first, and among the same ones the request that came first.
+#[test]
+fn a_request_with_a_head_start_goes_before_those_with_a_smaller_one() {
+    let history = "0 a asks 1 jobs
+         1 a granted 1 5
+         1 a safe-until 900
+         2 b asks 1 jobs
+         3 b queued 1
+         4 c asks 1 jobs head-start=20
+         5 c queued 1
+         6 d asks 1 jobs head-start=20
+         7 d queued 1
+         8 a releases 5
+         9 a released 5
+         10 c granted 1 6
+         10 c safe-until 900
+         11 c releases 6
+         12 c released 6
+         13 d granted 1 7
+         13 d safe-until 900
+         14 d releases 7
+         15 d released 7
+         16 b granted 1 8
+         16 b safe-until 900";
+
+    assert_eq!(broken(history), RIGHT);
+    assert_eq!(judge(history).tally.overtakes, 2);
+}
+
 // --- wrong in exactly one way
+
+#[test]
+fn one_with_the_same_or_a_smaller_head_start_that_goes_first_is_found() {
+    for (first, second) in [(0, 0), (20, 20), (20, 0), (20, 10)] {
+        let history = format!(
+            "0 a asks 1 jobs
+             1 a granted 1 5
+             1 a safe-until 900
+             2 b asks 1 jobs head-start={first}
+             3 b queued 1
+             4 c asks 1 jobs head-start={second}
+             5 c queued 1
+             8 a releases 5
+             9 a released 5
+             10 c granted 1 6
+             10 c safe-until 900
+             11 c releases 6
+             12 c released 6
+             16 b granted 1 8
+             16 b safe-until 900"
+        );
+        assert_eq!(broken(&history), [9], "{first} {second}");
+    }
+}
 
 #[test]
 fn more_permits_than_the_limit_are_found() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use clap_complete::Shell;
-use holdfast::{Builder, LockItem};
+use holdfast::{Acquire, Builder, LockItem, TryAcquire};
 use holdfast_cli::CONNECT_LIMIT;
 use holdfast_cli::colour::Colours;
 pub(crate) use holdfast_cli::duration;
@@ -122,8 +122,9 @@ pub(crate) enum Command {
     /// command stopped; 122 the store refused; 123 no server could be reached; 124 not granted
     /// within --wait; 125 an error of holdfast itself; 126 the command cannot be run; 127 it was
     /// not found. The command finds in its environment `HOLDFAST_LOCK` (the lock, of several the
-    /// first), `HOLDFAST_LOCKS` (all that are held, one a line) and `HOLDFAST_TOKEN` (the fencing
-    /// token, the same for all).
+    /// first), `HOLDFAST_LOCKS` (all that are held, one a line), `HOLDFAST_TOKEN` (the fencing
+    /// token, the same for all) and `HOLDFAST_HOLDS` (for a `holdfast lock` in it, which is refused what it would wait
+    /// for as long as it runs itself).
     ///
     /// The command is the first of a process group of its own. Whatever ends it (its own end, a
     /// signal, a lost lock), holdfast gives the lock back when nothing of that group runs any more:
@@ -393,7 +394,7 @@ pub(crate) struct LockArgs {
     pub(crate) wait: Option<Duration>,
     /// Take over the import of the lock for OWNER, by its name in the other store, instead of
     /// waiting in line.
-    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any", "limit", "permits"])]
+    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any", "limit", "permits", "head_start", "note"])]
     pub(crate) claim: Option<String>,
     #[command(flatten)]
     pub(crate) job: Job,
@@ -423,8 +424,8 @@ pub(crate) struct ElectArgs {
 impl From<ElectArgs> for LockArgs {
     fn from(args: ElectArgs) -> Self {
         let ElectArgs { name, value, wait, lease, work } = args;
-        let mode = ModeArgs::default();
-        let job = Job { names: vec![name], mode, any: false, lease, work };
+        let (mode, terms) = (ModeArgs::default(), Terms::default());
+        let job = Job { names: vec![name], mode, any: false, terms, lease, work };
         Self { wait, claim: None, job, proclaims: Some(Proclaims(value)) }
     }
 }
@@ -445,9 +446,37 @@ pub(crate) struct Job {
     #[arg(long)]
     pub(crate) any: bool,
     #[command(flatten)]
+    pub(crate) terms: Terms,
+    #[command(flatten)]
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) work: Work,
+}
+
+/// What a request says besides its locks.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Terms {
+    /// Count as having come so much earlier, at most 10m: go before those who came less than this before us. Nobody
+    /// waits longer than the largest head start because of commands that came later.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    head_start: Option<Duration>,
+    /// What others see beside the lock in `list`, `inspect` and where they wait for it, e.g. "ticket 4711".
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+impl Terms {
+    /// The same acquire with these terms.
+    pub(crate) fn over(&self, acquire: Acquire) -> Acquire {
+        let acquire = self.head_start.into_iter().fold(acquire, Acquire::head_start);
+        self.note.iter().fold(acquire, Acquire::note)
+    }
+
+    /// The same for one that does not wait.
+    pub(crate) fn over_try(&self, acquire: TryAcquire) -> TryAcquire {
+        let acquire = self.head_start.into_iter().fold(acquire, TryAcquire::head_start);
+        self.note.iter().fold(acquire, TryAcquire::note)
+    }
 }
 
 /// How locks are held.

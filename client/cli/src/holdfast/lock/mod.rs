@@ -11,6 +11,7 @@ mod child;
 mod deadline;
 mod group;
 mod jeopardy;
+mod nested;
 pub(crate) mod store_thread;
 mod supervisor;
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Builder, Client, Guard, GuardStates, Instant, Place, QueuePlace, TryAcquire};
+use holdfast::{Builder, Client, Guard, GuardStates, Instant, Mode, Place, QueuePlace, TryAcquire};
 use holdfast_cli::{block_on, progress_bar};
 use holdfast_runtime::{Runtime, select};
 use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Held};
+use super::{Event, Held, nested};
 use crate::args::{LockArgs, Proclaims};
 use crate::failure::Failure;
 use crate::show;
@@ -35,9 +35,20 @@ impl LockArgs {
             (None, false) => client.lock_all(items),
         };
         let acquire = acquire.traceparent(self.job.lease.traceparent());
+        let acquire = self.job.terms.over(acquire);
         match self.wait {
             Some(wait) => acquire.wait(wait.saturating_sub(spent)).follow_place().enqueue(),
             None => acquire.follow_place().enqueue(),
+        }
+    }
+
+    /// Refuses to wait for a lock that a `holdfast lock` holds which this process runs under.
+    fn refuse_own_holds(&self, client: &Client, place: &Place) -> Result<(), Failure> {
+        let own = place.holders.iter().filter(|_| !self.job.any);
+        let mut own = own.filter(|holder| !holder.mode.is_permits());
+        match own.find_map(|holder| nested::holder_above(client, holder.token)) {
+            Some(above) => Err(nested::refusal(&self.job.names, above)),
+            None => Ok(()),
         }
     }
 
@@ -48,7 +59,8 @@ impl LockArgs {
     }
 
     fn tried(&self, acquire: TryAcquire) -> QueuePlace {
-        acquire.traceparent(self.job.lease.traceparent()).into_future()
+        let acquire = acquire.traceparent(self.job.lease.traceparent());
+        self.job.terms.over_try(acquire).into_future()
     }
 }
 
@@ -112,13 +124,14 @@ pub(crate) async fn keep(
         Some(Ok(guard)) => {
             let names: Vec<String> = guard.names().map(str::to_owned).collect();
             let token = Some(guard.token().to_string());
-            let held = Held::of_locks(guard.states(), &names, token, client.ttl());
+            let mut held = Held::of_locks(guard.states(), &names, token, client.ttl());
+            held.told.variables.extend(nested::told(&client, guard.token()));
             hold(held, &events, &stop).await;
             // The command has ended; whatever the result, the lease passes the lock on.
             let _ = runtime.timeout(GOODBYE_LIMIT, guard.release()).await;
             Ok(())
         }
-        Some(Err(error)) => Err(error.into()),
+        Some(Err(failure)) => Err(failure),
         None => Ok(()),
     };
     // A cancelled request is gone before this process ends.
@@ -132,7 +145,7 @@ async fn lead(
     wanted: &LockArgs,
     spent: Duration,
     line: &WaitLine,
-) -> holdfast::Result<Guard> {
+) -> Result<Guard, Failure> {
     let guard = acquire(client, wanted, spent, line).await?;
     if let Some(Proclaims(value)) = &wanted.proclaims {
         guard.set_value(value.clone().unwrap_or_else(|| client.label())).await?;
@@ -147,14 +160,17 @@ async fn acquire(
     wanted: &LockArgs,
     spent: Duration,
     line: &WaitLine,
-) -> holdfast::Result<Guard> {
+) -> Result<Guard, Failure> {
     line.say("waiting for the lock");
     let mut place = wanted.ask(client, spent);
     loop {
         select! {
             at = place.next() => match at {
-                Some(at) => line.at(&at),
-                None => return place.await,
+                Some(at) => {
+                    wanted.refuse_own_holds(client, &at)?;
+                    line.at(&at);
+                }
+                None => return Ok(place.await?),
             },
             () = line.second() => line.refresh(),
         }
@@ -246,11 +262,11 @@ fn place_text(place: &Place, since: Duration) -> String {
     }
     let at = show::place(place.place);
     match place.holders.first() {
-        Some(holder) => format!(
-            "{at}, held by {} for {}",
-            show::escaped(&holder.label),
-            show::length(holder.held + since)
-        ),
+        Some(holder) => {
+            let shared = if holder.mode == Mode::Shared { " (shared)" } else { "" };
+            let (label, held) = (show::escaped(&holder.label), show::length(holder.held + since));
+            format!("{at}, held by {label}{shared} for {held}{}", show::note(&holder.note))
+        }
         None => at,
     }
 }

@@ -4,7 +4,7 @@ use holdfast_core::{
     Acquired, Event, FencingToken, Grant, Item, Items, LockName, Mode, RequestId, SessionId, Value,
 };
 
-use super::{Model, Request, State, What, asks_for};
+use super::{Arrival, Model, Request, State, What, asks_for};
 
 impl Model {
     /// Grants to the earliest request that can be granted, until there is none.
@@ -44,7 +44,7 @@ impl Model {
         if !self.has_tokens() {
             return None;
         }
-        let mut waiting: Vec<(u64, &Request)> =
+        let mut waiting: Vec<(Arrival, &Request)> =
             self.requests.iter().filter_map(|r| Some((r.arrival()?, r))).collect();
         waiting.sort_by_key(|&(arrival, _)| arrival);
         waiting.into_iter().find_map(|(arrival, request)| {
@@ -81,7 +81,7 @@ impl Model {
     }
 
     /// The locks of these that are free to a request that arrived at `arrival`.
-    pub(super) fn free_to(&self, items: &[Item], arrival: u64) -> Vec<Item> {
+    pub(super) fn free_to(&self, items: &[Item], arrival: Arrival) -> Vec<Item> {
         let earlier = |item: &Item| {
             self.requests.iter().any(|r| {
                 r.arrival().is_some_and(|other| other < arrival) && asks_for(r, &item.lock)

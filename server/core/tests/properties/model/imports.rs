@@ -2,7 +2,7 @@
 
 use holdfast_core::{
     Acquired, Answer, Event, Fate, Has, ImportRow, Item, Label, LockName, Need, Outcome, Quantity,
-    Rejection, RequestId, SessionId, Value,
+    Rejection, RequestId, SessionId, Terms, Value,
 };
 
 use super::grants::told_contended;
@@ -213,5 +213,10 @@ impl Model {
 }
 
 fn asked(lock: &LockName) -> Asked {
-    Asked { items: vec![Item::exclusive(lock.clone())], need: Need::All, wait: true }
+    Asked {
+        items: vec![Item::exclusive(lock.clone())],
+        need: Need::All,
+        wait: true,
+        terms: Terms::default(),
+    }
 }

@@ -10,14 +10,16 @@ mod requests;
 mod rules;
 mod scopes;
 mod size;
+mod terms;
 mod values;
 
 use holdfast_core::{
-    Answer, Caller, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label, Limits,
-    LockName, LossCause, Mode, Need, Outcome, Quantity, Rejection, RequestId, ScopePrefix,
-    ScopeState, SessionId, Tenure, Value, ValueChange,
+    Answer, Ask, Caller, Command, Counters, EndCause, Event, FencingToken, Grant, Item, Label,
+    Limits, LockName, LossCause, Mode, Need, Outcome, Quantity, Rejection, RequestId, ScopePrefix,
+    ScopeState, SessionId, Tenure, Terms, Value, ValueChange,
 };
 
+pub(crate) use terms::Arrival;
 pub(crate) use values::cost;
 
 pub(crate) struct Model {
@@ -35,6 +37,9 @@ pub(crate) struct Model {
     pub(crate) kept_limits: Vec<permits::Kept>,
     /// Every member knows of the owners of values.
     pub(crate) knows_owners: bool,
+    /// Every member knows of terms, and so of the table's age.
+    pub(crate) knows_terms: bool,
+    pub(crate) age_ms: u64,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
     pub(crate) rules: rules::Rules,
@@ -85,11 +90,12 @@ pub(crate) struct Asked {
     pub(crate) items: Vec<Item>,
     pub(crate) need: Need,
     pub(crate) wait: bool,
+    pub(crate) terms: Terms,
 }
 
 #[derive(Clone, PartialEq)]
 pub(crate) enum State {
-    Waiting { arrival: u64, since_ms: u64 },
+    Waiting { arrival: Arrival, since_ms: u64 },
     Held { token: FencingToken, since_ms: u64, holds: Vec<Item> },
     Denied(Rejection),
     Over,
@@ -103,7 +109,15 @@ impl Request {
         }
     }
 
-    pub(crate) fn arrival(&self) -> Option<u64> {
+    /// Its head start, and its note.
+    pub(crate) fn said(&self) -> (u32, &str) {
+        match &self.what {
+            What::Asked(Asked { terms, .. }) => (terms.head_start_ms, terms.note.as_str()),
+            What::Nothing | What::Write { .. } => (0, ""),
+        }
+    }
+
+    pub(crate) fn arrival(&self) -> Option<Arrival> {
         match self.state {
             State::Waiting { arrival, .. } => Some(arrival),
             _ => None,
@@ -152,6 +166,8 @@ impl Model {
             permit_limits: Vec::new(),
             kept_limits: Vec::new(),
             knows_owners: false,
+            knows_terms: false,
+            age_ms: 0,
             scopes: Vec::new(),
             rules: rules::Rules::default(),
             epoch: counters.epoch,
@@ -184,7 +200,12 @@ impl Model {
             }
             Command::Acquire { session, done_below, request, items, need, wait } => {
                 let mark = self.confirm(session, done_below)?;
-                let asked = requests::in_order(items, need, wait)?;
+                let asked = requests::in_order(items, need, wait, Terms::default())?;
+                self.acquire(mark, session, request, &asked, events)
+            }
+            Command::AcquireOn(Ask { session, done_below, request, items, need, wait, terms }) => {
+                let mark = self.confirm(session, done_below)?;
+                let asked = requests::in_order(items, need, wait, terms)?;
                 self.acquire(mark, session, request, &asked, events)
             }
             Command::Cancel { session, done_below, request } => {
@@ -195,21 +216,15 @@ impl Model {
                 let mark = self.confirm(session, RequestId::new(0))?;
                 self.stop_waiting(mark, session, request, events)
             }
-            Command::Release { session, done_below, token, locks } => {
+            Command::Release { session, done_below, token, ref locks }
+            | Command::ReleaseLost { session, done_below, token, ref locks } => {
                 self.confirm(session, done_below)?;
-                self.release(session, token, &locks, false, events)
-            }
-            Command::ReleaseLost { session, done_below, token, locks } => {
-                self.confirm(session, done_below)?;
-                self.release(session, token, &locks, true, events)
+                let is_lost = matches!(command, Command::ReleaseLost { .. });
+                self.release(session, token, locks, is_lost, events)
             }
             Command::SetValue { session, done_below, request, token, lock, change } => {
                 let mark = self.confirm(session, done_below)?;
-                if let ValueChange::Set(bytes) = &change
-                    && bytes.len() > 4_096
-                {
-                    return Err(Rejection::ValueTooLarge { len: bytes.len() as u64, max: 4_096 });
-                }
+                values::refuse_long(&change)?;
                 self.write(mark, session, request, What::Write { token, lock, change }, events)
             }
             Command::Import { owner, ttl_ms, rows } => self.import(&owner, ttl_ms, &rows, events),
@@ -330,7 +345,7 @@ impl Model {
         let own = |request: &&Request| request.session == session;
         let mut waits: Vec<Request> = self.requests.iter().filter(own).cloned().collect();
         waits.retain(|request| request.arrival().is_some());
-        waits.sort_by_key(Request::arrival);
+        waits.sort_by_key(|request| request.arrival().map(|(_, number)| number));
         self.requests.retain(|r| r.session != session || r.token().is_some());
         for wait in waits {
             let items = wait.items().iter().cloned().collect();

@@ -53,7 +53,7 @@ impl Model {
         events.push(Event::SessionRevoked { session, reason: reason.clone() });
         let own = |r: &&Request| r.session == session && r.arrival().is_some();
         let mut waits: Vec<Request> = self.requests.iter().filter(own).cloned().collect();
-        waits.sort_by_key(Request::arrival);
+        waits.sort_by_key(|request| request.arrival().map(|(_, number)| number));
         for wait in waits {
             self.finish(session, wait.id);
             let items = wait.items().iter().cloned().collect();

@@ -5,7 +5,7 @@ use holdfast_core::{
     RequestId, SessionId,
 };
 
-use super::{Model, Request, State};
+use super::{Arrival, Model, Request, State};
 
 /// A limit that was set for good.
 pub(crate) struct Kept {
@@ -89,7 +89,7 @@ impl Model {
     }
 
     /// The first waiter that stands first somewhere, and asks for more permits there than the limit.
-    pub(super) fn next_above_limit(&self) -> Option<(u64, SessionId, RequestId, Rejection)> {
+    pub(super) fn next_above_limit(&self) -> Option<(Arrival, SessionId, RequestId, Rejection)> {
         let above = |request: &Request| {
             let arrival = request.arrival()?;
             let wrong = request.items().iter().find_map(|Item { lock, mode }| {

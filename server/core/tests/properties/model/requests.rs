@@ -2,7 +2,7 @@
 
 use holdfast_core::{
     Acquired, Answer, Event, FencingToken, Grant, Item, LockName, Need, Outcome, Quantity,
-    Rejection, RequestId, SessionId, Was,
+    Rejection, RequestId, SessionId, Terms, Was,
 };
 
 use super::grants::told_contended;
@@ -27,11 +27,14 @@ impl Model {
         self.refuse_over_quota_of(session, Quantity::Holds, asked.items.len() as u64)?;
         self.refuse_several_scopes(&asked.items)?;
         self.refuse_permits(&asked.items)?;
+        self.refuse_head_start(asked)?;
+        self.refuse_owner(session, asked)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
         if !self.has_tokens() && asked.takes(fitting).is_some() {
             return Err(Rejection::TokensExhausted { epoch: self.epoch_for(&asked.items) });
         }
-        let free = asked.takes(self.free_to(&asked.items, u64::MAX));
+        let arrival = self.arrival_now(asked.terms.head_start_ms, u64::MAX);
+        let free = asked.takes(self.free_to(&asked.items, arrival));
         if let Some(holds) = free.filter(|_| !self.is_suspended(&asked.items)) {
             self.take_limits(&asked.items);
             self.keep(session, request, what, State::Over);
@@ -71,7 +74,8 @@ impl Model {
         }
         self.arrivals += 1;
         self.take_limits(&asked.items);
-        let state = State::Waiting { arrival: self.arrivals, since_ms: self.stamp_ms };
+        let arrival = self.arrival_now(asked.terms.head_start_ms, self.arrivals);
+        let state = State::Waiting { arrival, since_ms: self.stamp_ms };
         self.keep(session, request, What::Asked(asked.clone()), state);
         let known = self.request(session, request).unwrap();
         let place = self.place(known);
@@ -143,7 +147,8 @@ impl Model {
                 let (Grant { session: holder, token, .. }, _) = self.holders(&lock)[0];
                 return Rejection::LockHeld { lock, holder, token };
             }
-            if let Some(first) = self.queue(&lock).first() {
+            let own = Some(self.arrival_now(asked.terms.head_start_ms, u64::MAX));
+            if let Some(first) = self.queue(&lock).first().filter(|first| first.arrival() < own) {
                 return Rejection::LockAwaited { lock, waiter: first.session };
             }
         }
@@ -283,10 +288,15 @@ impl Model {
 }
 
 /// The request, in the order of its names, if it makes sense.
-pub(super) fn in_order(mut items: Vec<Item>, need: Need, wait: bool) -> Result<Asked, Rejection> {
+pub(super) fn in_order(
+    mut items: Vec<Item>,
+    need: Need,
+    wait: bool,
+    terms: Terms,
+) -> Result<Asked, Rejection> {
     items.sort();
     refuse_nonsense(&items, need)?;
-    Ok(Asked { items, need, wait })
+    Ok(Asked { items, need, wait, terms })
 }
 
 fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {

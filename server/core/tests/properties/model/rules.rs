@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::{
-    AccessName, Answer, Caller, Command, Deed, Event, Identity, Missing, Outcome, Quota, Rejection,
-    RequestId, Right, RuleChange, RulesError, SessionId, Token, Verb,
+    AccessName, Answer, Ask, Caller, Command, Deed, Event, Identity, Missing, Outcome, Quota,
+    Rejection, RequestId, Right, RuleChange, RulesError, SessionId, Token, Verb,
 };
 
 use super::Model;
@@ -104,7 +104,8 @@ impl Model {
         let nobody = Caller::default();
         let deed = |deed: &Deed| (nobody.clone(), deed.clone());
         let (caller, deed) = match command.clone() {
-            Command::Acquire { session, request, items, .. } => {
+            Command::Acquire { session, request, items, .. }
+            | Command::AcquireOn(Ask { session, request, items, .. }) => {
                 let names: Vec<&str> = items.iter().map(|item| item.lock.as_str()).collect();
                 return self.may_request(session, request, &names);
             }

@@ -61,6 +61,10 @@ impl Model {
                     let (scope, lock, epoch) = (scope.clone(), lock.clone(), self.epoch);
                     return Err(Rejection::HeldInOtherEpoch { scope, lock, token, epoch });
                 }
+                if found.arrival().is_some() && self.has_head_start(session, request) {
+                    let (scope, lock) = (scope.clone(), lock.clone());
+                    return Err(Rejection::ScopeHasHeadStart { scope, session, lock });
+                }
             }
         }
         Ok(())

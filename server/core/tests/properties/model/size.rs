@@ -1,9 +1,9 @@
 //! The size of the model, counted from scratch at each call.
 
-use holdfast_core::{Answer, LockName, Outcome, Rejection, ValueChange};
+use holdfast_core::{Answer, LockName, Outcome, Rejection, Terms, ValueChange};
 
 use super::values::cost;
-use super::{Model, Request, Session, What};
+use super::{Asked, Model, Request, Session, What};
 
 impl Model {
     pub(super) fn limit_table(&mut self, max_bytes: u64) -> Outcome {
@@ -27,7 +27,11 @@ impl Model {
         let index = import.map_or(0, |session| {
             128 + session.label_bytes + request.items()[0].lock.as_str().len() as u64
         });
-        of_request(names) + index
+        let terms = match &request.what {
+            What::Asked(asked) => of_terms(asked),
+            What::Nothing | What::Write { .. } => 0,
+        };
+        of_request(names) + terms + index
     }
 
     pub(super) fn no_table_room(&self, more: u64) -> Option<Rejection> {
@@ -46,7 +50,8 @@ impl Model {
         match what {
             What::Nothing => self.no_table_room_to_free(192),
             What::Asked(asked) => {
-                self.no_table_room(of_request(asked.items.iter().map(|item| &item.lock)))
+                let names = asked.items.iter().map(|item| &item.lock);
+                self.no_table_room(of_request(names) + of_terms(asked))
             }
             What::Write { lock, change, .. } => {
                 let ValueChange::Set(bytes) = change else {
@@ -68,6 +73,11 @@ impl Model {
 
 pub(super) fn of_session(label_bytes: u64) -> u64 {
     768 + label_bytes
+}
+
+fn of_terms(Asked { terms, .. }: &Asked) -> u64 {
+    let note = terms.note.as_str().len() as u64;
+    if *terms == Terms::default() { 0 } else { 192 + note }
 }
 
 pub(super) fn of_request<'a>(locks: impl Iterator<Item = &'a LockName>) -> u64 {

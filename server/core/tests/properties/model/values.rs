@@ -7,6 +7,15 @@ use holdfast_core::{
 
 use super::{Model, State, What, permits};
 
+pub(super) fn refuse_long(change: &ValueChange) -> Result<(), Rejection> {
+    match change {
+        ValueChange::Set(bytes) if bytes.len() > 4_096 => {
+            Err(Rejection::ValueTooLarge { len: bytes.len() as u64, max: 4_096 })
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Model {
     pub(super) fn write(
         &mut self,

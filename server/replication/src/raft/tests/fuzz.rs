@@ -63,7 +63,7 @@ fn entry(term: u64, index: u64, payload: Payload) -> proto::LogEntry {
 
 fn some_batch() -> Bytes {
     let commands = vec![open_session(), acquire(holdfast_core::SessionId::new(1), 9, "b")];
-    Batch { stamp_ms: 1, witness: None, commands }.encode().into()
+    Batch { stamp_ms: 1, commands, ..Batch::default() }.encode().into()
 }
 
 /// An append of entries after `prev`, by a leader of term 9.

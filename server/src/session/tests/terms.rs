@@ -1,0 +1,158 @@
+//! What requests say besides their locks, on a session's stream: head starts, owners, notes.
+
+use holdfast_proto::v1::{AcquireOn, Moved, Queued, Refusal, RefusalReason, Refused};
+
+use super::*;
+
+fn ask(request_id: u64, name: &str, terms: AcquireOn) -> Ask {
+    let on = Some(AcquireOn { items: vec![exclusive(name)], ..terms });
+    Ask::Acquire(Acquire { request_id, on, wait: true, ..Acquire::default() })
+}
+
+fn ahead(head_start_ms: u64) -> AcquireOn {
+    AcquireOn { head_start_ms, ..AcquireOn::default() }
+}
+
+fn owned(owner: u64) -> AcquireOn {
+    AcquireOn { owner, ..AcquireOn::default() }
+}
+
+fn noted(note: &str) -> AcquireOn {
+    AcquireOn { note: note.to_owned(), ..AcquireOn::default() }
+}
+
+async fn queued(client: &mut Client) -> Queued {
+    match client.next().await {
+        Body::Queued(queued) => queued,
+        other => panic!("not Queued: {other:?}"),
+    }
+}
+
+async fn refused(client: &mut Client) -> Refusal {
+    match client.next().await {
+        Body::Refused(Refused { refusal, .. }) => refusal.unwrap(),
+        other => panic!("not Refused: {other:?}"),
+    }
+}
+
+/// A client that follows its place learns that it has grown.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_a_head_start_goes_before_others_who_learn_of_it() {
+    let world = World::new().await;
+    let (mut holder, _) = world.session().await;
+    let (mut early, _) = world.session().await;
+    let (mut urgent, _) = world.session().await;
+    holder.send(acquire(1, "jobs")).await;
+    let token = holder.granted().await.token;
+    // From the first command that says something on the table has an age.
+    holder.send(ask(2, "other", noted("to begin with"))).await;
+    holder.granted().await;
+    let follows = Acquire {
+        follow_place: true,
+        ..match acquire(1, "jobs") {
+            Ask::Acquire(acquire) => acquire,
+            _ => unreachable!(),
+        }
+    };
+    early.send(Ask::Acquire(follows)).await;
+    assert_eq!(queued(&mut early).await.place, 0);
+    assert!(matches!(holder.next().await, Body::Contended(_)));
+
+    urgent.send(ask(1, "jobs", ahead(60_000))).await;
+
+    assert_eq!(queued(&mut urgent).await.place, 0);
+    match early.next().await {
+        Body::Moved(Moved { place, .. }) => assert_eq!(place, 1),
+        other => panic!("not Moved: {other:?}"),
+    }
+    holder.send(release(token)).await;
+    let token = urgent.granted().await.token;
+    assert!(matches!(urgent.next().await, Body::Contended(_)));
+    urgent.send(release(token)).await;
+    loop {
+        match early.next().await {
+            Body::Granted(granted) => break assert_eq!(granted.request_id, 1),
+            other => assert!(matches!(other, Body::Moved(_)), "{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_asks_again_gets_its_token_or_learns_that_it_waits() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    let (mut other, _) = world.session().await;
+    client.send(ask(1, "jobs", owned(7))).await;
+    let token = client.granted().await.token;
+
+    client.send(ask(2, "jobs", owned(7))).await;
+
+    let refusal = refused(&mut client).await;
+    assert_eq!(refusal.reason(), RefusalReason::AlreadyHeld, "{refusal:?}");
+    assert_eq!(refusal.holders.iter().map(|own| own.token).collect::<Vec<_>>(), [token]);
+    // The same number means another owner in another session.
+    other.send(ask(1, "jobs", owned(7))).await;
+    assert_eq!(queued(&mut other).await.place, 0);
+    assert!(matches!(client.next().await, Body::Contended(_)));
+    other.send(ask(2, "jobs", owned(7))).await;
+    let refusal = refused(&mut other).await;
+    assert_eq!(refusal.reason(), RefusalReason::AlreadyAsked, "{refusal:?}");
+    // Refused is not recorded: the id serves for another request.
+    client.send(ask(2, "other", owned(7))).await;
+    assert_eq!(client.granted().await.request_id, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_note_is_shown_to_those_who_wait() {
+    let world = World::new().await;
+    let (mut holder, _) = world.session().await;
+    let (mut waiter, _) = world.session().await;
+    holder.send(ask(1, "jobs", noted("nightly \u{1F319} import"))).await;
+    holder.granted().await;
+
+    waiter.send(acquire(1, "jobs")).await;
+
+    let holders = queued(&mut waiter).await.holders;
+    assert_eq!(
+        holders.iter().map(|holder| &*holder.note).collect::<Vec<_>>(),
+        ["nightly \u{1F319} import"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn terms_that_cannot_be_are_refused_and_nothing_of_the_request_is_done() {
+    let world = World::new().await;
+    let (mut client, _) = world.session().await;
+    let (long, turned) = ("x".repeat(257), "a\u{202e}b");
+    let twice = Acquire {
+        request_id: 1,
+        items: vec![exclusive("jobs")],
+        on: Some(AcquireOn { items: vec![exclusive("jobs")], ..ahead(1) }),
+        wait: true,
+        ..Acquire::default()
+    };
+    let none = Acquire { items: Vec::new(), on: Some(ahead(1)), ..twice.clone() };
+    let claim = Acquire { items: Vec::new(), claim_owner: Some("old".into()), ..twice.clone() };
+    let wrong = [
+        (
+            ask(1, "jobs", ahead(600_001)),
+            RefusalReason::Limit,
+            "600001 ms is longer than the 600000",
+        ),
+        (ask(1, "jobs", ahead(u64::MAX)), RefusalReason::Limit, "is longer than the 600000"),
+        (ask(1, "jobs", noted(&long)), RefusalReason::Invalid, "the note is not usable"),
+        (ask(1, "jobs", noted("a\nb")), RefusalReason::Invalid, "the note is not usable"),
+        (ask(1, "jobs", noted(turned)), RefusalReason::Invalid, "the note is not usable"),
+        (Ask::Acquire(twice), RefusalReason::Invalid, "beside what it says besides"),
+        (Ask::Acquire(none), RefusalReason::Invalid, "at least one lock"),
+        (Ask::Acquire(claim), RefusalReason::Invalid, "none of its own"),
+    ];
+    for (frame, reason, words) in wrong {
+        client.send(frame).await;
+        let refusal = refused(&mut client).await;
+        assert_eq!(refusal.reason(), reason, "{refusal:?}");
+        assert!(refusal.message.contains(words), "{refusal:?}");
+    }
+    client.send(ask(1, "jobs", ahead(600_000))).await;
+    client.granted().await;
+}

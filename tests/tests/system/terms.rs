@@ -1,0 +1,159 @@
+//! What requests say besides their locks, on the command line: head starts, notes, and a command that would wait for itself.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
+
+use std::time::Duration;
+
+use holdfast::{Client, Error};
+use holdfast_runtime::Runtime;
+use holdfast_tests::cluster::{Cluster, Setup, binary};
+use holdfast_tests::program::{Ended, Program, run};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+async fn holdfast(cluster: &Cluster, arguments: &[&str]) -> Ended {
+    let endpoints = cluster.endpoints();
+    run("holdfast", &[&["--endpoints", &endpoints], arguments].concat()).await
+}
+
+/// A command that holds `jobs` until a signal.
+fn holding(cluster: &Cluster, options: &[&str]) -> Program {
+    let endpoints = cluster.endpoints();
+    let command = ["jobs", "--", "sh", "-c", "echo held; exec sleep 1000"];
+    Program::start("holdfast", &[&["--endpoints", &endpoints, "lock"], options, &command].concat())
+}
+
+async fn inspected(cluster: &Cluster) -> Value {
+    let ended = holdfast(cluster, &["--json", "inspect", "jobs"]).await;
+    serde_json::from_str(&ended.out).unwrap()
+}
+
+async fn so_many_wait(cluster: &Cluster, waiting: u64) -> Value {
+    let runtime = Runtime::system();
+    let until = runtime.clock.now() + LIMIT;
+    loop {
+        let lock = inspected(cluster).await;
+        if lock["waiting"] == waiting {
+            return lock;
+        }
+        assert!(runtime.clock.now() < until, "{waiting} wait: {lock}");
+        runtime.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// I9: in a new cluster from the first request on, without anything set up.
+#[tokio::test]
+async fn the_urgent_command_runs_next_and_everybody_sees_what_it_waits_for() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.leader().await;
+    let mut holder = holding(&cluster, &["--note", "ticket 4711"]);
+    holder.line("held", LIMIT).await;
+    let mut plain = holding(&cluster, &[]);
+    so_many_wait(&cluster, 1).await;
+    let mut urgent = holding(&cluster, &["--head-start", "30s", "--note", "the site is down"]);
+
+    let lock = so_many_wait(&cluster, 2).await;
+
+    assert_eq!(lock["holders"][0]["note"], "ticket 4711", "{lock}");
+    let next = &lock["queue"][0];
+    assert_eq!(
+        (&next["note"], &next["head_start_ms"]),
+        (&"the site is down".into(), &30_000.into())
+    );
+    let shown = holdfast(&cluster, &["inspect", "jobs"]).await.out;
+    assert!(shown.contains(", \"ticket 4711\"\n"), "{shown}");
+    assert!(shown.contains(", with a head start of 30 s, \"the site is down\"\n"), "{shown}");
+    let listed = holdfast(&cluster, &["list"]).await.out;
+    assert!(listed.contains(", \"ticket 4711\""), "{listed}");
+    let tried = holdfast(&cluster, &["try", "jobs", "--", "true"]).await;
+    assert_eq!(tried.code, Some(124), "{tried:?}");
+    assert!(tried.err.contains("(ticket 4711)"), "{tried:?}");
+
+    holder.signal(Signal::SIGTERM);
+    holder.end(LIMIT).await;
+    urgent.line("held", LIMIT).await;
+    let lock = so_many_wait(&cluster, 1).await;
+    assert_eq!(lock["holders"][0]["note"], "the site is down", "{lock}");
+    urgent.signal(Signal::SIGTERM);
+    urgent.end(LIMIT).await;
+    plain.line("held", LIMIT).await;
+    let long = holdfast(&cluster, &["lock", "--head-start", "11m", "jobs", "--", "true"]).await;
+    assert_eq!(long.code, Some(122), "{long:?}");
+    assert!(long.err.contains("660000 ms is longer than the 600000 ms allowed"), "{long:?}");
+}
+
+/// The outer command waits for the inner one, and the inner one would wait for the outer one.
+#[tokio::test]
+async fn a_command_in_another_one_is_refused_what_it_would_wait_for_with_the_process_that_holds_it()
+{
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let holdfast = binary("holdfast");
+    let holdfast = holdfast.display();
+    let inner =
+        |lock: &str| format!("{holdfast} --endpoints {endpoints} lock {lock} -- echo inner");
+    let nested = |outer: &[&str], script: &str| {
+        let lock = ["--endpoints", &endpoints, "lock"];
+        let command = ["--", "sh", "-c", script];
+        Program::start("holdfast", &[&lock, outer, &command].concat())
+    };
+
+    let program = nested(&["jobs"], &inner("jobs"));
+    let process = program.id();
+    let ended = program.end(LIMIT).await;
+
+    assert_eq!(ended.code, Some(122), "{ended:?}");
+    let names_it = format!("the holdfast lock of process {process}, which runs this command");
+    assert!(ended.err.contains("jobs would wait for itself"), "{ended:?}");
+    assert!(ended.err.contains(&names_it), "{ended:?}");
+    // Also through one in between, and as one of several.
+    let between =
+        format!("{holdfast} --endpoints {endpoints} lock other -- {}", inner("third jobs"));
+    let ended = nested(&["jobs"], &between).end(LIMIT).await;
+    assert_eq!(ended.code, Some(122), "{ended:?}");
+    assert!(ended.err.contains("third, jobs would wait for itself"), "{ended:?}");
+    // What it can have it gets: another name, a share beside a share, permits that are left, whichever is free.
+    for (outer, wanted) in [
+        (&["jobs"][..], "other"),
+        (&["--shared", "jobs"], "--shared jobs"),
+        (&["-n", "2", "jobs"], "-n 2 jobs"),
+        (&["jobs"], "--any jobs other"),
+    ] {
+        let ended = nested(outer, &inner(wanted)).end(LIMIT).await;
+        assert_eq!((ended.code, ended.out.trim()), (Some(0), "inner"), "{wanted}: {ended:?}");
+    }
+}
+
+/// One part of a program asks for what another part of the same work holds.
+#[tokio::test]
+async fn an_owner_that_asks_again_is_told_its_token_and_another_one_waits() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let client = Client::connect(endpoints.split(',')).await.unwrap();
+    let (order, other) = (client.owner(), client.owner());
+    let guard = order.lock("orders/42").await.unwrap();
+
+    let again = order.lock("orders/42").await.unwrap_err();
+
+    assert!(
+        matches!(again, Error::AlreadyHeld { token, .. } if token == guard.token()),
+        "{again:?}"
+    );
+    let waits = other.lock("orders/42").enqueue();
+    let tried = client.try_lock_all(["orders/41", "orders/42"]).by(&order).await.unwrap_err();
+    assert!(matches!(tried, Error::AlreadyHeld { .. }), "{tried:?}");
+    let asked = client.lock("orders/42").by(&other).await.unwrap_err();
+    let words = "this owner waits for orders/42 already, by request";
+    assert!(asked.to_string().contains(words), "{asked}");
+    guard.release().await.unwrap();
+    let guard = waits.await.unwrap();
+    // Given back, the first one may ask again: it waits behind the other one.
+    let later = order.lock("orders/42").wait(Duration::from_millis(50)).await.unwrap_err();
+    assert!(matches!(later, Error::NotGranted { .. }), "{later:?}");
+    guard.release().await.unwrap();
+    order.lock("orders/42").await.unwrap().release().await.unwrap();
+    client.close().await.unwrap();
+}
