@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_runtime::Instant;
 
-use crate::{Holder, Mode, Value, wire};
+use crate::{Freeze, Holder, Mode, Value, wire};
 
 /// The place of a request in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Place {
     /// The request waits for no holder, but for the store to get authority over the lock's scope:
     /// the scope is moving from one store to the other, or the other store serves it.
     pub awaits_authority: bool,
+    /// One of the locks is frozen: nobody is granted it until an operator thaws it.
+    pub frozen: Option<Freeze>,
 }
 
 /// A place, and when the store reported it.
@@ -35,13 +37,17 @@ impl PlaceReport {
         for holder in &mut place.holders {
             holder.held += now.saturating_since(self.at);
         }
+        if let Some(freeze) = &mut place.frozen {
+            freeze.frozen += now.saturating_since(self.at);
+        }
         place
     }
 }
 
 impl Place {
-    pub(crate) fn new(place: u64, holders: Vec<v1::Holder>) -> Self {
-        Self { place, holders: wire::holders(holders), awaits_authority: false }
+    pub(crate) fn new(place: u64, holders: Vec<v1::Holder>, frozen: Option<v1::Freeze>) -> Self {
+        let (holders, frozen) = (wire::holders(holders), frozen.map(Freeze::from_wire));
+        Self { place, holders, awaits_authority: false, frozen }
     }
 }
 
@@ -91,6 +97,8 @@ pub struct LockInfo {
     pub scope: Option<LockScope>,
     /// The limit of its permits, if it has one.
     pub limit: Option<PermitLimit>,
+    /// The freeze over it, if nothing of it is granted for that.
+    pub frozen: Option<Freeze>,
 }
 
 /// Up to how many permits of a lock are held together.
@@ -198,6 +206,7 @@ impl LockInfo {
                 used: limit.used,
                 is_for_good: limit.for_good,
             }),
+            frozen: lock.frozen.map(Freeze::from_wire),
         }
     }
 }

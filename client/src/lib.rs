@@ -57,6 +57,7 @@ mod cut_off;
 mod election;
 mod endpoints;
 mod explain;
+mod freeze;
 mod guard;
 mod hold;
 mod import;
@@ -86,6 +87,7 @@ pub use cluster::{ClusterMember, ClusterStatus};
 pub use cut_off::{Ending, EndingHold};
 pub use election::{Campaign, Election, Leader, LeaderEvent, Leaders, Leadership};
 pub use explain::{CycleStep, ExplainedHolder, ExplainedLock, ExplainedWait, Explanation};
+pub use freeze::Freeze;
 pub use guard::{Guard, GuardedLock};
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,

@@ -221,6 +221,10 @@ pub enum RefusalReason {
     HeadStart,
     /// The owner that asks waits for one of the locks already, by another request.
     AlreadyAsked,
+    /// The lock is frozen, and the request would not wait; the message says why.
+    Frozen,
+    /// The freeze cannot be set or lifted; the message says why.
+    Freeze,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -235,6 +239,7 @@ impl RefusalReason {
             | Self::NothingToWaitFor
             | Self::LockHeld
             | Self::Suspended
+            | Self::Frozen
             | Self::Restored => true,
             Self::Invalid
             | Self::TtlOutOfRange
@@ -252,6 +257,7 @@ impl RefusalReason {
             | Self::Permits
             | Self::HeadStart
             | Self::AlreadyAsked
+            | Self::Freeze
             | Self::Other => false,
         }
     }

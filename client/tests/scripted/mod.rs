@@ -462,7 +462,12 @@ pub fn holder() -> v1::Holder {
 }
 
 pub fn queued(request_id: u64, place: u64) -> server_frame::Body {
-    server_frame::Body::Queued(v1::Queued { request_id, place, holders: vec![holder()] })
+    server_frame::Body::Queued(v1::Queued {
+        request_id,
+        place,
+        holders: vec![holder()],
+        frozen: None,
+    })
 }
 
 pub fn refusal(reason: v1::RefusalReason, message: &str) -> v1::Refusal {
@@ -486,7 +491,7 @@ pub fn cancelled(request_id: u64, was: v1::cancelled::Was) -> server_frame::Body
 }
 
 pub fn state_queued(request_id: u64, place: u64) -> v1::RequestState {
-    let queued = v1::Queued { request_id, place, holders: vec![holder()] };
+    let queued = v1::Queued { request_id, place, holders: vec![holder()], frozen: None };
     v1::RequestState { request_id, state: Some(v1::request_state::State::Queued(queued)) }
 }
 

@@ -8,7 +8,7 @@ use super::scripted::{Net, granted, holder, ms, queued, refused};
 use super::start;
 
 fn moved(request_id: u64, place: u64) -> Body {
-    Body::Moved(v1::Moved { request_id, place, holders: vec![holder()] })
+    Body::Moved(v1::Moved { request_id, place, holders: vec![holder()], frozen: None })
 }
 
 #[tokio::test(start_paused = true)]

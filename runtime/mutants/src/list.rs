@@ -124,6 +124,10 @@ mutants! {
         "the table grows no older, so a request with a head start overtakes those that came long before it";
     OwnerWaitsForItself, "owner-waits-for-itself", "DESIGN §16",
         "an owner that asks for a lock it holds waits for itself";
+    FrozenIsGranted, "frozen-is-granted", "DESIGN §16",
+        "a lock is granted while its name is frozen";
+    ThawLooksAtNothing, "thaw-looks-at-nothing", "I15",
+        "those who waited for a frozen lock are not granted it when it is thawed";
     SnapshotWithoutTerms, "snapshot-without-terms", "I17",
         "a snapshot leaves out what requests say besides their locks, and their ranks";
     SnapshotWithoutLimits, "snapshot-without-limits", "I17",

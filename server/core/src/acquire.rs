@@ -33,15 +33,18 @@ pub(crate) enum Denial {
     Restored,
     /// It asks for more permits of the lock than its limit.
     AboveLimit { at: u8, limit: u32 },
+    /// The lock was frozen.
+    Frozen { at: u8 },
 }
 
 impl Denial {
     /// Which of the request's locks was in the way.
     pub(crate) fn at(self) -> Option<usize> {
         match self {
-            Self::Held { at, .. } | Self::Awaited { at, .. } | Self::AboveLimit { at, .. } => {
-                Some(at.into())
-            }
+            Self::Held { at, .. }
+            | Self::Awaited { at, .. }
+            | Self::AboveLimit { at, .. }
+            | Self::Frozen { at } => Some(at.into()),
             Self::NotImported | Self::Suspended => Some(0),
             Self::NothingFree | Self::Restored => None,
         }
@@ -58,6 +61,7 @@ impl Denial {
             (Self::Awaited { waiter, .. }, Some(lock)) => Rejection::LockAwaited { lock, waiter },
             (Self::NotImported, Some(lock)) => Rejection::NotImported { lock },
             (Self::Suspended, Some(lock)) => Rejection::Suspended { lock },
+            (Self::Frozen { .. }, Some(lock)) => Rejection::Frozen { lock },
             (Self::AboveLimit { limit, .. }, Some(lock)) => {
                 Rejection::PermitsOutOfRange { lock, permits, limit }
             }
@@ -103,7 +107,7 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`] and
+    /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`], [`Rejection::Frozen`] and
     /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
     /// those of [`LockTable::check_permits`], [`LockTable::check_head_start`] and [`LockTable::check_owner`],
     /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
@@ -339,6 +343,9 @@ impl LockTable {
         }
         if self.is_suspended(lock_set) {
             return Denial::Suspended;
+        }
+        if let Some(at) = self.frozen_in_the_way(lock_set) {
+            return Denial::Frozen { at: u8::try_from(at).unwrap_or(u8::MAX) };
         }
         if !lock_set.needs_all() {
             return Denial::NothingFree;

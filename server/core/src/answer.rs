@@ -105,6 +105,8 @@ pub enum Answer {
     },
     /// The limit of the lock is as the command wanted it.
     LimitSet,
+    /// The freeze is as the command wanted it.
+    FreezesSet,
 }
 
 /// The state of a request that waits or holds.

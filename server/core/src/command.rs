@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Limits;
-use crate::access::{Caller, Identity, RuleChange};
+use crate::access::{Caller, Identity, NamePrefix, RuleChange};
 use crate::ids::{
     FencingToken, Label, LockName, LogIndex, RequestId, ScopePrefix, SessionId, Tenure,
 };
@@ -358,6 +358,18 @@ pub enum Deed {
         /// `None`: the limit goes once nobody holds permits of the lock or waits for some.
         limit: Option<NonZeroU32>,
     },
+    /// Grants nothing of the names that begin with a prefix, until it is thawed. Holds stay, and queues fill.
+    Freeze {
+        /// The prefix; empty: all names.
+        prefix: NamePrefix,
+        /// For those who wait.
+        message: Label,
+    },
+    /// Lifts a freeze, and grants to those who wait.
+    Thaw {
+        /// The prefix, as it was frozen.
+        prefix: NamePrefix,
+    },
 }
 
 impl Deed {
@@ -390,7 +402,9 @@ impl Deed {
             | Self::CutOff { .. }
             | Self::CloseHolds { .. }
             | Self::OwnSession { .. }
-            | Self::SetLimit { .. } => return None,
+            | Self::SetLimit { .. }
+            | Self::Freeze { .. }
+            | Self::Thaw { .. } => return None,
         })
     }
 }
@@ -437,10 +451,12 @@ impl Command {
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
             Self::By { deed: Deed::Rule { change }, .. } => change.version(),
             Self::By { deed: Deed::SetLimit { .. }, .. } => PERMITS_SINCE,
+            Self::AcquireOn(_) | Self::By { deed: Deed::Freeze { .. } | Deed::Thaw { .. }, .. } => {
+                TERMS_SINCE
+            }
             Self::By { .. } | Self::EndClosed { .. } => RULES_SINCE,
             Self::LimitWork { .. } | Self::CarryOn => 7,
             Self::GrantAgain | Self::BeginTokens { .. } => RESTORES_SINCE,
-            Self::AcquireOn(_) => TERMS_SINCE,
         }
     }
 

@@ -3,6 +3,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 
 use crate::Rejection;
+use crate::access::NamePrefix;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::lock_set::Items;
 use crate::scope::ScopeState;
@@ -151,6 +152,13 @@ pub enum Event {
         token: FencingToken,
         /// For people.
         reason: Label,
+    },
+    /// Names were frozen, or a freeze was lifted.
+    FreezeChanged {
+        /// What they begin with.
+        prefix: NamePrefix,
+        /// Whether they are frozen now; otherwise another freeze may still cover some.
+        frozen: bool,
     },
 }
 

@@ -74,7 +74,7 @@ fn common<'a>(one: &'a str, other: &str) -> &'a str {
 
 impl LockTable {
     /// The freeze over a name, if nothing of it is granted for that.
-    pub(crate) fn freeze_over(&self, name: &LockName) -> Option<(&NamePrefix, &Freeze)> {
+    pub fn freeze_over(&self, name: &LockName) -> Option<(&NamePrefix, &Freeze)> {
         if self.freezes.len() == 0 || self.scopes.of(name).is_some() || mutant!(FrozenIsGranted) {
             return None;
         }
@@ -158,7 +158,8 @@ impl LockTable {
     pub(crate) fn thaw_further(&mut self, events: &mut Vec<Event>) {
         while !self.work.is_spent() {
             let first = self.work.pending().thaws.first_key_value();
-            let Some((prefix, after)) = first.map(|(prefix, after)| (prefix.clone(), after.clone()))
+            let Some((prefix, after)) =
+                first.map(|(prefix, after)| (prefix.clone(), after.clone()))
             else {
                 return;
             };
@@ -182,7 +183,8 @@ impl LockTable {
         prefix: &'a NamePrefix,
         after: Option<&'a LockName>,
     ) -> impl Iterator<Item = &'a LockName> {
-        let begin = after.map_or(Bound::Included(prefix.as_str()), |name| Bound::Excluded(name.as_str()));
+        let begin =
+            after.map_or(Bound::Included(prefix.as_str()), |name| Bound::Excluded(name.as_str()));
         let awaited = self.awaited.range::<str, _>((begin, Bound::Unbounded));
         awaited.take_while(|name| prefix.covers(name.as_str()))
     }

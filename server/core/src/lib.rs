@@ -89,6 +89,7 @@ mod counters;
 mod cut_off;
 mod ending;
 mod event;
+mod freeze;
 mod gate;
 mod holders;
 mod ids;
@@ -133,6 +134,7 @@ pub use command::{
 };
 pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
+pub use freeze::{FREEZES_MAX, Freeze};
 pub use gate::{GateClosed, VersionGate};
 pub use holdfast_types::{IMPORT_ROWS_MAX, NAMES_MAX, VALUE_BYTES_MAX};
 pub use ids::{

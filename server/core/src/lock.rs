@@ -82,12 +82,23 @@ impl LockTable {
             return Part::default();
         }
         let rank = self.rank_of_newcomer(head_start_ms);
-        self.part_where(lock_set, |lock, mode| lock.is_free_to_newcomer(rank, mode))
+        let free = self.part_where(lock_set, |lock, mode| lock.is_free_to_newcomer(rank, mode));
+        self.without_frozen(lock_set, free)
     }
 
     /// The locks of a request that are free to the waiter of that rank.
     pub(crate) fn free_to(&self, rank: Rank, lock_set: &LockSet) -> Part {
-        self.part_where(lock_set, |lock, mode| lock.is_free_to(rank, mode))
+        let free = self.part_where(lock_set, |lock, mode| lock.is_free_to(rank, mode));
+        self.without_frozen(lock_set, free)
+    }
+
+    fn without_frozen(&self, lock_set: &LockSet, free: Part) -> Part {
+        if self.freezes.len() == 0 {
+            return free;
+        }
+        let places = lock_set.iter().enumerate();
+        let frozen = places.filter(|(_, (name, _))| self.is_frozen(name));
+        free.without(frozen.fold(Part::default(), |part, (at, _)| part.with(at)))
     }
 
     /// The locks of a request whose holders it fits together with.

@@ -166,9 +166,9 @@ impl LockTable {
         let Some(Record::Asked { lock_set, .. }) = found.records.get(&head.request) else {
             return None;
         };
-        let above = lock_set
-            .iter()
-            .position(|(name, mode)| self.is_above_limit(name, mode) && self.is_first(rank, name));
+        let above = lock_set.iter().position(|(name, mode)| {
+            self.is_above_limit(name, mode) && self.is_first(rank, name) && !self.is_frozen(name)
+        });
         let part = lock_set.takes(self.free_to(rank, lock_set));
         let (session, request) = (head.session, head.request);
         let lock_set = lock_set.clone();

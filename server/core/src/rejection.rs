@@ -2,7 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-use crate::access::{Identity, Missing, RulesError};
+use crate::access::{Identity, Missing, NamePrefix, RulesError};
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId, Tenure};
 use crate::quota::Quantity;
 
@@ -405,6 +405,40 @@ pub enum Rejection {
         /// The lock.
         lock: LockName,
     },
+    /// The lock is frozen, and the request would not wait. Kept under the request's id.
+    #[error("{lock} is frozen: nobody is granted it at the moment")]
+    Frozen {
+        /// The lock.
+        lock: LockName,
+    },
+    /// Names in a scope are not frozen: the other store that may serve it would go on granting.
+    #[error(
+        "a freeze inside of the scope {scope} would not hold in the other store; suspend the work there itself"
+    )]
+    FreezeInScope {
+        /// The scope.
+        scope: ScopePrefix,
+    },
+    /// A freeze lies inside of the prefix that was to become a scope.
+    #[error("names that begin with {prefix} are frozen; set the scope {scope} when they are not")]
+    ScopeHasFreeze {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The prefix of the freeze.
+        prefix: NamePrefix,
+    },
+    /// There is no freeze of that prefix.
+    #[error("names that begin with {prefix:?} are not frozen by that prefix")]
+    NotFrozen {
+        /// The prefix.
+        prefix: NamePrefix,
+    },
+    /// As many prefixes are frozen as allowed.
+    #[error("{max} prefixes are frozen, and no more are allowed; thaw one first")]
+    TooManyFreezes {
+        /// How many there may be, [`FREEZES_MAX`](crate::FREEZES_MAX).
+        max: u64,
+    },
     /// A head start beyond the largest. Not recorded.
     #[error("a head start of {head_start_ms} ms is longer than the {max_ms} ms allowed")]
     HeadStartTooLong {
@@ -476,6 +510,7 @@ impl Rejection {
                 | Self::LockAwaited { .. }
                 | Self::NotImported { .. }
                 | Self::Suspended { .. }
+                | Self::Frozen { .. }
                 | Self::Restored
                 | Self::NothingFree
         )

@@ -290,7 +290,7 @@ impl LockTable {
 
     /// Whether nothing is granted of that name at present, so that its queue is looked at later.
     pub(crate) fn grants_nothing_of(&self, name: &LockName) -> bool {
-        self.grants_after_ms().is_some() || self.scopes.is_suspended(name)
+        self.grants_after_ms().is_some() || self.scopes.is_suspended(name) || self.is_frozen(name)
     }
 
     /// Grants again, first to those who wait already, the smallest ticket of a few hundred locks first. A

@@ -109,13 +109,14 @@ impl LockTable {
     /// # Errors
     ///
     /// [`Rejection::ScopesOverlap`], [`Rejection::TooManyScopes`], [`Rejection::EpochTooHigh`],
-    /// [`Rejection::ScopeCutsRequest`], [`Rejection::HeldInOtherEpoch`]: the state is unchanged.
+    /// [`Rejection::ScopeCutsRequest`], [`Rejection::HeldInOtherEpoch`], [`Rejection::ScopeHasFreeze`]: the state is unchanged.
     /// [`Rejection::Unfinished`]: the next copy goes on with the look.
     pub(crate) fn set_scope(&mut self, scope: &ScopePrefix, events: &mut Vec<Event>) -> Outcome {
         let now = self.scopes.get(scope);
         if now.is_some() {
             return Ok(Answer::Scope { now });
         }
+        self.check_no_freeze_in(scope)?;
         if !self.may_become_scope(scope)? {
             return Err(Rejection::Unfinished { scope: scope.clone() });
         }

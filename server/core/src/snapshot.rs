@@ -1,7 +1,7 @@
 //! The table as bytes: frozen in microseconds, written by another thread, and checked in full when
 //! read.
 //!
-//! A snapshot stores the sessions with their requests, the values of locks, their limits for good, the scopes, the
+//! A snapshot stores the sessions with their requests, the values of locks, their limits for good, the scopes, the freezes, the
 //! counters, limits, stamp and state hash, and what commands have left for later ones. Holders and
 //! queues follow from the requests, so they are not stored and cannot contradict them.
 //!
@@ -23,6 +23,7 @@ use crate::blocks::{BlockReader, BlockWriter, damaged};
 use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
+use crate::freeze::Freezes;
 use crate::holders::Holder;
 use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
@@ -59,8 +60,8 @@ const HAS_RULES: u16 = 6;
 const HAS_WORK: u16 = 7;
 /// The first version with what a restore has left.
 const HAS_RESTORED: u16 = 8;
-/// The first version with requests for permits, with limits for good, with the terms of requests, and with the
-/// age of the table.
+/// The first version with requests for permits, with limits for good, with the terms of requests, with freezes, and
+/// with the age of the table.
 const HAS_PERMITS: u16 = 9;
 
 const MAGIC: [u8; 8] = *b"HOLDFAST";
@@ -132,6 +133,7 @@ pub struct Frozen {
     pending: Arc<Pending>,
     restored: Restored,
     age_ms: u64,
+    freezes: Arc<Freezes>,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
     kept_limits: Shards<LockName, KeptLimit>,
@@ -176,6 +178,7 @@ impl LockTable {
             pending,
             restored,
             age_ms: self.age_ms,
+            freezes: Arc::clone(&self.freezes),
             sessions,
             values,
             kept_limits,
@@ -230,7 +233,11 @@ impl LockTable {
                     table.work = Work::restored(limit, pending);
                 }
                 table.restored = read_from(HAS_RESTORED, version, blocks)?;
-                table.age_ms = read_from(HAS_PERMITS, version, blocks)?;
+                if version >= HAS_PERMITS {
+                    table.age_ms = u64::deserialize_reader(blocks)?;
+                    table.freezes = Arc::new(BorshDeserialize::deserialize_reader(blocks)?);
+                    table.work.pending_mut().thaws = BorshDeserialize::deserialize_reader(blocks)?;
+                }
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
             _ => {}
@@ -597,7 +604,7 @@ impl Frozen {
                     self.restored.serialize(&mut blocks)?;
                 }
                 if version >= HAS_PERMITS {
-                    self.age_ms.serialize(&mut blocks)?;
+                    (self.age_ms, &*self.freezes, &self.pending.thaws).serialize(&mut blocks)?;
                 }
             }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,

@@ -12,6 +12,7 @@ use crate::chain::{Chain, ReplicaFault};
 use crate::command::{Ask, Batch, COMMAND_VERSION_OLDEST, Command, Deed, Witness};
 use crate::counters::Counters;
 use crate::event::{EndCause, Event};
+use crate::freeze::Freezes;
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
@@ -62,6 +63,8 @@ pub struct LockTable {
     pub(crate) restored: Restored,
     /// Shared with frozen tables until they change.
     pub(crate) rules: Arc<Rules>,
+    /// Shared as the rules are.
+    pub(crate) freezes: Arc<Freezes>,
     pub(crate) stamp_ms: u64,
     /// What has passed at its leaders since its first batch that says so, milliseconds (`rank.rs`).
     pub(crate) age_ms: u64,
@@ -121,6 +124,7 @@ impl LockTable {
             work: Work::new(),
             restored: Restored::default(),
             rules: Arc::default(),
+            freezes: Arc::default(),
             stamp_ms: 0,
             age_ms: 0,
             applied_version: COMMAND_VERSION_OLDEST,
@@ -293,6 +297,10 @@ impl LockTable {
             }
             Deed::OwnSession { session } => self.own_session(caller, session),
             Deed::SetLimit { ref lock, limit } => self.set_limit(caller, (lock, limit), events),
+            Deed::Freeze { ref prefix, ref message } => {
+                self.freeze_names(caller, (prefix, message), events)
+            }
+            Deed::Thaw { ref prefix } => self.thaw(prefix, events),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::ops::Bound;
 
-use crate::access::{Caller, Rules};
+use crate::access::{Caller, NamePrefix, Rules};
 use crate::answer::Grant;
+use crate::freeze::Freeze;
 use crate::holders::Holder;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
@@ -194,6 +195,11 @@ impl<'a> LockView<'a> {
     /// The scope that it lies in.
     pub fn scope(&self) -> Option<ScopeView<'a>> {
         self.table.scope_of(self.name)
+    }
+
+    /// The freeze over it, by its prefix, if nothing of it is granted for that.
+    pub fn frozen(&self) -> Option<(&'a NamePrefix, &'a Freeze)> {
+        self.table.freeze_over(self.name)
     }
 
     /// The holders, in the order of their grants. Costs only what the caller takes.

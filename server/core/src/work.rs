@@ -14,6 +14,7 @@
 //! | holds of an earlier epoch | `RaiseEpoch` | names; of one session, tokens |
 //! | heads of queues that may be granted | whatever makes room | tickets |
 //! | awaited locks of a scope that grants again | `Resume`, `RemoveScope` | names |
+//! | awaited locks whose freeze was lifted | `Thaw` | names |
 //! | awaited locks of a restored table that grants again | `GrantAgain` | names |
 //! | holders to be told that others wait | `Acquire`, and grants | names; of one lock, tokens |
 //!
@@ -45,7 +46,7 @@ use std::sync::Arc;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
-use crate::access::Identity;
+use crate::access::{Identity, NamePrefix};
 use crate::answer::{Answer, Outcome};
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, ScopePrefix, SessionId, Ticket};
@@ -131,6 +132,11 @@ pub(crate) struct Pending {
     ///
     /// Invariant: each is in `told`.
     pub(crate) untold: BTreeSet<LockName>,
+    /// Prefixes whose freeze was lifted, and whose awaited locks are to be looked at, from behind that name on.
+    ///
+    /// Snapshots store it apart: older versions do not know it.
+    #[borsh(skip)]
+    pub(crate) thaws: BTreeMap<NamePrefix, Option<LockName>>,
     /// Prefixes that are to become scopes, with the part of their locks that was looked at.
     pub(crate) checks: BTreeMap<ScopePrefix, Checked>,
 }
@@ -175,6 +181,7 @@ impl Pending {
             && self.sweeps.is_empty()
             && self.heads.is_empty()
             && self.looks.is_empty()
+            && self.thaws.is_empty()
             && self.untold.is_empty())
     }
 }
@@ -301,6 +308,7 @@ impl LockTable {
         self.sweep_further(events);
         self.grant_left(events);
         self.look_further(events);
+        self.thaw_further(events);
         self.look_after_restore(events);
         self.tell_further(events);
         Answer::CarriedOn { more: self.has_work_left() }

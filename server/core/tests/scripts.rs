@@ -26,6 +26,7 @@
 //! cut-off IDENTITY REASON [now=1]
 //! close-holds LOCK REASON [now=1] [of=N]   every holder's, or that under token N of epoch 1
 //! limit LOCK N | limit LOCK none [IDENTITY]   of its permits, for good
+//! freeze PREFIX|* MESSAGE [IDENTITY] | thaw PREFIX|*   `*` is all names
 //! end-closed S TOKEN [tenure=N]
 //! limits name=N …               those not named are the defaults
 //! table-bytes N                 how many bytes the table may take
@@ -103,7 +104,10 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let for_good = include_str!("scripts/a_limit_for_good.txt");
     let ahead = include_str!("scripts/a_head_start_is_bounded.txt");
     let owner = include_str!("scripts/an_owner_asks_again.txt");
+    let frozen = include_str!("scripts/a_freeze_grants_nothing.txt");
     let broken = [
+        (Mutant::FrozenIsGranted, frozen),
+        (Mutant::ThawLooksAtNothing, frozen),
         (Mutant::HeadStartIgnored, ahead),
         (Mutant::AgeStandsStill, ahead),
         (Mutant::OwnerWaitsForItself, owner),
@@ -275,7 +279,9 @@ impl Stage {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
             | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
-            | "close-holds" | "own" | "limit" => (SessionId::new(0), RequestId::new(0)),
+            | "close-holds" | "own" | "limit" | "freeze" | "thaw" => {
+                (SessionId::new(0), RequestId::new(0))
+            }
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -318,7 +324,9 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "rules" | "role" | "give" | "quota" => rule(words),
-            "end" | "cut-off" | "close-holds" | "own" | "limit" => from_outside(words),
+            "end" | "cut-off" | "close-holds" | "own" | "limit" | "freeze" | "thaw" => {
+                from_outside(words)
+            }
             "end-closed" => {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
                 Command::EndClosed { session, token, tenure }
@@ -397,6 +405,11 @@ impl Stage {
             }
             output.push('\n');
         }
+        for (prefix, freeze) in self.table.freezes() {
+            let (message, by, since) = (freeze.message.as_str(), &freeze.by, freeze.since_ms);
+            writeln!(output, "{:?} frozen by {by} since={since}: {message}", prefix.as_str())
+                .unwrap();
+        }
         for view in self.table.scopes() {
             writeln!(output, "{}", scope_line(view.scope, Some(view.state))).unwrap();
         }
@@ -455,6 +468,9 @@ fn from_outside(words: &Words<'_>) -> Command {
     if words.plain[0] == "limit" {
         return limit_command(words);
     }
+    if let "freeze" | "thaw" = words.plain[0] {
+        return freeze_command(words);
+    }
     if words.plain[0] == "own" {
         let identity = Identity::parse(words.plain[2]).unwrap();
         let deed = Deed::OwnSession { session: words.session() };
@@ -474,6 +490,18 @@ fn from_outside(words: &Words<'_>) -> Command {
         }
     };
     let caller = Caller { identity: Identity::parse("cn:ops").unwrap(), is_admin: true };
+    Command::By { caller, deed }
+}
+
+/// By an administrator, unless an identity is named.
+fn freeze_command(words: &Words<'_>) -> Command {
+    let prefix = NamePrefix::parse(words.plain[1].trim_start_matches('*')).unwrap();
+    let by = words.plain.get(3).copied().unwrap_or("cn:ops");
+    let caller = Caller { identity: Identity::parse(by).unwrap(), is_admin: by == "cn:ops" };
+    let deed = match words.plain[0] {
+        "freeze" => Deed::Freeze { prefix, message: Label::parse(words.plain[2]).unwrap() },
+        _ => Deed::Thaw { prefix },
+    };
     Command::By { caller, deed }
 }
 

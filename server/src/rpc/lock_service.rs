@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use holdfast_core::{Deed, LockName, Verb};
+use holdfast_core::{Deed, Label, LockName, NamePrefix, Verb};
 use holdfast_proto::v1;
 use holdfast_proto::v1::lock_service_server::LockService;
 use holdfast_proto::v1::{
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::access::{Door, token_of};
+use super::access::{By, Door, token_of};
 use super::acts::Act;
 use super::{NodeInfo, explain, reads, refused, status};
 use crate::session::error::CallError;
@@ -41,6 +41,16 @@ pub(super) struct LockApi {
 impl LockApi {
     pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>, door: Door) -> Self {
         Self { hub, info, door }
+    }
+
+    /// Freezes names, or lifts a freeze, for a caller who may.
+    async fn set_freeze(&self, by: By, (prefix, deed): (NamePrefix, Deed)) -> Result<(), Status> {
+        self.door.allow_on(&by.caller, Verb::Freeze, prefix.as_str())?;
+        let caller = by.caller.clone();
+        let act = Act::asked(by, &deed);
+        let set = self.hub.set_freeze(&caller, deed).await;
+        let set = set.map_err(|error| status::of_call_error(&error));
+        act.end(set.map(|(index, ())| (Some(index), ())))
     }
 
     /// Serves a stream in a task of its own, until the client is gone or the hub ends it: what it sends,
@@ -250,6 +260,41 @@ impl LockService for LockApi {
         act.end(set.map(|(index, ())| (Some(index), ())))?;
         Ok(Response::new(v1::SetLimitResponse {}))
     }
+
+    async fn freeze(
+        &self,
+        request: Request<v1::FreezeRequest>,
+    ) -> Result<Response<v1::FreezeResponse>, Status> {
+        let by = self.door.by(&request).await?;
+        let v1::FreezeRequest { prefix, message } = request.into_inner();
+        let prefix = read_prefix(&prefix)?;
+        let message = Label::parse(&message);
+        let message = message.map_err(|error| status::of_text_error("message", &error))?;
+        self.set_freeze(by, (prefix.clone(), Deed::Freeze { prefix, message })).await?;
+        Ok(Response::new(v1::FreezeResponse {}))
+    }
+
+    async fn thaw(
+        &self,
+        request: Request<v1::ThawRequest>,
+    ) -> Result<Response<v1::ThawResponse>, Status> {
+        let by = self.door.by(&request).await?;
+        let prefix = read_prefix(&request.into_inner().prefix)?;
+        self.set_freeze(by, (prefix.clone(), Deed::Thaw { prefix })).await?;
+        Ok(Response::new(v1::ThawResponse {}))
+    }
+
+    async fn list_freezes(
+        &self,
+        request: Request<v1::ListFreezesRequest>,
+    ) -> Result<Response<v1::ListFreezesResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        reads::list_freezes(&self.hub, &caller).await.map(Response::new)
+    }
+}
+
+fn read_prefix(text: &str) -> Result<NamePrefix, Status> {
+    NamePrefix::parse(text).map_err(|error| status::of_text_error("prefix", &error))
 }
 
 /// The first name of an import, if it is one.

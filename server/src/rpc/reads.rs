@@ -7,8 +7,8 @@ use holdfast_core::{
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{
     CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, InspectSessionRequest,
-    InspectSessionResponse, ListRequest, ListResponse, LockInfo, SessionInfo, SessionRequest,
-    WaiterInfo, session_request,
+    InspectSessionResponse, ListFreezesResponse, ListRequest, ListResponse, LockInfo, SessionInfo,
+    SessionRequest, WaiterInfo, session_request,
 };
 use tonic::Status;
 
@@ -16,7 +16,7 @@ use super::access::forbidden;
 use super::status;
 use crate::session::Hub;
 use crate::session::answers::{
-    HOLDERS_SHOWN, holder_of, identity_of, limit_of, mode_of, now_ms, scope_of, value_of,
+    HOLDERS_SHOWN, freeze_of, holder_of, identity_of, limit_of, mode_of, now_ms, scope_of, value_of,
 };
 
 /// Most waiters that Inspect lists.
@@ -91,6 +91,18 @@ pub(super) async fn inspect_session(
     linearizable(hub, (caller, ""), |table, index, now_ms| {
         let session = table.session(id).map(|found| session_info(table, &found, now_ms));
         InspectSessionResponse { index: index.get(), session }
+    })
+    .await
+}
+
+/// Every freeze as of a linearizable read. Any name may lie under one: only a caller that may read all of them is answered.
+pub(super) async fn list_freezes(
+    hub: &Hub,
+    caller: &Caller,
+) -> Result<ListFreezesResponse, Status> {
+    linearizable(hub, (caller, ""), |table, index, now_ms| {
+        let freezes = table.freezes().map(|(prefix, freeze)| freeze_of(prefix, freeze, now_ms));
+        ListFreezesResponse { index: index.get(), freezes: freezes.collect() }
     })
     .await
 }
@@ -242,6 +254,7 @@ fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
         has_value: lock.value.is_some(),
         scope: scope_of(lock),
         limit: limit_of(lock),
+        frozen: lock.frozen().map(|(prefix, freeze)| freeze_of(prefix, freeze, now_ms)),
         ..LockInfo::default()
     }
 }

@@ -48,6 +48,8 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::NotHeld
         | RefusalReason::Permits
         | RefusalReason::HeadStart
+        | RefusalReason::Frozen
+        | RefusalReason::Freeze
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused | RefusalReason::AlreadyHeld | RefusalReason::AlreadyAsked => {
             Code::AlreadyExists

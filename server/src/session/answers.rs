@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Item, Label, LimitView, LockName,
-    LockTable, LockView, LogIndex, LossCause, Mode, Rejection, RequestId, SessionId, Value, Was,
+    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Identity, Item, Label, LimitView,
+    LockName, LockTable, LockView, LogIndex, LossCause, Mode, NamePrefix, Rejection, RequestId,
+    SessionId, Value, Was,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, ClosedHold, Contended, Denied, Granted, Holder, LockScope, Lost, LostReason,
+    Cancelled, ClosedHold, Contended, Denied, Freeze, Granted, Holder, LockScope, Lost, LostReason,
     Mode as WireMode, NamedValue, PermitLimit, Queued, Refusal, Refused, Released, ServerFrame,
     SessionEnded, Value as WireValue, ValueSet, cancelled,
 };
@@ -29,8 +30,33 @@ pub(super) fn frame(index: LogIndex, body: Body) -> ServerFrame {
     ServerFrame { index: index.get(), body: Some(body) }
 }
 
-pub(super) fn queued(request: RequestId, place: u64, holders: Vec<Holder>) -> Body {
-    Body::Queued(Queued { request_id: request.get(), place, holders })
+pub(super) fn queued(
+    request: RequestId,
+    place: u64,
+    holders: Vec<Holder>,
+    frozen: Option<Freeze>,
+) -> Body {
+    Body::Queued(Queued { request_id: request.get(), place, holders, frozen })
+}
+
+/// The freeze that keeps a request for these locks from being granted, if one does; `now_ms` is [`now_ms`].
+pub(super) fn frozen(table: &LockTable, now_ms: u64, items: &[Item]) -> Option<Freeze> {
+    let (prefix, freeze) = items.iter().find_map(|item| table.freeze_over(&item.lock))?;
+    Some(freeze_of(prefix, freeze, now_ms))
+}
+
+/// A freeze in its form on the wire; `now_ms` is [`now_ms`].
+pub(crate) fn freeze_of(
+    prefix: &NamePrefix,
+    freeze: &holdfast_core::Freeze,
+    now_ms: u64,
+) -> Freeze {
+    Freeze {
+        prefix: prefix.as_str().to_owned(),
+        message: freeze.message.as_str().to_owned(),
+        identity: identity_text(&freeze.by),
+        frozen_ms: now_ms.saturating_sub(freeze.since_ms),
+    }
 }
 
 /// A grant: what is held, with the values of the locks.
@@ -164,6 +190,11 @@ pub(super) fn denied(
 /// A refusal, with the lock's holders as far as the table still knows them.
 pub(super) fn refusal(table: &LockTable, now_ms: u64, rejection: &Rejection) -> Refusal {
     let mut refusal = refusals::of_rejection(rejection);
+    if let Rejection::Frozen { lock } = rejection
+        && let Some((_, freeze)) = table.freeze_over(lock)
+    {
+        refusal.message = frozen_text(lock, freeze);
+    }
     if let Rejection::LockHeld { lock, token, .. } = rejection {
         let lock = table.lock(lock);
         let mut holders = lock.into_iter().flat_map(|lock| lock.holders()).take(HOLDERS_SHOWN);
@@ -172,6 +203,18 @@ pub(super) fn refusal(table: &LockTable, now_ms: u64, rejection: &Rejection) -> 
         refusal.holders.extend(current.or_else(|| in_the_way(rejection)));
     }
     refusal
+}
+
+fn frozen_text(lock: &LockName, freeze: &holdfast_core::Freeze) -> String {
+    let by = match identity_text(&freeze.by) {
+        by if by.is_empty() => by,
+        by => format!(" by {by}"),
+    };
+    let message = match freeze.message.as_str() {
+        "" => String::new(),
+        message => format!(": {message}"),
+    };
+    format!("{lock} is frozen{by}, and nobody is granted it at the moment{message}")
 }
 
 pub(super) fn refused(subject: Option<Subject>, refusal: Refusal) -> Body {
@@ -215,7 +258,11 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
 
 /// Who opened a session; empty for one that has proved nothing.
 pub(crate) fn identity_of(caller: &Caller) -> String {
-    if caller.identity.is_anonymous() { String::new() } else { caller.identity.to_string() }
+    identity_text(&caller.identity)
+}
+
+fn identity_text(identity: &Identity) -> String {
+    if identity.is_anonymous() { String::new() } else { identity.to_string() }
 }
 
 fn holder_unlabelled(session: SessionId, token: FencingToken) -> Holder {
@@ -251,6 +298,7 @@ pub(super) fn of_outcome(
             | Answer::HoldsClosed { .. }
             | Answer::SessionOwned
             | Answer::LimitSet
+            | Answer::FreezesSet
             | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,
@@ -286,7 +334,7 @@ fn stands(request: RequestId, state: &Acquired) -> Body {
         }
         Acquired::Queued { place, holder } => {
             let holder = holder.map(|grant| holder_unlabelled(grant.session, grant.token));
-            queued(request, *place, holder.into_iter().collect())
+            queued(request, *place, holder.into_iter().collect(), None)
         }
     }
 }

@@ -4,8 +4,8 @@
 //! it costs a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
 use holdfast_core::{
-    EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, Rejection, RequestId,
-    SessionId,
+    EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, NamePrefix, Rejection,
+    RequestId, SessionId,
 };
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{HoldsClosed, ServerFrame};
@@ -66,12 +66,7 @@ impl Registry {
             Event::SessionOpened { session } => self.opened(state, *session, table),
             Event::SessionEnded { session, cause } => self.ended(state, index, *session, *cause),
             Event::Queued { session, request, items, place } => {
-                state.follows.told(*session, *request, *place);
-                self.came_before_others(state, items, *place, table);
-                self.tell(state, index, *session, || {
-                    let holders = answers::holders(table, self.now_ms(table), items);
-                    answers::queued(*request, *place, holders)
-                });
+                self.queued(state, index, (*session, *request, items, *place), table);
             }
             Event::Granted { session, request, token, items, values } => {
                 self.left(state, *session, *request, items);
@@ -115,6 +110,7 @@ impl Registry {
             }
             // The answer to the change reports it, and the grant to the next holder.
             Event::ValueChanged { .. } => {}
+            Event::FreezeChanged { prefix, .. } => self.names_moved(state, prefix),
             Event::RulesChanged => self.rules_changed.send_modify(|()| {}),
             Event::SessionRevoked { session, reason } => {
                 self.revoked(state, index, *session, reason);
@@ -179,6 +175,30 @@ impl Registry {
         if let Some(attached) = state.attached.remove(&session) {
             attached.outbox.finish(Some(last), Ok(()));
             self.count_attached(state);
+        }
+    }
+
+    fn queued(
+        &self,
+        state: &mut State,
+        index: LogIndex,
+        (session, request, items, place): (SessionId, RequestId, &[Item], u64),
+        table: &LockTable,
+    ) {
+        let now_ms = self.now_ms(table);
+        let frozen = answers::frozen(table, now_ms, items);
+        state.follows.told((session, request), (place, frozen.is_some()));
+        self.came_before_others(state, items, place, table);
+        self.tell(state, index, session, || {
+            let holders = answers::holders(table, now_ms, items);
+            answers::queued(request, place, holders, frozen)
+        });
+    }
+
+    /// Those who wait for these names are told whether they are frozen.
+    fn names_moved(&self, state: &mut State, prefix: &NamePrefix) {
+        if state.follows.moved_below(prefix) {
+            self.place_changed.notify_one();
         }
     }
 
@@ -255,6 +275,7 @@ fn is_measured(event: &Event) -> bool {
     matches!(
         event,
         Event::Queued { .. }
+            | Event::FreezeChanged { .. }
             | Event::Left { .. }
             | Event::Granted { .. }
             | Event::Released { over: true, .. }

@@ -153,6 +153,18 @@ impl Hub {
         }
     }
 
+    /// Freezes names, or lifts a freeze.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn set_freeze(&self, caller: &Caller, deed: Deed) -> Done<()> {
+        match self.done(caller, deed).await? {
+            (index, Answer::FreezesSet) => Ok((index, ())),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
     async fn done(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
         let Committed { index, outcome } = self.commit(caller, deed).await?;
         match outcome {

@@ -20,7 +20,7 @@ use holdfast_proto::v1::request_state::State as WireState;
 use holdfast_proto::v1::{Denied, Ended, Queued, RequestState as WireRequest, State};
 use prost::Message as _;
 
-use super::answers::{granted, holders, in_the_way, value_set};
+use super::answers::{self, granted, holders, in_the_way, value_set};
 use super::refusals;
 
 /// Largest State that is sent whole, bytes. Clients that do not know pages, those of 0.1, accept 16 MiB
@@ -92,7 +92,8 @@ impl Pages {
         let state = match &view.state {
             RequestState::Waiting { place, .. } => {
                 let holders = holders(table, now_ms, &view.items);
-                WireState::Queued(Queued { request_id, place: *place, holders })
+                let frozen = answers::frozen(table, now_ms, &view.items);
+                WireState::Queued(Queued { request_id, place: *place, holders, frozen })
             }
             RequestState::Held { token, items, is_ending: false, .. } => {
                 let values = self.values(table, view.request, *token);

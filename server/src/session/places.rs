@@ -6,13 +6,14 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use holdfast_core::{
-    Item, LockName, LockTable, LogIndex, RequestId, RequestState, RequestView, SessionId,
+    Item, LockName, LockTable, LogIndex, NamePrefix, RequestId, RequestState, RequestView,
+    SessionId,
 };
 use holdfast_proto::v1::Moved;
 use holdfast_proto::v1::server_frame::Body;
 
 use super::Lead;
-use super::answers::holders;
+use super::answers::{self, holders};
 use super::registry::{Registry, State};
 
 /// The least time between two rounds of Moved.
@@ -41,14 +42,17 @@ pub(super) struct Follows {
 struct Follow {
     /// The request stands in the queue of each of these.
     locks: Vec<LockName>,
-    /// The place that was reported last.
-    last: Option<u64>,
+    /// What was reported last.
+    last: Option<Stand>,
 }
 
+/// A place, and whether one of the locks is frozen.
+type Stand = (u64, bool);
+
 impl Follow {
-    /// Records the place; `false` if it is the one reported last.
-    fn is_news(&mut self, place: u64) -> bool {
-        self.last.replace(place) != Some(place)
+    /// Records how it stands; `false` if that was reported last.
+    fn is_news(&mut self, stand: Stand) -> bool {
+        self.last.replace(stand) != Some(stand)
     }
 }
 
@@ -63,10 +67,10 @@ impl Follows {
         self.by_request.insert(key, Follow { locks, last: None });
     }
 
-    /// Queued has reported this place of the request.
-    pub(super) fn told(&mut self, session: SessionId, request: RequestId, place: u64) {
-        if let Some(follow) = self.by_request.get_mut(&(session, request)) {
-            follow.last = Some(place);
+    /// Queued has reported how the request stands.
+    pub(super) fn told(&mut self, request: Request, stand: Stand) {
+        if let Some(follow) = self.by_request.get_mut(&request) {
+            follow.last = Some(stand);
         }
     }
 
@@ -105,6 +109,18 @@ impl Follows {
             self.changed.insert(lock.clone());
         }
         followed
+    }
+}
+
+impl Follows {
+    /// The names that begin with that prefix were frozen or thawed; `true` if a followed request stands in a queue of them.
+    pub(super) fn moved_below(&mut self, prefix: &NamePrefix) -> bool {
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let below = self.by_lock.range::<str, _>(from).map(|(lock, _)| lock);
+        let below = below.take_while(|lock| prefix.covers(lock.as_str())).cloned();
+        let before = self.changed.len();
+        self.changed.extend(below);
+        self.changed.len() > before
     }
 }
 
@@ -160,7 +176,9 @@ impl Registry {
             else {
                 continue;
             };
-            if !by_request.get_mut(key).is_some_and(|follow| follow.is_news(place)) {
+            let frozen = answers::frozen(table, now_ms, &items);
+            let stand = (place, frozen.is_some());
+            if !by_request.get_mut(key).is_some_and(|follow| follow.is_news(stand)) {
                 continue;
             }
             if let Some(attached) = attached.get(&key.0) {
@@ -168,7 +186,7 @@ impl Registry {
                     [_] => alone.clone(),
                     several => holders(table, now_ms, several),
                 };
-                let moved = Moved { request_id: key.1.get(), place, holders };
+                let moved = Moved { request_id: key.1.get(), place, holders, frozen };
                 self.push(&attached.outbox, index, Body::Moved(moved));
             }
         }

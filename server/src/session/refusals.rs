@@ -49,6 +49,8 @@ pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::HeadStart => "head_start",
         RefusalReason::AlreadyHeld => "already_held",
         RefusalReason::AlreadyAsked => "already_asked",
+        RefusalReason::Frozen => "frozen",
+        RefusalReason::Freeze => "freeze",
     }
 }
 
@@ -66,8 +68,6 @@ pub(crate) fn limit(name: &str, message: impl Into<String>) -> Refusal {
 pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     let message = rejection.to_string();
     match rejection {
-        Rejection::UnknownSession { .. } => refusal(RefusalReason::SessionUnknown, message),
-        Rejection::TtlOutOfRange { .. } => refusal(RefusalReason::TtlOutOfRange, message),
         Rejection::TooManySessions { .. } => limit_of_others("max_sessions", message),
         Rejection::TooManyRequests { .. } => limit("max_requests_per_session", message),
         Rejection::TooManyWaiters { .. } => limit_of_others("max_waiters_per_lock", message),
@@ -76,20 +76,35 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::OverQuota { what, .. } => limit_of_others(quota_name(*what), message),
         Rejection::TooManyNames { .. } => limit("names_per_request", message),
         Rejection::ValueTooLarge { .. } => limit("value_bytes", message),
-        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => {
-            refusal(RefusalReason::LockHeld, message)
-        }
-        Rejection::NothingFree => refusal(RefusalReason::NothingFree, message),
-        Rejection::NotImported { .. } => refusal(RefusalReason::NotImported, message),
-        Rejection::NothingToWaitFor { .. } => refusal(RefusalReason::NothingToWaitFor, message),
-        Rejection::RequestGone { .. } => refusal(RefusalReason::RequestGone, message),
-        Rejection::RequestReused { .. } => refusal(RefusalReason::RequestReused, message),
-        Rejection::RequestEnded { .. } => refusal(RefusalReason::Cancelled, message),
-        Rejection::NotHolder { .. } | Rejection::NotHeldUnder { .. } => {
-            refusal(RefusalReason::NotHolder, message)
-        }
-        Rejection::MinUnsupported { .. } => refusal(RefusalReason::Unsupported, message),
-        Rejection::NotExclusive { .. } => refusal(RefusalReason::NotExclusive, message),
+        Rejection::TooManyScopes { .. } => limit("scopes", message),
+        Rejection::TooManyFreezes { .. } => limit("freezes", message),
+        Rejection::HeadStartTooLong { .. } => limit("head_start_ms", message),
+        // The server closes them one by one.
+        Rejection::TooManyHolders { .. } => limit("holders", message),
+        // The holder is the owner itself.
+        Rejection::AlreadyHeld { token, .. } => Refusal {
+            holders: vec![Holder { token: token.get(), ..Holder::default() }],
+            ..refusal(RefusalReason::AlreadyHeld, message)
+        },
+        rejection => refusal(reason_of(rejection), message),
+    }
+}
+
+/// Why the core rejected something, if it is no limit.
+const fn reason_of(rejection: &Rejection) -> RefusalReason {
+    match rejection {
+        Rejection::UnknownSession { .. } => RefusalReason::SessionUnknown,
+        Rejection::TtlOutOfRange { .. } => RefusalReason::TtlOutOfRange,
+        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => RefusalReason::LockHeld,
+        Rejection::NothingFree => RefusalReason::NothingFree,
+        Rejection::NotImported { .. } => RefusalReason::NotImported,
+        Rejection::NothingToWaitFor { .. } => RefusalReason::NothingToWaitFor,
+        Rejection::RequestGone { .. } => RefusalReason::RequestGone,
+        Rejection::RequestReused { .. } => RefusalReason::RequestReused,
+        Rejection::RequestEnded { .. } => RefusalReason::Cancelled,
+        Rejection::NotHolder { .. } | Rejection::NotHeldUnder { .. } => RefusalReason::NotHolder,
+        Rejection::MinUnsupported { .. } => RefusalReason::Unsupported,
+        Rejection::NotExclusive { .. } => RefusalReason::NotExclusive,
         Rejection::NoNames
         | Rejection::NameTwice { .. }
         | Rejection::MinAboveNames { .. }
@@ -98,11 +113,10 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::OtherTenure { .. }
         | Rejection::OtherEpoch { .. }
         | Rejection::EpochNotAbove { .. }
-        | Rejection::UnusableLimits { .. } => refusal(RefusalReason::Invalid, message),
-        Rejection::Suspended { .. } => refusal(RefusalReason::Suspended, message),
-        Rejection::Restored => refusal(RefusalReason::Restored, message),
-        Rejection::SeveralScopes { .. } => refusal(RefusalReason::SeveralScopes, message),
-        Rejection::TooManyScopes { .. } => limit("scopes", message),
+        | Rejection::UnusableLimits { .. } => RefusalReason::Invalid,
+        Rejection::Suspended { .. } => RefusalReason::Suspended,
+        Rejection::Restored => RefusalReason::Restored,
+        Rejection::SeveralScopes { .. } => RefusalReason::SeveralScopes,
         Rejection::UnknownScope { .. }
         | Rejection::ScopesOverlap { .. }
         | Rejection::ScopeCutsRequest { .. }
@@ -110,32 +124,36 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         | Rejection::EpochTooHigh { .. }
         | Rejection::ScopeHasLimit { .. }
         | Rejection::ScopeHasHeadStart { .. }
+        | Rejection::ScopeHasFreeze { .. }
         // The server goes on by itself for a while before it says so.
-        | Rejection::Unfinished { .. } => refusal(RefusalReason::Scope, message),
-        Rejection::TokensExhausted { .. } => refusal(RefusalReason::TokensExhausted, message),
-        Rejection::Forbidden(_) => refusal(RefusalReason::Forbidden, message),
-        Rejection::Rules(_) => refusal(RefusalReason::Rules, message),
-        Rejection::SessionRevoked { .. } => refusal(RefusalReason::SessionRevoked, message),
-        Rejection::NotHeld { .. } => refusal(RefusalReason::NotHeld, message),
+        | Rejection::Unfinished { .. } => RefusalReason::Scope,
+        Rejection::TokensExhausted { .. } => RefusalReason::TokensExhausted,
+        Rejection::Forbidden(_) => RefusalReason::Forbidden,
+        Rejection::Rules(_) => RefusalReason::Rules,
+        Rejection::SessionRevoked { .. } => RefusalReason::SessionRevoked,
+        Rejection::NotHeld { .. } => RefusalReason::NotHeld,
         Rejection::LimitDiffers { .. }
         | Rejection::NoLimit { .. }
         | Rejection::PermitsOutOfRange { .. }
-        | Rejection::PermitsInScope { .. } => refusal(RefusalReason::Permits, message),
-        Rejection::HeadStartTooLong { .. } => limit("head_start_ms", message),
-        Rejection::HeadStartInScope { .. } => refusal(RefusalReason::HeadStart, message),
-        Rejection::AlreadyHeld { .. } | Rejection::AlreadyAsked { .. } => of_owner(rejection, message),
-        // The server closes them one by one.
-        Rejection::TooManyHolders { .. } => limit("holders", message),
+        | Rejection::PermitsInScope { .. } => RefusalReason::Permits,
+        Rejection::Frozen { .. } => RefusalReason::Frozen,
+        Rejection::FreezeInScope { .. } | Rejection::NotFrozen { .. } => RefusalReason::Freeze,
+        Rejection::HeadStartInScope { .. } => RefusalReason::HeadStart,
+        Rejection::AlreadyHeld { .. } => RefusalReason::AlreadyHeld,
+        Rejection::AlreadyAsked { .. } => RefusalReason::AlreadyAsked,
+        Rejection::TooManySessions { .. }
+        | Rejection::TooManyRequests { .. }
+        | Rejection::TooManyWaiters { .. }
+        | Rejection::TooManyValueBytes { .. }
+        | Rejection::TableFull { .. }
+        | Rejection::OverQuota { .. }
+        | Rejection::TooManyNames { .. }
+        | Rejection::ValueTooLarge { .. }
+        | Rejection::TooManyScopes { .. }
+        | Rejection::TooManyFreezes { .. }
+        | Rejection::HeadStartTooLong { .. }
+        | Rejection::TooManyHolders { .. } => RefusalReason::Limit,
     }
-}
-
-/// An owner has a lock already: the holder is itself.
-fn of_owner(rejection: &Rejection, message: String) -> Refusal {
-    let Rejection::AlreadyHeld { token, .. } = rejection else {
-        return refusal(RefusalReason::AlreadyAsked, message);
-    };
-    let holders = vec![Holder { token: token.get(), ..Holder::default() }];
-    Refusal { holders, ..refusal(RefusalReason::AlreadyHeld, message) }
 }
 
 /// The name of a quota, as a limit and in `holdfast auth quota`.

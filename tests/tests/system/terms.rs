@@ -83,6 +83,64 @@ async fn the_urgent_command_runs_next_and_everybody_sees_what_it_waits_for() {
     assert!(long.err.contains("660000 ms is longer than the 600000 ms allowed"), "{long:?}");
 }
 
+/// Nothing of the names is granted, to nobody, over a change of leader too; who waits sees why.
+#[tokio::test]
+async fn frozen_names_are_granted_to_nobody_until_they_are_thawed() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.leader().await;
+    let mut holder = holding(&cluster, &[]);
+    holder.line("held", LIMIT).await;
+    let frozen = holdfast(&cluster, &["freeze", "jo", "--message", "the disk is full"]).await;
+    assert_eq!(
+        (frozen.code, frozen.out.trim()),
+        (Some(0), "nothing of jo… is granted until it is thawed")
+    );
+    let mut waiter = holding(&cluster, &[]);
+    so_many_wait(&cluster, 1).await;
+    holder.signal(Signal::SIGTERM);
+    holder.end(LIMIT).await;
+
+    let tried = holdfast(&cluster, &["try", "jobs", "--", "true"]).await;
+    assert_eq!(tried.code, Some(122), "{tried:?}");
+    assert!(
+        tried
+            .err
+            .contains("jobs is frozen, and nobody is granted it at the moment: the disk is full"),
+        "{tried:?}"
+    );
+    let moved = holdfast(&cluster, &["cluster", "transfer-leader"]).await;
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    let lock = so_many_wait(&cluster, 1).await;
+    assert_eq!(
+        (&lock["held_by"], &lock["frozen"]["message"]),
+        (&0.into(), &"the disk is full".into())
+    );
+    let shown = holdfast(&cluster, &["inspect", "jobs"]).await.out;
+    assert!(
+        shown.contains("  frozen for ") && shown.contains(": \"the disk is full\"\n"),
+        "{shown}"
+    );
+    let other = holdfast(&cluster, &["lock", "other", "--", "true"]).await;
+    assert_eq!(other.code, Some(0), "{other:?}");
+    let listed = holdfast(&cluster, &["freezes"]).await.out;
+    assert!(listed.contains("jo…") && listed.contains("the disk is full"), "{listed}");
+
+    // Under another freeze as well: it takes both.
+    assert_eq!(holdfast(&cluster, &["freeze", "--all"]).await.code, Some(0));
+    assert_eq!(holdfast(&cluster, &["thaw", "jo"]).await.code, Some(0));
+    let again = holdfast(&cluster, &["thaw", "jo"]).await;
+    assert_eq!(again.code, Some(122), "{again:?}");
+    assert!(again.err.contains("\"jo\" are not frozen by that prefix"), "{again:?}");
+    assert_eq!(inspected(&cluster).await["held_by"], 0);
+    assert_eq!(holdfast(&cluster, &["thaw", "--all"]).await.code, Some(0));
+    waiter.line("held", LIMIT).await;
+    let listed = holdfast(&cluster, &["freezes"]).await;
+    assert_eq!(listed.out.trim(), "nothing is frozen");
+    for wrong in [&["freeze"][..], &["thaw"], &["freeze", "--all", "jo"], &["freeze", ""]] {
+        assert_eq!(holdfast(&cluster, wrong).await.code, Some(125), "{wrong:?}");
+    }
+}
+
 /// The outer command waits for the inner one, and the inner one would wait for the outer one.
 #[tokio::test]
 async fn a_command_in_another_one_is_refused_what_it_would_wait_for_with_the_process_that_holds_it()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::Global;
 use crate::failure::{Failure, REFUSED};
-use crate::show;
+use crate::{freeze, show};
 
 /// Locks in one page.
 const PAGE_SIZE: u32 = 1_000;
@@ -115,6 +115,7 @@ fn lock_json(lock: &LockInfo) -> Value {
         "queue": lock.queue.iter().map(show::waiter).collect::<Vec<_>>(),
         "value": lock.value.as_ref().map(show::value),
         "limit": lock.limit.map(limit_json),
+        "frozen": lock.frozen.as_ref().map(freeze::as_json),
         "scope": lock.scope.as_ref().map(|scope| {
             json!({
                 "prefix": scope.prefix,
@@ -153,6 +154,9 @@ fn print_lock(lock: &LockInfo) {
         let PermitLimit { permits, used, is_for_good, .. } = limit;
         let for_good = if *is_for_good { "; the limit is for good" } else { "" };
         show::line(format!("  {used} of {permits} permits are held{for_good}"));
+    }
+    if let Some(frozen) = &lock.frozen {
+        show::line(format!("  {}", freeze::text(frozen)));
     }
     if let Some(value) = &lock.value {
         let suspect = if value.is_suspect { "; suspect: the grant was lost" } else { "" };

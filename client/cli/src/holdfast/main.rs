@@ -12,6 +12,7 @@ mod cluster_admin;
 mod cut_off;
 mod demo;
 mod election;
+mod freeze;
 mod inspect;
 mod limit;
 mod lock;
@@ -55,6 +56,11 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Release(args) => cut_off::release(&cli.global, &args),
         Command::Limit(args) => limit::set(&cli.global, &args),
+        Command::Freeze { names, message, limit } => {
+            freeze::set(&cli.global, names.prefix(), &message, &limit)
+        }
+        Command::Thaw { names, limit } => freeze::lift(&cli.global, names.prefix(), &limit),
+        Command::Freezes => freeze::list(&cli.global),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Status => status::run(&cli.global),

@@ -115,7 +115,12 @@ fn acquired(acquire: &v1::Acquire) -> Body {
         ..Default::default()
     };
     if acquire.wait {
-        return Body::Queued(v1::Queued { request_id, place: 2, holders: vec![holder] });
+        return Body::Queued(v1::Queued {
+            request_id,
+            place: 2,
+            holders: vec![holder],
+            frozen: None,
+        });
     }
     let refusal = v1::Refusal {
         reason: v1::RefusalReason::LockHeld.into(),
@@ -146,6 +151,7 @@ fn shared_lock(name: String) -> v1::LockInfo {
         held_by: 3,
         scope: None,
         limit: None,
+        frozen: None,
     }
 }
 
@@ -272,6 +278,27 @@ impl LockService for FakeServer {
         &self,
         _request: Request<v1::SetLimitRequest>,
     ) -> Result<Response<v1::SetLimitResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn freeze(
+        &self,
+        _request: Request<v1::FreezeRequest>,
+    ) -> Result<Response<v1::FreezeResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn thaw(
+        &self,
+        _request: Request<v1::ThawRequest>,
+    ) -> Result<Response<v1::ThawResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn list_freezes(
+        &self,
+        _request: Request<v1::ListFreezesRequest>,
+    ) -> Result<Response<v1::ListFreezesResponse>, Status> {
         Err(Status::unimplemented("no test asks"))
     }
 

@@ -40,9 +40,9 @@ impl Machine {
                 }
             }
             Said::HoldsClosed(v1::HoldsClosed { closed }) => self.give_up_closed(&closed),
-            Said::Queued(v1::Queued { request_id, place, holders })
-            | Said::Moved(v1::Moved { request_id, place, holders }) => {
-                self.queued(request_id, index, Place::new(place, holders));
+            Said::Queued(v1::Queued { request_id, place, holders, frozen })
+            | Said::Moved(v1::Moved { request_id, place, holders, frozen }) => {
+                self.queued(request_id, index, Place::new(place, holders, frozen));
             }
             Said::Granted(granted) if self.is_over(&granted, index) => {
                 return Some(StreamEnd::failed("a hold is over whose grant has just come"));

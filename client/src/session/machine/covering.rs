@@ -104,7 +104,7 @@ impl Machine {
             return false;
         }
         request.phase = Phase::Uncovered(Uncovered { token, granted: granted.clone() });
-        let place = Place { place: 0, holders: Vec::new(), awaits_authority: true };
+        let place = Place { awaits_authority: true, ..Place::new(0, Vec::new(), None) };
         request.place.send_if_modified(|told| {
             let changes = told.as_ref().is_none_or(|told| told.place != place);
             *told = Some(PlaceReport { place: place.clone(), at: now });

@@ -164,7 +164,7 @@ fn seed() -> Vec<u8> {
     say(&mut seed, vec![opened()]);
     script::push(&mut seed, ASKS, b"a b");
     script::push(&mut seed, ASKS, b"c");
-    let queued = Queued { request_id: 2, place: 1, holders: Vec::new() };
+    let queued = Queued { request_id: 2, place: 1, ..Queued::default() };
     say(&mut seed, vec![Said::Granted(granted(1)), Said::Queued(queued.clone())]);
     script::push(&mut seed, TIME_PASSES, &3_000_u16.to_le_bytes());
     say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1, ..KeptAlive::default() })]);

@@ -101,7 +101,7 @@ impl Machine {
                 self.ask_anew(key);
             }
             Some(State::Queued(queued)) => {
-                self.queued(id, index, Place::new(queued.place, queued.holders));
+                self.queued(id, index, Place::new(queued.place, queued.holders, queued.frozen));
             }
             Some(State::Granted(granted)) if matches!(phase, Some(Phase::Held(_))) => {
                 self.synchronise_hold(key, &granted.names);

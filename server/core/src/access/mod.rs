@@ -28,7 +28,7 @@ pub use names::{
 
 use crate::LockTable;
 use crate::check::Violation;
-use crate::command::{Ask, Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE};
+use crate::command::{Ask, Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE, TERMS_SINCE};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::quota::Quota;
 
@@ -64,11 +64,13 @@ pub enum Verb {
     Backup,
     /// Setting the limits of permits.
     Limit,
+    /// Freezing and thawing names.
+    Freeze,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -83,6 +85,7 @@ impl Verb {
         Self::Now,
         Self::Backup,
         Self::Limit,
+        Self::Freeze,
     ];
 
     /// As people write it.
@@ -102,6 +105,7 @@ impl Verb {
             Self::Now => "now",
             Self::Backup => "backup",
             Self::Limit => "limit",
+            Self::Freeze => "freeze",
         }
     }
 
@@ -115,6 +119,7 @@ impl Verb {
         match self {
             Self::Backup => RESTORES_SINCE,
             Self::Limit => PERMITS_SINCE,
+            Self::Freeze => TERMS_SINCE,
             _ => RULES_SINCE,
         }
     }
@@ -123,7 +128,13 @@ impl Verb {
     pub const fn has_names(self) -> bool {
         matches!(
             self,
-            Self::Acquire | Self::Read | Self::Import | Self::Scope | Self::Force | Self::Limit
+            Self::Acquire
+                | Self::Read
+                | Self::Import
+                | Self::Scope
+                | Self::Force
+                | Self::Limit
+                | Self::Freeze
         )
     }
 }
@@ -430,6 +441,9 @@ impl LockTable {
                 self.allows_haste(caller, *now)
             }
             Deed::SetLimit { lock, .. } => self.rules.allows(caller, Verb::Limit, [lock.as_str()]),
+            Deed::Freeze { prefix, .. } | Deed::Thaw { prefix } => {
+                self.rules.allows(caller, Verb::Freeze, [prefix.as_str()])
+            }
             Deed::OwnSession { .. } => Ok(()),
         }
     }

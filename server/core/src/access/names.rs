@@ -1,5 +1,6 @@
 //! Names of identities, roles and tokens, and prefixes of lock names.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::io;
 
@@ -136,6 +137,13 @@ impl NamePrefix {
     /// Whether every name that begins with `text` begins with this prefix too.
     pub fn covers(&self, text: &str) -> bool {
         text.starts_with(self.as_str())
+    }
+}
+
+/// In the order of texts: the empty one comes first.
+impl Borrow<str> for NamePrefix {
+    fn borrow(&self) -> &str {
+        self.as_str()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::VALUE_BYTES_MAX;
 use crate::acquire::Denial;
 use crate::answer::Grant;
 use crate::command::{COMMAND_VERSION_OLDEST, TERMS_SINCE};
+use crate::freeze::FREEZES_MAX;
 use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock::Lock;
@@ -104,6 +105,16 @@ fn violated(invariant: &'static str, what: String) -> Check {
     Err(Violation { invariant, what })
 }
 
+/// Whether a request for these locks may have been denied for that.
+fn is_sound_denial(denial: Denial, lock_set: &LockSet) -> bool {
+    let names_one = denial.at().is_some_and(|at| at < lock_set.len());
+    let claim = denial == Denial::NotImported;
+    let above = matches!(denial, Denial::AboveLimit { .. });
+    let outside = matches!(denial, Denial::Suspended | Denial::Restored | Denial::Frozen { .. });
+    let of_its_kind = names_one == lock_set.needs_all() || above || outside;
+    (claim || above || !lock_set.waits()) && of_its_kind && (names_one || denial.at().is_none())
+}
+
 impl LockTable {
     /// Checks every invariant that shows in one state. Looks at everything: O(n log n).
     ///
@@ -123,6 +134,7 @@ impl LockTable {
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | terms | what requests say is said by requests that are there, and within its bounds |
+    /// | freeze | freezes lie inside of no scope, and are not too many |
     /// | rules | roles and tokens of identities are there, the index of tokens agrees, none is above its bound |
     /// | work | what is left for later commands is bounded, and about scopes and locks that are there |
     /// | index | counts, bytes, holds by token, marks, awaited locks and the values at their locks agree with the records |
@@ -185,7 +197,7 @@ impl LockTable {
         let ticket = records.waits.last().map_or(0, |wait| wait.number);
         ensure(ticket <= counters.ticket, "I9", || format!("ticket {ticket} was never given out"))?;
         let version = self.applied_version;
-        let known = self.age_ms == 0 || version >= TERMS_SINCE;
+        let known = version >= TERMS_SINCE || (self.age_ms == 0 && self.freezes.len() == 0);
         ensure(version >= COMMAND_VERSION_OLDEST && known, "I29", || {
             format!("version {version} was applied, and never was one")
         })?;
@@ -214,6 +226,13 @@ impl LockTable {
         }
         let high = self.scopes.iter().find(|(_, state)| state.epoch > SCOPE_EPOCH_MAX);
         ensure(high.is_none(), "scope", || format!("{high:?} has an epoch that is none"))?;
+        let frozen = self.freezes().map(|(prefix, _)| prefix.as_str());
+        let scope_of =
+            |text: &str| self.scopes.iter().any(|(scope, _)| text.starts_with(scope.as_str()));
+        let inside = frozen.filter(|text| scope_of(text)).count();
+        ensure(inside == 0 && self.freezes.len() <= FREEZES_MAX, "freeze", || {
+            format!("{} freezes, of which {inside} lie in scopes", self.freezes.len())
+        })?;
         let gone = self.restored.scopes().find(|scope| self.scopes.get(scope).is_none());
         ensure(gone.is_none(), "scope", || format!("{gone:?} is restored, and no scope"))?;
         self.check_restored()
@@ -273,13 +292,7 @@ impl LockTable {
                     })?;
                 }
                 State::Denied(denial) => {
-                    let names_one = denial.at().is_some_and(|at| at < lock_set.len());
-                    let claim = denial == Denial::NotImported;
-                    let above = matches!(denial, Denial::AboveLimit { .. });
-                    let any = above || matches!(denial, Denial::Suspended | Denial::Restored);
-                    let sound = (claim || above || !lock_set.waits())
-                        && (names_one == lock_set.needs_all() || any);
-                    ensure(sound && (names_one || denial.at().is_none()), "index", || {
+                    ensure(is_sound_denial(denial, lock_set), "index", || {
                         format!("request {request} of session {id} was denied by {denial:?}")
                     })?;
                 }
@@ -416,11 +429,14 @@ impl LockTable {
         let record = self.sessions.get(&waiter.session).map(|found| &found.records);
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
-        let looks = &self.work.pending().looks;
+        let Pending { looks, thaws, .. } = self.work.pending();
         let is_looked_at = |name: &LockName| {
-            looks.iter().any(|(scope, after)| {
-                scope.contains(name) && after.as_ref().is_none_or(|after| after < name)
-            })
+            let is_ahead =
+                |after: &Option<LockName>| after.as_ref().is_none_or(|after| after < name);
+            looks.iter().any(|(scope, after)| scope.contains(name) && is_ahead(after))
+                || thaws
+                    .iter()
+                    .any(|(prefix, after)| prefix.covers(name.as_str()) && is_ahead(after))
         };
         self.is_ending(waiter.session)
             || lock_set.iter().any(|(name, _)| {
@@ -463,7 +479,7 @@ impl LockTable {
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
         let is_free = |(name, mode): (&LockName, Mode)| {
-            self.locks.get(name).is_some_and(|lock| {
+            self.locks.get(name).filter(|_| !self.is_frozen(name)).is_some_and(|lock| {
                 let next = lock.queue.iter().next().map(|(rank, _)| rank);
                 let alike = |holder: Holder| match mode {
                     Mode::Exclusive => false,

@@ -217,6 +217,14 @@ impl History {
         scopes.sort_by(|(a, _), (b, _)| a.cmp(b));
         let shown: Vec<_> = table.scopes().map(|view| (view.scope.clone(), view.state)).collect();
         assert_eq!(shown, scopes);
+        let frozen = table.freezes().map(|(prefix, freeze)| (prefix, &freeze.message, &freeze.by));
+        let mut frozen: Vec<_> = frozen.collect();
+        frozen.sort();
+        let known = model.freezes.iter();
+        let mut known: Vec<_> =
+            known.map(|one| (&one.prefix, &one.message, &one.caller.identity)).collect();
+        known.sort();
+        assert_eq!(frozen, known);
         self.compare_rules();
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();
@@ -300,6 +308,7 @@ impl History {
                 let ending = model.is_ending(grant.session, grant.token);
                 assert_eq!(table.grant_is_current(view.name, grant.token), !ending);
             }
+            assert_eq!(view.frozen().is_some(), model.is_frozen(view.name));
             assert_eq!(view.value, model.value(view.name));
             let scope = table.scope_of(view.name).map(|view| (view.scope, view.state));
             assert_eq!(scope, model.scope_of(view.name).map(|(scope, state)| (scope, *state)));

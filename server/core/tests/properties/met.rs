@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 47] = [
+const REJECTIONS: [&str; 50] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -57,10 +57,19 @@ const REJECTIONS: [&str; 47] = [
     "HeadStartInScope",
     "AlreadyHeld",
     "AlreadyAsked",
+    "Frozen",
+    "NotFrozen",
+    "FreezeInScope",
 ];
 /// Rejections that need a scope that was removed, or many scopes.
-const RARE_REJECTIONS: [&str; 5] =
-    ["PermitsInScope", "TooManyScopes", "HeldInOtherEpoch", "ScopeHasLimit", "ScopeHasHeadStart"];
+const RARE_REJECTIONS: [&str; 6] = [
+    "PermitsInScope",
+    "TooManyScopes",
+    "HeldInOtherEpoch",
+    "ScopeHasLimit",
+    "ScopeHasHeadStart",
+    "ScopeHasFreeze",
+];
 const COMMANDS: [&str; 13] = [
     "Configure",
     "OpenSession",
@@ -114,7 +123,8 @@ const SCENES: [&str; 30] = [
 ];
 /// Rarer situations: those with scopes, of which a history has only a few, and those that a full
 /// table makes rare.
-const RARE_SCENES: [&str; 9] = [
+const RARE_SCENES: [&str; 10] = [
+    "a waiter was granted when a freeze was lifted",
     "a waiter was granted when a limit was raised",
     "a waiter was refused for a lowered limit",
     "an imported place was claimed",
@@ -160,6 +170,8 @@ impl Met {
         self.scene(grants > 1, "one command granted several");
         let raised = matches!(command, Command::By { deed: Deed::SetLimit { .. }, .. });
         self.scene(grants > 0 && raised, "a waiter was granted when a limit was raised");
+        let thawed = matches!(command, Command::By { deed: Deed::Thaw { .. }, .. });
+        self.scene(grants > 0 && thawed, "a waiter was granted when a freeze was lifted");
         match applied.outcome {
             Ok(Answer::Acquired { fresh: false, .. }) => {
                 self.scene(true, "an acquire was retried");

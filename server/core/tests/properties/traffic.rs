@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use holdfast_core::{
-    Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Need, RequestId,
-    ScopePrefix, ScopeState, SessionId, Tenure, Terms, ValueChange,
+    Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, NamePrefix, Need,
+    RequestId, ScopePrefix, ScopeState, SessionId, Tenure, Terms, ValueChange,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -50,7 +50,8 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
         800..830 => rule_traffic::from_outside(rng, model, tenure),
-        830..865 => set_limit(rng, model),
+        830..860 => set_limit(rng, model),
+        860..875 => freeze(rng, model),
         _ => release(rng, model),
     }
 }
@@ -277,6 +278,19 @@ fn set_limit(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
     };
     let caller = rule_traffic::somebody(rng, "cn:ops");
     Command::By { caller, deed: Deed::SetLimit { lock, limit } }
+}
+
+/// Mostly lifted again soon: little is granted meanwhile.
+fn freeze(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let caller = rule_traffic::somebody(rng, "cn:ops");
+    let some = ["a", "b", "s/a", "t/", "", "c", "more/1"];
+    let prefix = NamePrefix::parse(some.choose(rng).unwrap()).unwrap();
+    let deed = match model.freezes.choose(rng) {
+        Some(frozen) if rng.random_bool(0.7) => Deed::Thaw { prefix: frozen.prefix.clone() },
+        _ if rng.random_bool(0.1) => Deed::Thaw { prefix },
+        _ => Deed::Freeze { prefix, message: Label::parse("backup").unwrap() },
+    };
+    Command::By { caller, deed }
 }
 
 /// Few owners, so that one appears again; sometimes a senseless import.

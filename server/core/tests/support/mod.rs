@@ -8,7 +8,8 @@ use std::num::NonZeroU32;
 use holdfast_core::{
     AccessName, Answer, Applied, Batch, Caller, Command, Deed, FencingToken, Has, Identity,
     ImportRow, Item, Label, LockName, LockTable, LogIndex, NamePrefix, Need, Quota, RequestId,
-    Right, RuleChange, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure, Token, ValueChange, Verb,
+    Right, RuleChange, SNAPSHOT_VERSION, ScopePrefix, SessionId, Tenure, Terms, Token, ValueChange,
+    Verb,
 };
 
 pub(crate) const MAGIC_AND_VERSION: usize = 10;
@@ -42,6 +43,28 @@ pub(crate) fn acquire_many(session: u64, request: u64, items: Vec<Item>, need: N
         need,
         wait: true,
     }
+}
+
+/// With a head start, an owner and a note.
+pub(crate) fn acquire_on(
+    session: u64,
+    request: u64,
+    lock: &str,
+    head_start_ms: u32,
+    owner: u64,
+) -> Command {
+    let who = (SessionId::new(session), RequestId::new(0), RequestId::new(request));
+    let terms = Terms { head_start_ms, owner, note: Label::parse("nightly").unwrap() };
+    Command::acquire(who, exclusive(&[lock]), (Need::All, true), terms)
+}
+
+pub(crate) fn as_admin(deed: Deed) -> Command {
+    Command::By { caller: Caller { is_admin: true, ..Caller::default() }, deed }
+}
+
+pub(crate) fn freeze(prefix: &str, message: &str) -> Deed {
+    let message = Label::parse(message).unwrap();
+    Deed::Freeze { prefix: NamePrefix::parse(prefix).unwrap(), message }
 }
 
 pub(crate) fn exclusive(names: &[&str]) -> Vec<Item> {
@@ -116,6 +139,10 @@ pub(crate) fn some_batch() -> Batch {
             Command::BeginTokens { epoch: 331, counter: 1 << 40 },
             by("cn:app", Deed::Rule { change: set_role("night", &[right(Verb::Backup, "")]) }),
             by("cn:app", Deed::Rule { change: set_role("keeper", &[right(Verb::Limit, "g")]) }),
+            by("cn:app", Deed::Rule { change: set_role("freezer", &[right(Verb::Freeze, "f")]) }),
+            by("cn:app", freeze("f/", "backup")),
+            by("cn:app", Deed::Thaw { prefix: NamePrefix::parse("f/").unwrap() }),
+            acquire_on(1, 6, "orders/43", 1_500, 7),
             set_limit("gpu", 4),
             acquire_many(1, 5, permits("gpu", 2, 0), Need::All),
         ]
@@ -217,6 +244,9 @@ pub(crate) fn busy_table() -> LockTable {
         acquire_many(1, 20, permits("gpu", 3, 4), Need::All),
         acquire_many(2, 20, permits("gpu", 2, 0), Need::All),
         acquire_many(3, 20, permits("pool", 1, 2), Need::All),
+        acquire_on(2, 21, "pool", 1_500, 7),
+        as_admin(freeze("f/", "backup")),
+        acquire_on(1, 21, "f/1", 0, 9),
     ];
     let table = table_with_rules([commands_before_permits(), commands].concat());
     assert_eq!(table.counts().held, table_before_permits().counts().held + 2);
@@ -260,7 +290,9 @@ fn commands_of_rules() -> Vec<Command> {
     let opens =
         Deed::OpenSession { ttl_ms: 10_000, label, secret_hash: [8; 32], knows_closed: true };
     // As fixtures of earlier releases have it.
-    let known = Verb::ALL.into_iter().filter(|verb| !matches!(verb, Verb::Backup | Verb::Limit));
+    let known = Verb::ALL
+        .into_iter()
+        .filter(|verb| !matches!(verb, Verb::Backup | Verb::Limit | Verb::Freeze));
     let everything: Vec<_> = known.map(|verb| right(verb, "")).collect();
     let of_one = |role: &str| [access_name(role)].into();
     let changes = [

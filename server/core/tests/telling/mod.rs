@@ -131,6 +131,10 @@ fn event_line(event: &Event) -> String {
         }
         Event::ValueChanged { lock, value: Some(now) } => format!("{lock} carries {}", value(now)),
         Event::ValueChanged { lock, value: None } => format!("{lock} carries no value"),
+        Event::FreezeChanged { prefix, frozen } => {
+            let now = if *frozen { "frozen" } else { "thawed" };
+            format!("{:?} is {now}", prefix.as_str())
+        }
         Event::ScopeChanged { scope, now } => scope_line(scope, *now),
         Event::RulesChanged => "the rules changed".into(),
         Event::SessionRevoked { session, reason } => {

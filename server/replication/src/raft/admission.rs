@@ -105,6 +105,7 @@ pub(super) fn frees(command: &Command) -> bool {
                 | Deed::EndSession { .. }
                 | Deed::CutOff { .. }
                 | Deed::CloseHolds { .. }
+                | Deed::Thaw { .. }
                 | Deed::SetLimit { limit: None, .. },
             ..
         }

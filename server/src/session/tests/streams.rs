@@ -55,7 +55,7 @@ async fn a_session_opens_acquires_and_hands_over() {
         mode: Mode::Exclusive.into(),
         ..Holder::default()
     };
-    assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder] });
+    assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder], frozen: None });
     assert_eq!(contended, Contended { request_id: 1, token: held.token, name: "jobs".into() });
     assert_eq!(released, released_whole(&held));
     assert!(next.token > held.token);

@@ -1,6 +1,7 @@
 //! What requests say besides their locks, on a session's stream: head starts, owners, notes.
 
-use holdfast_proto::v1::{AcquireOn, Moved, Queued, Refusal, RefusalReason, Refused};
+use holdfast_core::{AccessName, Caller, Command, Deed, Identity, Label, NamePrefix, Tenure};
+use holdfast_proto::v1::{AcquireOn, Denied, Moved, Queued, Refusal, RefusalReason, Refused};
 
 use super::*;
 
@@ -155,4 +156,55 @@ async fn terms_that_cannot_be_are_refused_and_nothing_of_the_request_is_done() {
     }
     client.send(ask(1, "jobs", ahead(600_000))).await;
     client.granted().await;
+}
+
+impl World {
+    fn commit_as_operator(&self, deed: Deed) {
+        let identity = Identity::of_token(&AccessName::parse("ops").unwrap());
+        let command = Command::By { caller: Caller { identity, is_admin: true }, deed };
+        self.fake.commit(command, Tenure::new(1)).outcome.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_learn_that_names_are_frozen_and_a_try_why() {
+    let world = World::new().await;
+    let (mut waiter, _) = world.session().await;
+    let (mut follower, _) = world.session().await;
+    let prefix = || NamePrefix::parse("jo").unwrap();
+    let message = Label::parse("the disk is full").unwrap();
+    waiter.send(acquire(1, "jobs")).await;
+    let token = waiter.granted().await.token;
+    let Ask::Acquire(follows) = acquire(1, "jobs") else { unreachable!() };
+    follower.send(Ask::Acquire(Acquire { follow_place: true, ..follows })).await;
+    assert_eq!(queued(&mut follower).await.frozen, None);
+    assert!(matches!(waiter.next().await, Body::Contended(_)));
+
+    world.commit_as_operator(Deed::Freeze { prefix: prefix(), message });
+
+    let Body::Moved(moved) = follower.next().await else { panic!("it was not told") };
+    let frozen = moved.frozen.unwrap();
+    assert_eq!((moved.place, &*frozen.prefix, &*frozen.message), (0, "jo", "the disk is full"));
+    assert_eq!(frozen.identity, "token:ops");
+    waiter.send(release(token)).await;
+    assert!(matches!(waiter.next().await, Body::Released(_)));
+    waiter.send(try_acquire(2, "jobs")).await;
+    let Body::Denied(Denied { refusal: Some(refusal), .. }) = waiter.next().await else {
+        panic!("it was not denied")
+    };
+    assert_eq!(refusal.reason(), RefusalReason::Frozen);
+    let words =
+        "jobs is frozen by token:ops, and nobody is granted it at the moment: the disk is full";
+    assert_eq!(refusal.message, words);
+    waiter.send(acquire(3, "jobs")).await;
+    assert_eq!(queued(&mut waiter).await.frozen.unwrap().message, "the disk is full");
+
+    world.commit_as_operator(Deed::Thaw { prefix: prefix() });
+
+    loop {
+        match follower.next().await {
+            Body::Granted(granted) => break assert_eq!(granted.request_id, 1),
+            other => assert!(matches!(other, Body::Moved(_)), "{other:?}"),
+        }
+    }
 }

@@ -250,6 +250,7 @@ pub(super) fn each_change(
         | Event::Denied { .. }
         | Event::Contended { .. }
         | Event::ScopeChanged { .. }
+        | Event::FreezeChanged { .. }
         | Event::RulesChanged
         | Event::SessionRevoked { .. }
         | Event::HoldClosed { .. } => {}

@@ -5,7 +5,7 @@ use holdfast_proto::v1::lock_change::What;
 use holdfast_proto::v1::watch_event::Body;
 use holdfast_proto::v1::{LockChange, LockInfo, Synced, WatchEvent};
 
-use super::super::answers::{HOLDERS_SHOWN, holder_of, limit_of, scope_of, value_of};
+use super::super::answers::{HOLDERS_SHOWN, freeze_of, holder_of, limit_of, scope_of, value_of};
 
 /// A page ends with the lock that brings its events to this many, or its values to this many bytes: that
 /// bounds how long the table is locked for one page, except for a lock with more holders, all of which
@@ -92,6 +92,7 @@ fn add(events: &mut Vec<WatchEvent>, lock: &LockView<'_>, index: LogIndex, now_m
         has_value: lock.value.is_some(),
         scope: scope_of(lock),
         limit: limit_of(lock),
+        frozen: lock.frozen().map(|(prefix, freeze)| freeze_of(prefix, freeze, now_ms)),
     })));
     events.extend(holders.map(|holder| {
         let what = Some(What::Granted(holder));

@@ -198,6 +198,31 @@ pub(crate) enum Command {
     /// that give -n have to give this limit from then on; those with --permits alone take it as it is. Needs the verb
     /// `limit`. Exit codes as of cluster.
     Limit(LimitArgs),
+    /// Grant nothing of the names that begin with a prefix, until they are thawed.
+    ///
+    /// Holds stay: they are given back and run out as before. Commands that ask wait in line and show the message; a try is
+    /// refused with it. Names in a scope with fallback are left out: Cassandra would go on granting them. Repeating it is
+    /// harmless. Needs the verb `freeze`. Exit codes as of cluster.
+    Freeze {
+        #[command(flatten)]
+        names: FrozenNames,
+        /// Why, for those who wait.
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        message: String,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
+    /// Lift a freeze, and grant to those who wait.
+    ///
+    /// Exit codes as of cluster; 122 also if nothing is frozen by exactly that prefix.
+    Thaw {
+        #[command(flatten)]
+        names: FrozenNames,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
+    /// The prefixes that are frozen: by whom, for how long, why.
+    Freezes,
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
@@ -358,6 +383,25 @@ pub(crate) struct LimitArgs {
     pub(crate) permits: PermitsOrNone,
     #[command(flatten)]
     pub(crate) limit: ClusterLimit,
+}
+
+/// Of `freeze` and `thaw`.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct FrozenNames {
+    /// What the names begin with.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    prefix: Option<String>,
+    /// All names.
+    #[arg(long)]
+    all: bool,
+}
+
+impl FrozenNames {
+    /// The prefix; empty: all names.
+    pub(crate) fn prefix(&self) -> &str {
+        self.prefix.as_deref().unwrap_or_default()
+    }
 }
 
 /// The limit of `limit`.

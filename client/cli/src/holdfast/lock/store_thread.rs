@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Event, Held, nested};
 use crate::args::{LockArgs, Proclaims};
 use crate::failure::Failure;
-use crate::show;
+use crate::{freeze, show};
 
 /// How long the release may take at the end; after that the lease runs out.
 pub(crate) const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
@@ -261,12 +261,16 @@ fn place_text(place: &Place, since: Duration) -> String {
         return "next in line, waits for the scope's authority".into();
     }
     let at = show::place(place.place);
+    let frozen = match &place.frozen {
+        Some(freeze) => format!(", {}", freeze::text(freeze)),
+        None => String::new(),
+    };
     match place.holders.first() {
         Some(holder) => {
             let shared = if holder.mode == Mode::Shared { " (shared)" } else { "" };
             let (label, held) = (show::escaped(&holder.label), show::length(holder.held + since));
-            format!("{at}, held by {label}{shared} for {held}{}", show::note(&holder.note))
+            format!("{at}, held by {label}{shared} for {held}{}{frozen}", show::note(&holder.note))
         }
-        None => at,
+        None => format!("{at}{frozen}"),
     }
 }

@@ -471,7 +471,7 @@ fn granted(request_id: u64, token: u64, name: &str) -> v1::Granted {
 }
 
 fn queued(request_id: u64) -> v1::Queued {
-    v1::Queued { request_id, place: 0, holders: Vec::new() }
+    v1::Queued { request_id, ..v1::Queued::default() }
 }
 
 /// The network: to `server:0` and `server:1`.

@@ -87,7 +87,8 @@ impl Model {
                 r.arrival().is_some_and(|other| other < arrival) && asks_for(r, &item.lock)
             })
         };
-        items.iter().filter(|item| self.fits(item) && !earlier(item)).cloned().collect()
+        let free = |item: &&Item| self.fits(item) && !earlier(item) && !self.is_frozen(&item.lock);
+        items.iter().filter(free).cloned().collect()
     }
 
     /// Whether all holders of the lock would share it with that item.

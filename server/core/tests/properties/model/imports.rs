@@ -52,7 +52,12 @@ impl Model {
         let waiting = self.queue(&row.lock).len() as u64;
         let asked = asked(&row.lock);
         let refused = match &row.has {
-            Has::Hold(_) if held || waiting > 0 || self.is_suspended(&asked.items) => {
+            Has::Hold(_)
+                if held
+                    || waiting > 0
+                    || self.is_suspended(&asked.items)
+                    || self.is_frozen(&row.lock) =>
+            {
                 Some(self.why_denied(&asked))
             }
             Has::Hold(_) if !self.has_tokens() => {

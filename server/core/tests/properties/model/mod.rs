@@ -1,6 +1,7 @@
 //! The lock table again, written as plainly as possible: lists, searched from the front. It shares
 //! no code with the core except the contract's types (commands, events, rejections).
 
+mod freezes;
 mod grants;
 mod imports;
 mod outside;
@@ -40,6 +41,8 @@ pub(crate) struct Model {
     /// Every member knows of terms, and so of the table's age.
     pub(crate) knows_terms: bool,
     pub(crate) age_ms: u64,
+    /// In no order.
+    pub(crate) freezes: Vec<freezes::Frozen>,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
     pub(crate) rules: rules::Rules,
@@ -168,6 +171,7 @@ impl Model {
             knows_owners: false,
             knows_terms: false,
             age_ms: 0,
+            freezes: Vec::new(),
             scopes: Vec::new(),
             rules: rules::Rules::default(),
             epoch: counters.epoch,

@@ -138,6 +138,9 @@ impl Model {
         if self.is_suspended(&asked.items) {
             return Rejection::Suspended { lock: asked.items[0].lock.clone() };
         }
+        if let Some(lock) = self.frozen_of(asked) {
+            return Rejection::Frozen { lock };
+        }
         if asked.need != Need::All {
             return Rejection::NothingFree;
         }

@@ -10,8 +10,8 @@ use holdfast_core::{
 use super::Model;
 
 /// The verbs that are about names.
-const NAMED: [Verb; 6] =
-    [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force, Verb::Limit];
+const NAMED: [Verb; 7] =
+    [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force, Verb::Limit, Verb::Freeze];
 
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
@@ -92,6 +92,8 @@ impl Model {
                 self.close_holds((&lock, token), (&reason, now), events)
             }
             Deed::OwnSession { session } => self.own(caller, session),
+            Deed::Freeze { prefix, message } => self.freeze(caller, &prefix, &message, events),
+            Deed::Thaw { prefix } => self.thaw(&prefix, events),
             Deed::SetLimit { lock, limit } => {
                 let set = self.set_limit(caller, lock, limit.map(std::num::NonZeroU32::get));
                 self.hand_on(events);
@@ -141,6 +143,9 @@ impl Model {
             Deed::EndSession { now, .. } | Deed::CutOff { now, .. } => {
                 self.may(&caller, Verb::Revoke, &[])?;
                 self.may_hurry(&caller, now)
+            }
+            Deed::Freeze { prefix, .. } | Deed::Thaw { prefix } => {
+                self.may(&caller, Verb::Freeze, &[prefix.as_str()])
             }
             Deed::SetLimit { lock, .. } => self.may(&caller, Verb::Limit, &[lock.as_str()]),
             Deed::CloseHolds { lock, token, now, .. } => {

@@ -11,6 +11,7 @@ impl Model {
         if let Some(now) = self.scope(scope) {
             return Ok(Answer::Scope { now: Some(now) });
         }
+        self.refuse_frozen_scope(scope)?;
         let set: Vec<ScopePrefix> = self.scopes.iter().map(|(other, _)| other.clone()).collect();
         let begins = |long: &ScopePrefix, short: &ScopePrefix| {
             long.as_str().as_bytes().starts_with(short.as_str().as_bytes())
