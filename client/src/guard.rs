@@ -5,10 +5,11 @@ use std::future::Future;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use holdfast_runtime::{Clock, select};
+use holdfast_runtime::Clock;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Handle;
+use crate::contention::Contentions;
 use crate::hold::Hold;
 use crate::session::Key;
 use crate::value::Change;
@@ -143,23 +144,24 @@ impl Guard {
         run_while(|| self.is_safe(), self.lost(), work).await
     }
 
-    /// Waits until another request waits for one of the locks, and returns that lock's name.
+    /// Tells when others wait for one of the locks: how many, and the largest head start among them. For
+    /// holders that finish early, or lend a lock out.
     ///
-    /// Returns at once if one has come since the grant, and `None` when the hold is over. It is for
-    /// holders that finish early, or lend the lock out. It is a hint: a notice that was under way
-    /// on a broken connection is not repeated.
+    /// It yields at once what the store has told since the grant, the last of each lock; then, for each lock,
+    /// when somebody begins to wait, and when somebody comes with a larger head start than all who wait. Of
+    /// more than 64 holders of a lock each is told once, until nobody waits. It ends when the hold is over.
+    /// That nobody waits any more is not told: [`Reader::inspect`](crate::Reader::inspect) shows who does.
     ///
-    /// Cancel safe.
-    pub async fn contended(&self) -> Option<&str> {
-        let mut contended = self.hold.contended();
-        let mut states = self.states();
-        select! {
-            _ = states.over() => None,
-            names = contended.wait_for(|names| !names.is_empty()) => {
-                let name = names.ok().and_then(|names| names.first().cloned())?;
-                self.hold.lock(&name).map(|lock| &*lock.name)
-            }
-        }
+    /// ```no_run
+    /// # async fn example(guard: holdfast::Guard) {
+    /// let mut contended = guard.contended();
+    /// while let Some(others) = contended.next().await {
+    ///     println!("{} wait for {}", others.waiting, others.name);
+    /// }
+    /// # }
+    /// ```
+    pub fn contended(&self) -> Contentions {
+        self.hold.contended()
     }
 
     /// The value that the last holder left with the lock [`Guard::name`], as it came with the

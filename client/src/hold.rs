@@ -1,13 +1,14 @@
 //! One hold as the client sees it: safe, in jeopardy, over.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_guard::{Safety, Span};
 use holdfast_mutants::mutant;
+use holdfast_proto::v1;
 use tokio::sync::watch;
 
+use crate::contention::{Contentions, Told};
 use crate::value::Change;
 use crate::{FencingToken, LockItem, Mode, Value};
 
@@ -40,8 +41,8 @@ pub(crate) struct Hold {
     locks: Box<[HeldLock]>,
     pub(crate) token: FencingToken,
     pub(crate) safety: Safety,
-    /// The names of the hold for which a request waits, as far as the store reported.
-    contended: watch::Sender<BTreeSet<Arc<str>>>,
+    /// What the store has told of those who wait for its locks.
+    told: watch::Sender<Told>,
 }
 
 impl Hold {
@@ -55,7 +56,7 @@ impl Hold {
             locks: locks.into(),
             token,
             safety: Safety::within(span)?,
-            contended: watch::Sender::default(),
+            told: watch::Sender::default(),
         })
     }
 
@@ -78,7 +79,7 @@ impl Hold {
         if let Some(lock) = self.lock(name) {
             lock.held.store(mutant!(ReleasedNameStaysHeld), Ordering::Release);
         }
-        self.contended.send_if_modified(|names| names.remove(name));
+        self.told.send_if_modified(|told| told.forget(name));
     }
 
     /// Records that the store has made `change` under this hold.
@@ -89,13 +90,22 @@ impl Hold {
         }
     }
 
-    pub(crate) fn note_contended(&self, name: &[u8]) {
-        if let Some(lock) = self.held().find(|lock| lock.name.as_bytes() == name) {
-            self.contended.send_if_modified(|names| names.insert(lock.name.clone()));
+    /// The store has told that others wait for a lock.
+    pub(crate) fn note_contended(&self, contended: &v1::Contended) {
+        if let Some(lock) = self.held().find(|lock| lock.name.as_bytes() == contended.name) {
+            self.told.send_modify(|told| told.note(&lock.name, contended));
         }
     }
 
-    pub(crate) fn contended(&self) -> watch::Receiver<BTreeSet<Arc<str>>> {
-        self.contended.subscribe()
+    /// Others wait for a lock as of a resume: notes it where the frame that told it did not come.
+    pub(crate) fn synchronise_contended(&self, contended: &v1::Contended) {
+        let lock = self.held().find(|lock| lock.name.as_bytes() == contended.name);
+        if lock.is_some_and(|lock| self.told.borrow().is_news(&lock.name, contended)) {
+            self.note_contended(contended);
+        }
+    }
+
+    pub(crate) fn contended(&self) -> Contentions {
+        Contentions::new(self.told.subscribe(), self.safety.states())
     }
 }

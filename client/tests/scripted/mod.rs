@@ -492,7 +492,11 @@ pub fn cancelled(request_id: u64, was: v1::cancelled::Was) -> server_frame::Body
 
 pub fn state_queued(request_id: u64, place: u64) -> v1::RequestState {
     let queued = v1::Queued { request_id, place, holders: vec![holder()], frozen: None };
-    v1::RequestState { request_id, state: Some(v1::request_state::State::Queued(queued)) }
+    v1::RequestState {
+        request_id,
+        state: Some(v1::request_state::State::Queued(queued)),
+        contended: vec![],
+    }
 }
 
 pub fn released_names(request_id: u64, token: u64, names: &[&str]) -> server_frame::Body {
@@ -510,10 +514,14 @@ pub fn state_granted(request_id: u64, token: u64) -> v1::RequestState {
 
 pub fn state_value_set(request_id: u64) -> v1::RequestState {
     let set = v1::request_state::State::ValueSet(v1::ValueSet { request_id });
-    v1::RequestState { request_id, state: Some(set) }
+    v1::RequestState { request_id, state: Some(set), contended: vec![] }
 }
 
 pub fn state_granted_names(request_id: u64, token: u64, names: &[&str]) -> v1::RequestState {
     let granted = grant(request_id, token, names);
-    v1::RequestState { request_id, state: Some(v1::request_state::State::Granted(granted)) }
+    v1::RequestState {
+        request_id,
+        state: Some(v1::request_state::State::Granted(granted)),
+        contended: vec![],
+    }
 }

@@ -13,7 +13,7 @@ fn kept_alive_closing(seq: u64, token: u64) -> Body {
 
 fn ended(request_id: u64) -> v1::RequestState {
     let state = Some(v1::request_state::State::Ended(v1::Ended {}));
-    v1::RequestState { request_id, state }
+    v1::RequestState { request_id, state, contended: vec![] }
 }
 
 #[tokio::test(start_paused = true)]

@@ -381,15 +381,57 @@ async fn a_holder_hears_that_somebody_waits_and_for_which_lock() {
     server.acquire().await;
     server.say(granted_names(1, 41, &["a", "b"])).await;
     let guard = outcome.await.unwrap().unwrap();
-    assert!(guard.contended().now_or_never().is_none());
+    let mut contended = guard.contended();
+    assert!(contended.next().now_or_never().is_none());
 
-    let name = Bytes::from_static(b"b");
-    server.say(Body::Contended(v1::Contended { request_id: 1, token: 41, name })).await;
+    server.say(told("b", 3, 1_500)).await;
+    let others = contended.next().now_or_never().unwrap().unwrap();
+    assert_eq!((&*others.name, others.waiting, others.head_start), ("b", 3, ms(1_500)));
+    assert!(contended.next().now_or_never().is_none(), "told once");
 
-    assert_eq!(guard.contended().now_or_never(), Some(Some("b")));
+    // One that looks later is told the last of each lock, in the order in which it came.
+    server.say(told("a", 0, 0)).await;
+    server.say(told("b", 9, 2_000)).await;
+    server.say(told("c", 1, 0)).await;
+    for contended in [&mut contended, &mut guard.contended()] {
+        let others = contended.next().now_or_never().unwrap().unwrap();
+        assert_eq!((&*others.name, others.waiting), ("a", 1), "an older server says no number");
+        let others = contended.next().now_or_never().unwrap().unwrap();
+        assert_eq!((&*others.name, others.waiting, others.head_start), ("b", 9, ms(2_000)));
+        assert!(contended.next().now_or_never().is_none(), "c is none of ours");
+    }
     let _part = guard.release_names(["b"]).now_or_never();
-    assert!(guard.contended().now_or_never().is_none(), "b is none of ours any more");
+    let others = guard.contended().next().now_or_never().unwrap().unwrap();
+    assert_eq!(&*others.name, "a", "b is none of ours any more");
     server.release().await;
     server.say(ended()).await;
-    assert_eq!(guard.contended().now_or_never(), Some(None), "the hold is over");
+    assert_eq!(contended.next().now_or_never(), Some(None), "the hold is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_was_not_told_on_a_broken_stream_learns_after_the_resume_that_others_wait() {
+    let mut net = Net::new();
+    let (_client, server, guard) = holding(&mut net).await;
+    let mut contended = guard.contended();
+    let state = |waiting, head_start_ms| {
+        let Body::Contended(told) = told("jobs", waiting, head_start_ms) else { unreachable!() };
+        v1::RequestState { contended: vec![told], ..state_granted(1, 41) }
+    };
+    drop(server);
+    let server = net.accept_resume(vec![state(2, 500)], 2).await;
+    let others = contended.next().await.unwrap();
+    assert_eq!((others.waiting, others.head_start), (2, ms(500)));
+
+    // The same again is no news, whatever else may have come.
+    drop(server);
+    let server = net.accept_resume(vec![state(3, 500)], 2).await;
+    assert!(contended.next().now_or_never().is_none());
+    drop(server);
+    let _server = net.accept_resume(vec![state(3, 700)], 2).await;
+    assert_eq!(contended.next().await.unwrap().head_start, ms(700));
+}
+
+fn told(name: &'static str, waiting: u64, head_start_ms: u32) -> Body {
+    let name = Bytes::from_static(name.as_bytes());
+    Body::Contended(v1::Contended { request_id: 1, token: 41, name, waiting, head_start_ms })
 }

@@ -128,6 +128,8 @@ mutants! {
         "a lock is granted while its name is frozen";
     ThawLooksAtNothing, "thaw-looks-at-nothing", "I15",
         "those who waited for a frozen lock are not granted it when it is thawed";
+    MoreUrgentUntold, "more-urgent-untold", "DESIGN §16",
+        "holders are not told that somebody waits who is more urgent than all before";
     SnapshotWithoutTerms, "snapshot-without-terms", "I17",
         "a snapshot leaves out what requests say besides their locks, and their ranks";
     SnapshotWithoutLimits, "snapshot-without-limits", "I17",

@@ -270,14 +270,18 @@ impl LockTable {
         let lock_set = &wish.lock_set;
         let ticket = self.draw_ticket(lock_set)?;
         let rank = self.rank_now(ticket, wish.terms.head_start_ms);
+        let head_start_ms = wish.terms.head_start_ms;
+        let news = self.news_to_holders(lock_set, head_start_ms);
         for (name, mode) in lock_set.iter() {
-            self.put_waiter(name, rank, Waiter { session, request, mode });
+            self.put_waiter(name, rank, Waiter { session, request, mode, head_start_ms });
         }
         self.spoil_checks(&wish);
         self.counts.waiting += 1;
         let place = self.place(lock_set, rank);
         events.push(Event::Queued { session, request, items: lock_set.items(), place });
-        self.tell_holders(lock_set, events);
+        for (name, _) in lock_set.iter_part(news) {
+            self.tell_all_of(name, events);
+        }
         let state = self.where_it_waits(lock_set, rank);
         let waiting = State::Waiting { rank, since_ms: self.stamp_ms };
         self.keep_wish((session, request), wish, waiting);
@@ -294,16 +298,6 @@ impl LockTable {
         // Without tickets every queue is as good as full.
         let first = || lock_set.get(0).map_or(Rejection::NoNames, |(first, _)| refused(first));
         self.counters.next_ticket().ok_or_else(first)
-    }
-
-    /// Reports `Contended` to every holder of each lock for which the new waiter is the first, but for
-    /// those of many that were told before (`contention.rs`).
-    fn tell_holders(&mut self, lock_set: &LockSet, events: &mut Vec<Event>) {
-        for (name, _) in lock_set.iter() {
-            if self.locks.get(name).is_some_and(|lock| lock.queue.len() == 1) {
-                self.tell_all_of(name, events);
-            }
-        }
     }
 
     /// Keeps a denial under its id, so that a retry gets the same answer.

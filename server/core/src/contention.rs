@@ -1,20 +1,50 @@
 //! Telling holders that others wait.
 //!
-//! Each holder of a lock is told when a queue begins, and a new holder if others still wait once all
-//! grants of that turn are made. There may be 100,000 readers, so within a limit of work they are told in
+//! Each holder of a lock is told when a queue begins, and when somebody comes with a larger head start than
+//! all who wait; a new holder if others still wait once all grants of that turn are made. There may be 100,000 readers, so within a limit of work they are told in
 //! the order of their tokens by as many commands as that takes (`work.rs`).
 //!
 //! A lock with many holders remembers up to which token it has told them, until it has few: there each
 //! holder is told once. Otherwise whoever asks for such a lock and cancels, again and again, would have
 //! every reader told each time.
 
+use holdfast_mutants::mutant;
+
 use crate::LockTable;
 use crate::answer::Grant;
 use crate::event::Event;
 use crate::ids::{FencingToken, LockName};
+use crate::lock_set::{LockSet, Part};
 use crate::work::MANY_HOLDERS;
 
+/// Who waits for a lock, as its holders are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contention {
+    /// How many requests wait for it.
+    pub waiting: u64,
+    /// The largest head start among them, milliseconds; 0 if none has one.
+    pub head_start_ms: u32,
+}
+
 impl LockTable {
+    /// Who waits for that lock now.
+    pub fn contention(&self, name: &LockName) -> Contention {
+        let queue = self.locks.get(name).map(|lock| &lock.queue);
+        queue.map_or_else(Contention::default, |queue| Contention {
+            waiting: queue.len(),
+            head_start_ms: queue.largest_head_start_ms(),
+        })
+    }
+
+    /// The locks of a request about to wait whose holders are to be told of it: there it is the first to wait, or the
+    /// one with the largest head start.
+    pub(crate) fn news_to_holders(&self, lock_set: &LockSet, head_start_ms: u32) -> Part {
+        self.part_where(lock_set, |lock, _| {
+            let is_more_urgent = head_start_ms > lock.queue.largest_head_start_ms();
+            lock.queue.is_empty() || is_more_urgent && !mutant!(MoreUrgentUntold)
+        })
+    }
+
     /// Tells the holders of an awaited lock, but for those of many that were told before, as far as the
     /// command goes.
     pub(crate) fn tell_all_of(&mut self, name: &LockName, events: &mut Vec<Event>) {

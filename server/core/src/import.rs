@@ -320,7 +320,7 @@ impl LockTable {
             self.finish_import(import, imported);
             return self.enqueue((session, request), lock_set.into(), events);
         }
-        let waiter = Waiter { session, request, mode: Mode::Exclusive };
+        let waiter = Waiter { session, request, mode: Mode::Exclusive, head_start_ms: 0 };
         for (name, _) in lock_set.iter() {
             let replaced = self.lock_or_new(name).queue.replace(rank, waiter);
             debug_assert!(replaced, "I10: {imported} of {import} waits for {name}");

@@ -132,6 +132,7 @@ pub use command::{
     Ask, Batch, COMMAND_VERSION, COMMAND_VERSION_OLDEST, Command, DecodeError, Deed, TERMS_SINCE,
     Witness,
 };
+pub use contention::Contention;
 pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
 pub use freeze::{FREEZES_MAX, Freeze};

@@ -107,7 +107,11 @@ impl LockTable {
     }
 
     /// A lock that is not in the table has no holder and no waiter.
-    fn part_where(&self, lock_set: &LockSet, is_so: impl Fn(&Lock, Mode) -> bool) -> Part {
+    pub(crate) fn part_where(
+        &self,
+        lock_set: &LockSet,
+        is_so: impl Fn(&Lock, Mode) -> bool,
+    ) -> Part {
         let so = |name, mode| self.locks.get(name).is_none_or(|lock| is_so(lock, mode));
         let places = lock_set.iter().enumerate().filter(|&(_, (name, mode))| so(name, mode));
         places.fold(Part::default(), |part, (at, _)| part.with(at))

@@ -6,7 +6,7 @@
 //! A waiter comes and goes within one chunk. A chunk begins or ends after dozens of that alone, and
 //! then the tree is made anew.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use holdfast_mutants::mutant;
 
@@ -14,12 +14,13 @@ use crate::ids::{RequestId, SessionId, Ticket};
 use crate::lock_set::Mode;
 use crate::rank::Rank;
 
-/// A waiter: a request of a session, and its mode for this lock.
+/// A waiter: a request of a session, its mode for this lock, and its head start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) session: SessionId,
     pub(crate) request: RequestId,
     pub(crate) mode: Mode,
+    pub(crate) head_start_ms: u32,
 }
 
 /// So many waiters a chunk has at most. One that comes or goes moves half of them at most.
@@ -71,6 +72,12 @@ impl Queue {
         self.len() == 0
     }
 
+    /// The largest head start among the waiters, milliseconds; 0 if none has one.
+    pub(crate) fn largest_head_start_ms(&self) -> u32 {
+        let largest = self.0.as_ref().and_then(|line| line.head_starts.last_key_value());
+        largest.map_or(0, |(head_start_ms, _)| *head_start_ms)
+    }
+
     /// From the next in line to the last.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Rank, Waiter)> {
         self.0.iter().flat_map(|line| line.iter())
@@ -97,6 +104,8 @@ struct Line {
     /// Invariant: as long as `chunks`. 32 bits: four billion waiters would take 190 GB.
     tree: Vec<u32>,
     waiting: usize,
+    /// How many waiters have each head start above 0. Takes no memory without one.
+    head_starts: BTreeMap<u32, u32>,
 }
 
 /// The lowest bit that is set; 0 for 0.
@@ -110,6 +119,14 @@ fn rank_of(&(rank, _): &Place) -> Rank {
 
 impl Line {
     fn insert(&mut self, rank: Rank, waiter: Waiter) -> bool {
+        let is_put = self.put(rank, waiter);
+        if is_put {
+            self.add_head_start(waiter.head_start_ms);
+        }
+        is_put
+    }
+
+    fn put(&mut self, rank: Rank, waiter: Waiter) -> bool {
         let last = self.chunks.len().saturating_sub(1);
         let at = self.chunk_of(rank).min(last);
         let Some(chunk) = self.chunks.get_mut(at) else {
@@ -142,6 +159,7 @@ impl Line {
         if chunk.is_empty() {
             chunk.shrink_to(KEPT);
         }
+        self.take_head_start(waiter.head_start_ms);
         if few && self.join_neighbours(at) {
             self.count_anew();
         } else {
@@ -154,8 +172,26 @@ impl Line {
         let at = self.chunk_of(rank);
         let Some(chunk) = self.chunks.get_mut(at) else { return false };
         let within = chunk.binary_search_by_key(&rank, rank_of).ok();
-        let place = within.and_then(|within| chunk.get_mut(within));
-        place.map(|place| place.1 = waiter).is_some()
+        let Some(place) = within.and_then(|within| chunk.get_mut(within)) else { return false };
+        let before = std::mem::replace(&mut place.1, waiter);
+        self.take_head_start(before.head_start_ms);
+        self.add_head_start(waiter.head_start_ms);
+        true
+    }
+
+    fn add_head_start(&mut self, head_start_ms: u32) {
+        if head_start_ms > 0 {
+            *self.head_starts.entry(head_start_ms).or_default() += 1;
+        }
+    }
+
+    fn take_head_start(&mut self, head_start_ms: u32) {
+        if let Some(count) = self.head_starts.get_mut(&head_start_ms) {
+            *count -= 1;
+            if *count == 0 {
+                self.head_starts.remove(&head_start_ms);
+            }
+        }
     }
 
     fn first(&self) -> Option<Place> {
@@ -271,7 +307,9 @@ mod tests {
 
     fn waiter(number: u64) -> Waiter {
         let (session, request) = (SessionId::new(number), RequestId::new(number));
-        Waiter { session, request, mode: Mode::Exclusive }
+        // One in three has a head start.
+        let head_start_ms = if number.is_multiple_of(3) { (number % 50) as u32 } else { 0 };
+        Waiter { session, request, mode: Mode::Exclusive, head_start_ms }
     }
 
     fn rank(at_ms: u64, ticket: u64) -> Rank {
@@ -311,9 +349,12 @@ mod tests {
             }
             assert_eq!(queue.len(), list.len() as u64);
             assert_eq!(queue.first(), list.first().copied());
+            let largest = list.iter().map(|(_, waiter)| waiter.head_start_ms).max();
+            assert_eq!(queue.largest_head_start_ms(), largest.unwrap_or(0));
             if let Some(at) = (!list.is_empty()).then(|| rng.random_range(0..list.len())) {
                 assert_eq!(queue.place(list[at].0), at as u64);
                 assert!(!queue.insert(list[at].0, waiter(0)), "one rank twice");
+                list[at].1 = waiter(rng.random_range(0..round));
                 assert!(queue.replace(list[at].0, list[at].1));
             }
             if round % 50 == 0 {

@@ -342,8 +342,10 @@ impl LockTable {
     fn restore_queues(&mut self, mut waits: Vec<Wait>) -> Result<(), SnapshotError> {
         waits.sort_unstable_by_key(|wait| wait.rank);
         for Wait { rank, session, request, lock_set } in waits {
+            let found = self.sessions.get(&session);
+            let head_start_ms = found.map_or(0, |found| found.said.head_start_ms(request));
             for (name, mode) in lock_set.iter() {
-                let waiter = Waiter { session, request, mode };
+                let waiter = Waiter { session, request, mode, head_start_ms };
                 if !self.put_waiter(name, rank, waiter) {
                     return Err(inconsistent("I9", format!("two wait with {rank:?}")));
                 }

@@ -220,7 +220,7 @@ impl<'a> LockView<'a> {
     /// The waiters, from the next in line on. Costs only what the caller takes.
     pub fn waiters(&self) -> impl Iterator<Item = WaiterView<'a>> + use<'a> {
         let table = self.table;
-        self.lock.queue.iter().filter_map(move |(_, Waiter { session, request, mode })| {
+        self.lock.queue.iter().filter_map(move |(_, Waiter { session, request, mode, .. })| {
             let found = table.sessions.get(&session)?;
             let Record::Asked { state: State::Waiting { since_ms, .. }, .. } =
                 found.records.get(&request)?

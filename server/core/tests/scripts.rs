@@ -105,9 +105,11 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let ahead = include_str!("scripts/a_head_start_is_bounded.txt");
     let owner = include_str!("scripts/an_owner_asks_again.txt");
     let frozen = include_str!("scripts/a_freeze_grants_nothing.txt");
+    let urgent = include_str!("scripts/contended_is_told_again_of_larger_head_starts.txt");
     let broken = [
         (Mutant::FrozenIsGranted, frozen),
         (Mutant::ThawLooksAtNothing, frozen),
+        (Mutant::MoreUrgentUntold, urgent),
         (Mutant::HeadStartIgnored, ahead),
         (Mutant::AgeStandsStill, ahead),
         (Mutant::OwnerWaitsForItself, owner),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use holdfast_core::{
-    Acquired, Answer, Caller, EndCause, FencingToken, HolderView, Identity, Item, Label, LimitView,
-    LockName, LockTable, LockView, LogIndex, LossCause, Mode, NamePrefix, Rejection, RequestId,
-    SessionId, Value, Was,
+    Acquired, Answer, Caller, Contention, EndCause, FencingToken, HolderView, Identity, Item,
+    Label, LimitView, LockName, LockTable, LockView, LogIndex, LossCause, Mode, NamePrefix,
+    Rejection, RequestId, SessionId, Value, Was,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
@@ -85,12 +85,21 @@ pub(super) fn released(
     Released { token: token.get(), request_id: request.get(), names, partly: !over }
 }
 
-pub(super) fn contended(request: RequestId, token: FencingToken, lock: &LockName) -> Body {
-    Body::Contended(Contended {
+/// What the holder of a lock is told of those who wait for it.
+pub(super) fn contended(
+    table: &LockTable,
+    request: RequestId,
+    token: FencingToken,
+    lock: &LockName,
+) -> Contended {
+    let Contention { waiting, head_start_ms } = table.contention(lock);
+    Contended {
         request_id: request.get(),
         token: token.get(),
         name: bytes_of(lock),
-    })
+        waiting,
+        head_start_ms,
+    }
 }
 
 pub(super) fn value_set(request: RequestId) -> ValueSet {

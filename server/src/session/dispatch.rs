@@ -106,7 +106,9 @@ impl Registry {
                 self.tell(state, index, *session, || answers::lost(*request, *token, *cause));
             }
             Event::Contended { session, request, lock, token } => {
-                self.tell(state, index, *session, || answers::contended(*request, *token, lock));
+                self.tell(state, index, *session, || {
+                    Body::Contended(answers::contended(table, *request, *token, lock))
+                });
             }
             // The answer to the change reports it, and the grant to the next holder.
             Event::ValueChanged { .. } => {}

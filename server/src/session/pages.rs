@@ -13,8 +13,8 @@
 use std::vec;
 
 use holdfast_core::{
-    FencingToken, LockName, LockTable, LogIndex, RequestId, RequestState, RequestView, SessionId,
-    Value,
+    FencingToken, Item, LockName, LockTable, LogIndex, RequestId, RequestState, RequestView,
+    SessionId, Value,
 };
 use holdfast_proto::v1::request_state::State as WireState;
 use holdfast_proto::v1::{Denied, Ended, Queued, RequestState as WireRequest, State};
@@ -89,6 +89,7 @@ impl Pages {
 
     fn entry(&self, table: &LockTable, now_ms: u64, view: &RequestView) -> WireRequest {
         let request_id = view.request.get();
+        let mut contended = Vec::new();
         let state = match &view.state {
             RequestState::Waiting { place, .. } => {
                 let holders = holders(table, now_ms, &view.items);
@@ -97,6 +98,9 @@ impl Pages {
             }
             RequestState::Held { token, items, is_ending: false, .. } => {
                 let values = self.values(table, view.request, *token);
+                let told =
+                    |item: &Item| answers::contended(table, view.request, *token, &item.lock);
+                contended.extend(items.iter().map(told).filter(|told| told.waiting > 0));
                 WireState::Granted(granted(view.request, *token, items, &values))
             }
             RequestState::Denied { rejection } => {
@@ -110,7 +114,7 @@ impl Pages {
                 WireState::Ended(Ended {})
             }
         };
-        WireRequest { request_id, state: Some(state) }
+        WireRequest { request_id, state: Some(state), contended }
     }
 
     /// The values of the locks that the request holds, if it still holds them.

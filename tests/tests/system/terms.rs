@@ -83,6 +83,54 @@ async fn the_urgent_command_runs_next_and_everybody_sees_what_it_waits_for() {
     assert!(long.err.contains("660000 ms is longer than the 600000 ms allowed"), "{long:?}");
 }
 
+/// A command that traps the signal goes on; one that does not gives its lock back.
+#[tokio::test]
+async fn a_command_is_signalled_when_somebody_waits_and_again_when_it_is_more_urgent() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    cluster.leader().await;
+    let endpoints = cluster.endpoints();
+    let traps = "trap 'n=$((n+1)); echo wanted $n' USR1; echo held; while :; do sleep 0.1; done";
+    let arguments = ["--endpoints", &endpoints, "lock", "--on-contended", "usr1", "jobs", "--"];
+    let mut holder = Program::start("holdfast", &[&arguments[..], &["sh", "-c", traps]].concat());
+    holder.line("held", LIMIT).await;
+    let mut yields = holding(&cluster, &["--on-contended", "TERM"]);
+    holder.line("wanted 1", LIMIT).await;
+    let mut urgent = holding(&cluster, &["--head-start", "30s"]);
+    holder.line("wanted 2", LIMIT).await;
+    let mut last = holding(&cluster, &["--head-start", "10s"]);
+    so_many_wait(&cluster, 3).await;
+
+    holder.signal(Signal::SIGTERM);
+    let ended = holder.end(LIMIT).await;
+    assert!(ended.err.contains("1 waits for jobs: the command is sent SIGUSR1"), "{ended:?}");
+    let urgently = "2 wait for jobs, with a head start of up to 30 s: the command is sent SIGUSR1";
+    assert!(ended.err.contains(urgently), "{ended:?}");
+    assert_eq!(ended.err.matches("SIGUSR1").count(), 2, "{ended:?}");
+    urgent.line("held", LIMIT).await;
+    urgent.signal(Signal::SIGTERM);
+    urgent.end(LIMIT).await;
+    last.line("held", LIMIT).await;
+    last.signal(Signal::SIGTERM);
+    last.end(LIMIT).await;
+    yields.line("held", LIMIT).await;
+    let mut next = holding(&cluster, &[]);
+    next.line("held", LIMIT).await;
+    let ended = yields.end(LIMIT).await;
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    next.signal(Signal::SIGTERM);
+    next.end(LIMIT).await;
+    for (signal, said) in
+        [("USR3", "write the name of a signal"), ("STOP", "would stop the command")]
+    {
+        let wrong =
+            holdfast(&cluster, &["lock", "--on-contended", signal, "a", "--", "true"]).await;
+        assert_eq!(wrong.code, Some(125), "{wrong:?}");
+        assert!(wrong.err.contains(said), "{wrong:?}");
+    }
+    let bare = holdfast(&cluster, &["lock", "--on-contended", "USR1", "a"]).await;
+    assert_eq!(bare.code, Some(125), "{bare:?}");
+}
+
 /// Nothing of the names is granted, to nobody, over a change of leader too; who waits sees why.
 #[tokio::test]
 async fn frozen_names_are_granted_to_nobody_until_they_are_thawed() {

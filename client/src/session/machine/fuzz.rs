@@ -170,7 +170,8 @@ fn seed() -> Vec<u8> {
     say(&mut seed, vec![Said::KeptAlive(KeptAlive { seq: 1, ..KeptAlive::default() })]);
     script::push(&mut seed, STREAM_ENDS, b"");
     script::push(&mut seed, STREAM_BEGINS, b"");
-    let request = |request_id, state| RequestState { request_id, state: Some(state) };
+    let request =
+        |request_id, state| RequestState { request_id, state: Some(state), contended: vec![] };
     let requests = vec![
         request(1, request_state::State::Granted(granted(1))),
         request(2, request_state::State::Queued(queued)),

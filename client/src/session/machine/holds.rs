@@ -248,7 +248,7 @@ impl Machine {
     pub(super) fn contended(&self, contended: &v1::Contended) {
         let key = self.requests.with_token(FencingToken::from_raw(contended.token));
         if let Some(Phase::Held(hold)) = key.and_then(|key| self.requests.phase(key)) {
-            hold.note_contended(&contended.name);
+            hold.note_contended(contended);
         }
     }
 }

@@ -116,6 +116,9 @@ impl Machine {
             }
             Some(State::Ended(_) | State::ValueSet(_)) | None => return self.found_ended(key),
         }
+        if let Some(Phase::Held(hold)) = self.requests.phase(key) {
+            entry.contended.iter().for_each(|contended| hold.synchronise_contended(contended));
+        }
         // The client's last intent before the stream broke, again.
         if let Some(intent) = again {
             self.queue(intent);

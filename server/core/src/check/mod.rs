@@ -369,9 +369,13 @@ impl LockTable {
             })?;
             self.check_token(name, token)?;
         }
-        for (rank, Waiter { session, request, mode }) in lock.queue.iter() {
+        for (rank, Waiter { session, request, mode, head_start_ms }) in lock.queue.iter() {
             let number = rank.ticket.get();
             told.waits.push(Told { number, session, request, lock: name, mode });
+            let said = self.sessions.get(&session).map(|found| found.said.head_start_ms(request));
+            ensure(said.is_none_or(|said| said == head_start_ms), "I9", || {
+                format!("s{session}#{request} waits for {name} with a head start that it has not")
+            })?;
         }
         self.check_permits_of(name, lock)?;
         let in_order = lock.queue.iter().is_sorted_by_key(|(rank, _)| rank);

@@ -89,7 +89,7 @@ const COMMANDS: [&str; 13] = [
 const RARE_COMMANDS: [&str; 6] =
     ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 30] = [
+const SCENES: [&str; 27] = [
     "a request with a head start entered its queue before others",
     "a request with a head start was granted at once before others who wait",
     "a request with a head start waits behind one that came long before",
@@ -98,7 +98,6 @@ const SCENES: [&str; 30] = [
     "a set was granted after it waited",
     "an any of several was granted a part at once",
     "an any of several was granted after it waited",
-    "an any left the queues of what it was not granted",
     "one command granted several",
     "a lock was held by several",
     "a grant gave back a part",
@@ -118,12 +117,13 @@ const SCENES: [&str; 30] = [
     "a revoked session left its queues",
     "a revoked session ended",
     "a hold was closed",
-    "a closed hold was given back",
-    "a closed hold was lost",
 ];
 /// Rarer situations: those with scopes, of which a history has only a few, and those that a full
 /// table makes rare.
-const RARE_SCENES: [&str; 10] = [
+const RARE_SCENES: [&str; 13] = [
+    "a closed hold was given back",
+    "a closed hold was lost",
+    "an any left the queues of what it was not granted",
     "a waiter was granted when a freeze was lifted",
     "a waiter was granted when a limit was raised",
     "a waiter was refused for a lowered limit",

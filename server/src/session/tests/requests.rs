@@ -42,7 +42,8 @@ async fn readers_hold_together_and_a_writer_sees_all_of_them() {
     assert_eq!(holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), tokens);
     assert!(holders.iter().all(|holder| holder.mode() == Mode::Shared));
     for (reader, token) in [(&mut first, tokens[0]), (&mut second, tokens[1])] {
-        let told = Contended { request_id: 1, token, name: "plan".into() };
+        let told =
+            Contended { request_id: 1, token, name: "plan".into(), waiting: 1, head_start_ms: 0 };
         assert_eq!(reader.next().await, Body::Contended(told));
     }
 }
@@ -218,7 +219,7 @@ async fn a_value_set_twice_under_one_id_is_set_once_and_known_in_state() {
     assert_eq!(granted.values[0].value.as_ref().unwrap().value, "new");
     for (request_id, shown) in [(2, old), (3, new)] {
         let state = Some(Stands::ValueSet(ValueSet { request_id }));
-        assert_eq!(*shown, RequestState { request_id, state });
+        assert_eq!(*shown, RequestState { request_id, state, contended: vec![] });
     }
 }
 

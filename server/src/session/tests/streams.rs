@@ -56,7 +56,14 @@ async fn a_session_opens_acquires_and_hands_over() {
         ..Holder::default()
     };
     assert_eq!(queued, Queued { request_id: 1, place: 0, holders: vec![holder], frozen: None });
-    assert_eq!(contended, Contended { request_id: 1, token: held.token, name: "jobs".into() });
+    let told = Contended {
+        request_id: 1,
+        token: held.token,
+        name: "jobs".into(),
+        waiting: 1,
+        head_start_ms: 0,
+    };
+    assert_eq!(contended, told);
     assert_eq!(released, released_whole(&held));
     assert!(next.token > held.token);
 }

@@ -1,7 +1,9 @@
 //! What requests say besides their locks, on a session's stream: head starts, owners, notes.
 
 use holdfast_core::{AccessName, Caller, Command, Deed, Identity, Label, NamePrefix, Tenure};
-use holdfast_proto::v1::{AcquireOn, Denied, Moved, Queued, Refusal, RefusalReason, Refused};
+use holdfast_proto::v1::{
+    AcquireOn, Contended, Denied, Moved, Queued, Refusal, RefusalReason, Refused, State,
+};
 
 use super::*;
 
@@ -76,6 +78,35 @@ async fn a_request_with_a_head_start_goes_before_others_who_learn_of_it() {
             other => assert!(matches!(other, Body::Moved(_)), "{other:?}"),
         }
     }
+}
+
+/// A holder learns how many wait and how urgent they are; after a resume too, where the frame may have been lost.
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_told_of_larger_head_starts_and_again_after_a_resume() {
+    let world = World::new().await;
+    let (mut holder, ticket) = world.session().await;
+    let (mut others, _) = world.session().await;
+    holder.send(ask(1, "jobs", noted("to begin with"))).await;
+    let token = holder.granted().await.token;
+    holder.send(ask(2, "free", noted("nobody waits for it"))).await;
+    holder.granted().await;
+    let told = |waiting, head_start_ms| {
+        let name = "jobs".into();
+        Contended { request_id: 1, token, name, waiting, head_start_ms }
+    };
+    for (request, head_start_ms) in [(1, 0), (2, 500), (3, 500), (4, 900)] {
+        others.send(ask(request, "jobs", ahead(head_start_ms))).await;
+        queued(&mut others).await;
+    }
+
+    for expected in [told(1, 0), told(2, 500), told(4, 900)] {
+        assert_eq!(holder.next().await, Body::Contended(expected));
+    }
+    let mut again = world.resume(&ticket).await;
+    again.opened().await;
+    let Body::State(State { requests, .. }) = again.next().await else { panic!("not State") };
+    let contended: Vec<_> = requests.into_iter().map(|request| request.contended).collect();
+    assert_eq!(contended, [vec![told(4, 900)], vec![]]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,10 +14,12 @@ use holdfast_cli::CONNECT_LIMIT;
 use holdfast_cli::colour::Colours;
 pub(crate) use holdfast_cli::duration;
 use holdfast_cli::tls::TlsArgs;
+use nix::sys::signal::Signal;
 
 use crate::failure::Failure;
 #[cfg(feature = "cassandra")]
 use crate::failure::OWN_ERROR;
+use crate::lock::contended::signal;
 
 /// The servers without an option or variable.
 pub(crate) const ENDPOINTS_DEFAULT: &str = "127.0.0.1:7420";
@@ -460,6 +462,8 @@ pub(crate) struct ElectArgs {
     #[arg(long, value_parser = duration)]
     pub(crate) wait: Option<Duration>,
     #[command(flatten)]
+    pub(crate) heard: Heard,
+    #[command(flatten)]
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) work: Work,
@@ -467,9 +471,9 @@ pub(crate) struct ElectArgs {
 
 impl From<ElectArgs> for LockArgs {
     fn from(args: ElectArgs) -> Self {
-        let ElectArgs { name, value, wait, lease, work } = args;
+        let ElectArgs { name, value, wait, heard, lease, work } = args;
         let (mode, terms) = (ModeArgs::default(), Terms::default());
-        let job = Job { names: vec![name], mode, any: false, terms, lease, work };
+        let job = Job { names: vec![name], mode, any: false, terms, heard, lease, work };
         Self { wait, claim: None, job, proclaims: Some(Proclaims(value)) }
     }
 }
@@ -492,9 +496,21 @@ pub(crate) struct Job {
     #[command(flatten)]
     pub(crate) terms: Terms,
     #[command(flatten)]
+    pub(crate) heard: Heard,
+    #[command(flatten)]
     pub(crate) lease: Lease,
     #[command(flatten)]
     pub(crate) work: Work,
+}
+
+/// What a command hears of others while it runs.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Heard {
+    /// Send the command this signal, for example USR1, when somebody begins to wait for one of the locks, and when somebody
+    /// comes with a larger head start than all who wait; not within its first second. A command that does not handle the
+    /// signal is ended by most of them: TERM gives the locks back as soon as somebody wants them.
+    #[arg(long, value_name = "SIGNAL", value_parser = signal, requires = "command")]
+    pub(crate) on_contended: Option<Signal>,
 }
 
 /// What a request says besides its locks.

@@ -8,6 +8,7 @@
 
 mod bare;
 mod child;
+pub(crate) mod contended;
 mod deadline;
 mod group;
 mod jeopardy;
@@ -31,6 +32,7 @@ use crate::failure::{Failure, LOST, OWN_ERROR};
 use crate::show::{Tone, escaped};
 use crate::signals::{self, code_of};
 use child::Child;
+use contended::Notice;
 use deadline::{HoldWatch, KILL_BEFORE, usual_grace, warns_before};
 use store_thread::StoreThread;
 use supervisor::Supervisor;
@@ -63,6 +65,8 @@ pub(crate) enum Event {
     Failed(Failure),
     /// The state of the hold has changed, or a deadline has come.
     Look,
+    /// Others wait for its locks.
+    Contended(Notice),
     /// No further grant will come.
     #[cfg(feature = "cassandra")]
     Over,
@@ -194,7 +198,7 @@ fn wait_for_grant(inbox: &Receiver<Event>) -> Result<Granted, Failure> {
                 return Ok(Granted::GivenUp(code_of(signal)));
             }
             Event::Signal(Signal::SIGTSTP) => stop_ourselves(),
-            Event::Signal(_) | Event::Look => {}
+            Event::Signal(_) | Event::Look | Event::Contended(_) => {}
         }
     }
 }

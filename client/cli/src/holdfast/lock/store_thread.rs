@@ -13,7 +13,7 @@ use holdfast_runtime::{Runtime, select};
 use indicatif::ProgressBar;
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, Held, nested};
+use super::{Event, Held, contended, nested};
 use crate::args::{LockArgs, Proclaims};
 use crate::failure::Failure;
 use crate::{freeze, show};
@@ -126,7 +126,12 @@ pub(crate) async fn keep(
             let token = Some(guard.token().to_string());
             let mut held = Held::of_locks(guard.states(), &names, token, client.ttl());
             held.told.variables.extend(nested::told(&client, guard.token()));
-            hold(held, &events, &stop).await;
+            let told =
+                contended::pass_on(guard.contended(), wanted.job.heard.on_contended, &events);
+            select! {
+                () = hold(held, &events, &stop) => {}
+                () = told => {}
+            }
             // The command has ended; whatever the result, the lease passes the lock on.
             let _ = runtime.timeout(GOODBYE_LIMIT, guard.release()).await;
             Ok(())

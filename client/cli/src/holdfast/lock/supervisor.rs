@@ -9,6 +9,7 @@ use holdfast_runtime::Watchdog;
 use nix::sys::signal::Signal;
 
 use super::child::{Child, Word, ended_as_asked};
+use super::contended::{Notice, Notices};
 use super::deadline::{Demand, HoldWatch, Rest, kill_at};
 use super::group::Left;
 use super::jeopardy::Jeopardy;
@@ -31,6 +32,7 @@ pub(super) struct Supervisor<'a> {
     json: bool,
     watchdog: Watchdog,
     jeopardy: Jeopardy,
+    notices: Notices,
     /// The command was sent TERM or KILL because of the lock.
     told_to_end: bool,
     /// The last signal that asked this process to end.
@@ -53,6 +55,7 @@ impl<'a> Supervisor<'a> {
         (work, json): (&'a Work, bool),
         watchdog: Watchdog,
     ) -> Self {
+        let notices = Notices::since(hold.clock.now());
         Self {
             child,
             hold,
@@ -61,6 +64,7 @@ impl<'a> Supervisor<'a> {
             json,
             watchdog,
             jeopardy: Jeopardy::default(),
+            notices,
             told_to_end: false,
             asked_to_end: None,
             asked_at: None,
@@ -95,6 +99,7 @@ impl<'a> Supervisor<'a> {
             match next(inbox)? {
                 Event::Signal(Signal::SIGCHLD) => self.hear_child()?,
                 Event::Signal(signal) => self.pass_on(signal),
+                Event::Contended(notice) => self.notices.add(notice),
                 _ => {}
             }
         }
@@ -146,9 +151,14 @@ impl<'a> Supervisor<'a> {
             self.kill_what_is_left();
         }
         let limit = limit.filter(|_| !self.killed);
+        if let Some(notice) = self.notices.due(now) {
+            self.tell_contended(&notice);
+        }
         let look = self.rest.as_mut().map(|rest| rest.next_look(now));
         let warning = self.jeopardy.next_look(&self.hold);
-        self.watchdog.set([demanded, warning, limit, look].into_iter().flatten().min());
+        self.watchdog.set(
+            [demanded, warning, limit, look, self.notices.next_look()].into_iter().flatten().min(),
+        );
     }
 
     fn tell_to_end(&mut self, now: Instant) {
@@ -211,6 +221,24 @@ impl<'a> Supervisor<'a> {
         }
         match signal {
             Signal::SIGCONT if self.stopped => self.go_on(),
+            other => self.signal(other),
+        }
+    }
+
+    /// Others wait for the locks. Nothing is to be done if the command is about to end anyway.
+    fn tell_contended(&mut self, Notice { signal, text }: &Notice) {
+        if self.rest.is_some() || self.told_to_end {
+            return;
+        }
+        say(&format!("{text}: the command is sent {signal}"), self.json);
+        if signals::asks_to_end(*signal) {
+            self.asked_at.get_or_insert(self.hold.clock.now());
+        }
+        self.signal(*signal);
+    }
+
+    fn signal(&self, signal: Signal) {
+        match signal {
             // These signals end a program that does not handle them; only the command itself may expect them.
             Signal::SIGUSR1 | Signal::SIGUSR2 if self.rest.is_none() => self.child.signal(signal),
             Signal::SIGUSR1 | Signal::SIGUSR2 => {}

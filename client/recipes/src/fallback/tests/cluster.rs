@@ -330,7 +330,7 @@ impl State {
                 }
                 _ => State::Queued(queued(*request_id)),
             };
-            v1::RequestState { request_id: *request_id, state: Some(state) }
+            v1::RequestState { request_id: *request_id, state: Some(state), contended: vec![] }
         };
         let requests = session.requests.iter().map(request).collect();
         v1::State { requests, next_request_id: session.next_id, more: false }

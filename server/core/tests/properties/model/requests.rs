@@ -67,7 +67,7 @@ impl Model {
         }
         let mut contended = Vec::new();
         for Item { lock, .. } in &asked.items {
-            if self.queue(lock).is_empty() {
+            if self.is_news_to_holders(lock, asked.terms.head_start_ms) {
                 let holders = self.holders(lock).into_iter();
                 contended.extend(holders.map(|(holder, _)| told_contended(holder, lock)));
             }

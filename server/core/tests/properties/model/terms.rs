@@ -1,6 +1,6 @@
 //! What requests say besides their locks, in the model: head starts and owners.
 
-use holdfast_core::{Rejection, RequestId, SessionId};
+use holdfast_core::{LockName, Rejection, RequestId, SessionId};
 
 use super::{Asked, Model, Request, State, What, asks_for};
 
@@ -55,9 +55,15 @@ impl Model {
         Ok(())
     }
 
+    /// Whether the holders of a lock are told of a request that is about to wait with that head start.
+    pub(super) fn is_news_to_holders(&self, lock: &LockName, head_start_ms: u32) -> bool {
+        let queue = self.queue(lock);
+        let largest = queue.iter().map(|request| request.said().0).max();
+        largest.is_none_or(|largest| head_start_ms > largest)
+    }
+
     /// Whether that request has a head start.
     pub(super) fn has_head_start(&self, session: SessionId, id: RequestId) -> bool {
-        let what = self.request(session, id).map(|request| &request.what);
-        matches!(what, Some(What::Asked(asked)) if asked.terms.head_start_ms > 0)
+        self.request(session, id).is_some_and(|request| request.said().0 > 0)
     }
 }
