@@ -88,8 +88,16 @@ impl From<TransportError> for NoAnswer {
 /// What the client knows about a call without an answer.
 #[derive(Default)]
 pub(crate) struct Asked {
+    /// The server to begin with, if there is one; once there is an answer, the server that gave it.
+    pub(crate) at: Option<String>,
     pub(crate) may_be_done: bool,
     tried: Tried,
+}
+
+impl Asked {
+    pub(crate) fn beginning_at(at: Option<String>) -> Self {
+        Self { at, ..Self::default() }
+    }
 }
 
 /// Why the attempts so far came to nothing.
@@ -145,6 +153,7 @@ impl Servers {
         F: Future<Output = Result<T, NoAnswer>>,
     {
         let mut route = Route::new(self.endpoints.to_vec(), DELAY_MAX);
+        route.hint = asked.at.take();
         let answer = self.runtime.timeout(self.limit, async {
             loop {
                 let endpoint = route.next();
@@ -152,7 +161,10 @@ impl Servers {
                 // Until the answer proves otherwise: the caller may drop this future while it waits.
                 asked.may_be_done = true;
                 let over = match self.runtime.timeout(attempt_limit, call(&endpoint)).await {
-                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Ok(answer)) => {
+                        asked.at = Some(endpoint);
+                        return Ok(answer);
+                    }
                     Ok(Err(NoAnswer::Refused { reason, message })) => {
                         return Err(wire::refused(wire::refusal_reason(reason), message));
                     }

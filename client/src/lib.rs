@@ -30,6 +30,8 @@
 //! - [`Guard::value`], [`Guard::set_value`]: a few bytes that go to the next holder with the grant.
 //! - [`Acquire::enqueue`]: the place in the queue, as a future and as a stream of changes.
 //! - [`Client::election`]: one leader at a time, and observers who are told who leads.
+//! - [`Client::semaphore`]: up to so many permits of one lock are held together.
+//! - [`Client::sequence`]: numbers that are given out once.
 //! - [`Client::claim`]: takes over a hold or a place that was imported from another store.
 //! - [`Reader::watch`]: changes of locks, for observers without a session.
 //!
@@ -72,6 +74,7 @@ mod reader;
 mod rules;
 mod scopes;
 mod semaphore;
+mod sequence;
 mod session;
 mod session_info;
 mod transport;
@@ -105,6 +108,7 @@ pub use reader::Reader;
 pub use rules::{AuthStatus, Right, Role, Rules, TokenInfo};
 pub use scopes::{ScopeStatus, Scopes};
 pub use semaphore::Semaphore;
+pub use sequence::{Sequence, SequenceInfo};
 pub use session_info::{RequestState, SessionInfo, SessionRequest};
 /// For the recipes, whose time service is reached in the same way.
 #[cfg(feature = "tls")]

@@ -13,8 +13,8 @@ use crate::{LockInfo, NodeStatus, Page, Result, Watch};
 
 /// The longest one server may take to answer before the reader tries the next.
 pub(crate) const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
-/// Locks in a page of [`Reader::list`].
-const PAGE_SIZE: u32 = 1_000;
+/// Locks, or sequences, on a page.
+pub(crate) const PAGE_SIZE: u32 = 1_000;
 
 /// Reads locks and nodes, without a session. Cheap to clone.
 #[derive(Clone)]

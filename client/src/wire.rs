@@ -99,6 +99,7 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::AlreadyAsked => RefusalReason::AlreadyAsked,
         v1::RefusalReason::Frozen => RefusalReason::Frozen,
         v1::RefusalReason::Freeze => RefusalReason::Freeze,
+        v1::RefusalReason::Sequence => RefusalReason::Sequence,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,

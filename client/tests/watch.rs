@@ -168,6 +168,14 @@ impl Transport for Scripted {
         panic!("a watch asks nothing else")
     }
 
+    fn advance(
+        &self,
+        _endpoint: &str,
+        _request: v1::AdvanceRequest,
+    ) -> BoxFuture<'static, Result<v1::AdvanceResponse, TransportError>> {
+        panic!("a watch asks nothing else")
+    }
+
     fn check_token(
         &self,
         _endpoint: &str,

@@ -4,10 +4,10 @@ use std::fmt;
 
 use futures_util::stream::BoxStream;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, ExplainRequest, ExplainResponse,
-    InspectRequest, InspectResponse, KeptSession, ListRequest, ListResponse, RefusalReason,
-    ScopeAuthority, ServerFrames, SessionKey, StatusRequest, StatusResponse, WatchRequest,
-    WatchResponse,
+    AdvanceRequest, AdvanceResponse, CheckTokenRequest, CheckTokenResponse, ClientFrames,
+    ExplainRequest, ExplainResponse, InspectRequest, InspectResponse, KeptSession, ListRequest,
+    ListResponse, RefusalReason, ScopeAuthority, ServerFrames, SessionKey, StatusRequest,
+    StatusResponse, WatchRequest, WatchResponse,
 };
 use tokio::sync::mpsc;
 
@@ -104,6 +104,13 @@ pub trait Transport: Send + Sync + 'static {
     ///
     /// [`TransportError`]; the call changes nothing.
     fn explain(&self, endpoint: &str, request: ExplainRequest) -> Reply<ExplainResponse>;
+
+    /// Takes the next numbers of a sequence.
+    ///
+    /// # Errors
+    ///
+    /// [`TransportError`]; if the server is unreachable, it may have given out numbers, which are lost then.
+    fn advance(&self, endpoint: &str, request: AdvanceRequest) -> Reply<AdvanceResponse>;
 
     /// Watches the locks below a prefix: the state, then every change.
     ///

@@ -225,6 +225,8 @@ pub enum RefusalReason {
     Frozen,
     /// The freeze cannot be set or lifted; the message says why.
     Freeze,
+    /// The sequence gives out no such numbers; the message says why.
+    Sequence,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -258,6 +260,7 @@ impl RefusalReason {
             | Self::HeadStart
             | Self::AlreadyAsked
             | Self::Freeze
+            | Self::Sequence
             | Self::Other => false,
         }
     }

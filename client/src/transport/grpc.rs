@@ -8,9 +8,10 @@ use futures_util::{Stream, StreamExt, TryStreamExt};
 use holdfast_guard::innermost;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, ClientFrames, ExplainRequest, ExplainResponse,
-    InspectRequest, InspectResponse, KeepAliveManyRequest, KeepAliveManyResponse, ListRequest,
-    ListResponse, ServerFrames, SessionKey, StatusRequest, StatusResponse, WatchRequest,
+    AdvanceRequest, AdvanceResponse, CheckTokenRequest, CheckTokenResponse, ClientFrames,
+    ExplainRequest, ExplainResponse, InspectRequest, InspectResponse, KeepAliveManyRequest,
+    KeepAliveManyResponse, ListRequest, ListResponse, ServerFrames, SessionKey, StatusRequest,
+    StatusResponse, WatchRequest,
 };
 use holdfast_runtime::{
     BoxFuture, Pipe, Renewed, Reply, Runtime, Transport, TransportError, Watched,
@@ -22,6 +23,7 @@ use tonic::{Response, Status};
 
 use super::bearer::{Bearer, Line};
 use super::dials::{Connecting, Dials, Reach};
+use super::kept::Kept;
 use super::pool::{Connection, Pool};
 use super::shared::{Shared, WATCHES_MAX, Way};
 use super::verdict::Verdict;
@@ -54,17 +56,19 @@ const _: () = {
 };
 
 /// Connects to servers by gRPC; each stream or read has a connection of its own, unless clients share
-/// connections for their streams. Public for simulations, which replace the network beneath it.
+/// connections for their streams. Numbers of sequences are asked for on one that is kept. Public for simulations, which replace the network beneath it.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct GrpcTransport {
     dials: Dials,
     shared: Option<Arc<Shared>>,
+    /// For calls that a client may make in a loop: a connection each would use up its machine's ports.
+    kept: Arc<Kept>,
 }
 
 impl GrpcTransport {
     pub(crate) fn new(dials: Dials, shared: Option<Arc<Shared>>) -> Self {
-        Self { dials, shared }
+        Self { dials, shared, kept: Arc::default() }
     }
 
     /// Over the connections of `connect`, which has to keep the endpoint's settings of HTTP/2.
@@ -262,6 +266,25 @@ impl Transport for GrpcTransport {
         request: ExplainRequest,
     ) -> BoxFuture<'static, Result<ExplainResponse, TransportError>> {
         self.ask(endpoint, move |mut client| async move { client.explain(request).await })
+    }
+
+    fn advance(
+        &self,
+        endpoint: &str,
+        request: AdvanceRequest,
+    ) -> BoxFuture<'static, Result<AdvanceResponse, TransportError>> {
+        let (transport, endpoint) = (self.clone(), endpoint.to_owned());
+        Box::pin(async move {
+            let dial = transport.dials.channel(&endpoint, Windows::USUAL);
+            let call = transport.kept.connection(&endpoint, dial).await?;
+            let mut client = transport.over_channel(&endpoint, call.channel());
+            let answer = client.advance(request).await;
+            let answer = answer.map_err(|status| told(&endpoint, &status));
+            if !matches!(answer, Err(TransportError::Unreachable { .. })) {
+                call.answered();
+            }
+            answer.map(Response::into_inner)
+        })
     }
 
     fn watch(

@@ -3,6 +3,7 @@
 mod bearer;
 mod dials;
 mod grpc;
+mod kept;
 pub(crate) mod operator;
 mod pool;
 mod shared;

@@ -30,6 +30,7 @@ pub struct Net {
     pub runtime: Runtime,
     streams: mpsc::Receiver<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
     apart: mpsc::Receiver<Apart>,
+    numbers: mpsc::Receiver<AskedNumbers>,
     transport: Arc<ScriptedTransport>,
     /// The index of the next frame, over all streams.
     index: Arc<AtomicU64>,
@@ -42,9 +43,17 @@ pub struct Apart {
     pub answer: oneshot::Sender<Result<Renewed, TransportError>>,
 }
 
+/// Numbers of a sequence that a client asked for.
+pub struct AskedNumbers {
+    pub endpoint: String,
+    pub request: v1::AdvanceRequest,
+    pub answer: oneshot::Sender<Result<v1::AdvanceResponse, TransportError>>,
+}
+
 struct ScriptedTransport {
     streams: mpsc::Sender<(String, Pipe<v1::ServerFrames, v1::ClientFrames>)>,
     apart: mpsc::Sender<Apart>,
+    numbers: mpsc::Sender<AskedNumbers>,
     keeps_together: AtomicBool,
     down: Mutex<BTreeSet<String>>,
 }
@@ -53,12 +62,20 @@ impl Net {
     pub fn new() -> Self {
         let (opened, streams) = mpsc::channel(64);
         let (sent, apart) = mpsc::channel(64);
+        let (asked, numbers) = mpsc::channel(64);
         let (down, keeps_together) = (Mutex::default(), AtomicBool::new(false));
-        let transport = ScriptedTransport { streams: opened, apart: sent, keeps_together, down };
+        let transport = ScriptedTransport {
+            streams: opened,
+            apart: sent,
+            numbers: asked,
+            keeps_together,
+            down,
+        };
         Self {
             runtime: simulated::runtime(1, 0),
             streams,
             apart,
+            numbers,
             transport: Arc::new(transport),
             index: Arc::new(AtomicU64::new(10)),
         }
@@ -78,6 +95,12 @@ impl Net {
     pub async fn apart(&mut self) -> Apart {
         let sent = self.runtime.timeout(PATIENCE, self.apart.recv()).await;
         sent.expect("a client sends one").expect("the net is up")
+    }
+
+    /// The next numbers that a client asks for.
+    pub async fn asked_numbers(&mut self) -> AskedNumbers {
+        let asked = self.runtime.timeout(PATIENCE, self.numbers.recv()).await;
+        asked.expect("a client asks for some").expect("the net is up")
     }
 
     /// Whether no client sends a keepalive beside its stream for `length`.
@@ -218,6 +241,24 @@ impl Transport for ScriptedTransport {
         _request: v1::ExplainRequest,
     ) -> BoxFuture<'static, Result<v1::ExplainResponse, TransportError>> {
         Box::pin(std::future::pending())
+    }
+
+    fn advance(
+        &self,
+        endpoint: &str,
+        request: v1::AdvanceRequest,
+    ) -> BoxFuture<'static, Result<v1::AdvanceResponse, TransportError>> {
+        let (answer, answered) = oneshot::channel();
+        let asked = AskedNumbers { endpoint: endpoint.to_owned(), request, answer };
+        let sender = self.numbers.clone();
+        Box::pin(async move {
+            let detail = "no answer came".to_owned();
+            let lost = TransportError::Unreachable { endpoint: asked.endpoint.clone(), detail };
+            if sender.send(asked).await.is_err() {
+                return Err(lost);
+            }
+            answered.await.unwrap_or(Err(lost))
+        })
     }
 
     fn check_token(

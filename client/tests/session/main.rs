@@ -18,6 +18,7 @@ mod resumes;
 mod returning;
 mod scopes;
 mod semaphores;
+mod sequences;
 mod several;
 mod terms;
 mod values;

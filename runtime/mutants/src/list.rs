@@ -128,12 +128,16 @@ mutants! {
         "a lock is granted while its name is frozen";
     ThawLooksAtNothing, "thaw-looks-at-nothing", "I15",
         "those who waited for a frozen lock are not granted it when it is thawed";
+    SequenceRepeats, "sequence-repeats", "I37",
+        "a block of a sequence begins with the last number of the one before";
     MoreUrgentUntold, "more-urgent-untold", "DESIGN §16",
         "holders are not told that somebody waits who is more urgent than all before";
     SnapshotWithoutTerms, "snapshot-without-terms", "I17",
         "a snapshot leaves out what requests say besides their locks, and their ranks";
     SnapshotWithoutLimits, "snapshot-without-limits", "I17",
         "a snapshot leaves out the limits that were set for good";
+    SnapshotWithoutSequences, "snapshot-without-sequences", "I17",
+        "a snapshot leaves out the sequences";
     LocksLeftBehind, "locks-left-behind", "I33",
         "a lock that nobody holds, waits for or left a value with stays in the table";
     StampGoesBack, "stamp-goes-back", "I8",
@@ -154,6 +158,8 @@ mutants! {
         "the token counter of a snapshot is read as one less than it was";
     RestoreRepeatsTokens, "restore-repeats-tokens", "I3, §15",
         "a restored cluster goes on with the token counter of the backup";
+    RestoreRepeatsNumbers, "restore-repeats-numbers", "I37, §15",
+        "a sequence goes on after a restore with the last number of the backup";
     RestoreGrantsAtOnce, "restore-grants-at-once", "I6, §15",
         "a restored cluster grants while clients of the old one may rely on their holds";
     RestoredScopeUnmarked, "restored-scope-unmarked", "I3, I24, §15",

@@ -107,6 +107,13 @@ pub enum Answer {
     LimitSet,
     /// The freeze is as the command wanted it.
     FreezesSet,
+    /// Numbers of a sequence were given out.
+    Advanced {
+        /// The first of them; the others follow it without a gap.
+        first: u64,
+    },
+    /// The next number of the sequence is the one that the command wanted.
+    SequenceBegun,
 }
 
 /// The state of a request that waits or holds.

@@ -370,6 +370,20 @@ pub enum Deed {
         /// The prefix, as it was frozen.
         prefix: NamePrefix,
     },
+    /// Gives out the next numbers of a sequence. A second copy gives out others.
+    Advance {
+        /// The sequence; it begins at 1 if there is none of that name.
+        sequence: LockName,
+        /// How many: 1 to [`SEQUENCE_BY_MAX`](crate::SEQUENCE_BY_MAX).
+        by: u32,
+    },
+    /// Has the next number of a sequence be that one. Refused if it was given out already.
+    BeginSequence {
+        /// The sequence.
+        sequence: LockName,
+        /// The number. At least 1.
+        at: u64,
+    },
 }
 
 impl Deed {
@@ -404,7 +418,9 @@ impl Deed {
             | Self::OwnSession { .. }
             | Self::SetLimit { .. }
             | Self::Freeze { .. }
-            | Self::Thaw { .. } => return None,
+            | Self::Thaw { .. }
+            | Self::Advance { .. }
+            | Self::BeginSequence { .. } => return None,
         })
     }
 }
@@ -453,6 +469,9 @@ impl Command {
             Self::By { deed: Deed::SetLimit { .. }, .. } => PERMITS_SINCE,
             Self::AcquireOn(_) | Self::By { deed: Deed::Freeze { .. } | Deed::Thaw { .. }, .. } => {
                 TERMS_SINCE
+            }
+            Self::By { deed: Deed::Advance { .. } | Deed::BeginSequence { .. }, .. } => {
+                SEQUENCES_SINCE
             }
             Self::By { .. } | Self::EndClosed { .. } => RULES_SINCE,
             Self::LimitWork { .. } | Self::CarryOn => 7,
@@ -516,6 +535,8 @@ pub(crate) const RESTORES_SINCE: u16 = 8;
 pub(crate) const PERMITS_SINCE: u16 = 9;
 /// The version of commands from which on requests have terms, and tables an age.
 pub const TERMS_SINCE: u16 = 9;
+/// The version of commands from which on there are sequences.
+pub(crate) const SEQUENCES_SINCE: u16 = 9;
 /// The lowest version this build knows: the first that was released.
 pub const COMMAND_VERSION_OLDEST: u16 = 2;
 

@@ -64,6 +64,7 @@
 //! - What needs a right is done only if the rules grant it at the command's own place in the log
 //!   (I34).
 //! - `stamp_ms` never decreases, and decides nothing (I8).
+//! - A sequence gives out no number twice (`sequence.rs`).
 //! - A lock is in the table only while it is held, waited for, or carries a value (I33).
 //! - Only the exclusive holder changes a value; the loss of such a holder makes it suspect.
 //! - Every batch that decodes gets an outcome: nothing overflows, nothing panics (I28).
@@ -109,6 +110,7 @@ mod release;
 mod restore;
 mod scope;
 mod scope_check;
+mod sequence;
 mod session;
 mod shards;
 mod size;
@@ -151,6 +153,7 @@ pub use rank::HEAD_START_MAX_MS;
 pub use rejection::Rejection;
 pub use restore::{RESTORED_INDEX, RestoreError, RestorePlan, tokens_begin_at};
 pub use scope::{SCOPE_EPOCH_MAX, SCOPES_MAX, ScopeState};
+pub use sequence::SEQUENCE_BY_MAX;
 pub use size::{IMPORT_BYTES, PLACE_BYTES, REQUEST_BYTES, SESSION_BYTES};
 pub use snapshot::{Frozen, SNAPSHOT_VERSION, SnapshotError};
 pub use table::{Counts, LockTable};

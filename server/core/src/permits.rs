@@ -26,10 +26,10 @@ use crate::answer::{Answer, Outcome};
 use crate::event::Event;
 use crate::ids::{LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Mode};
-use crate::quota::{Quantity, Usage};
+use crate::quota::Usage;
 use crate::rank::Rank;
 use crate::session::State;
-use crate::value::VALUE_OVERHEAD_BYTES;
+use crate::value::kept_cost;
 use crate::{LockTable, Rejection};
 
 /// A limit that was set for good. It counts as a value without bytes.
@@ -40,11 +40,6 @@ pub(crate) struct KeptLimit {
     pub(crate) goes: bool,
     /// The identity that set it, towards whose quota it counts.
     pub(crate) owner: Identity,
-}
-
-/// What the limit of that lock counts, bytes.
-pub(crate) fn cost(lock: &LockName) -> u64 {
-    VALUE_OVERHEAD_BYTES + lock.as_str().len() as u64
 }
 
 impl LockTable {
@@ -121,15 +116,11 @@ impl LockTable {
     fn check_room_for_limit(&self, caller: &Caller, name: &LockName) -> Result<(), Rejection> {
         let before = self.kept_limits.get(name);
         if before.is_none() {
-            let limit = self.limits.max_value_bytes;
-            if self.counts.value_bytes.saturating_add(cost(name)) > limit {
-                return Err(Rejection::TooManyValueBytes { limit });
-            }
-            self.check_table(cost(name))?;
+            self.check_room_to_keep(name)?;
         }
         match before {
             Some(before) if before.owner == caller.identity => Ok(()),
-            Some(_) | None => self.check_quota(&caller.identity, Quantity::ValueBytes, cost(name)),
+            Some(_) | None => self.check_quota_to_keep(name, &caller.identity),
         }
     }
 
@@ -138,17 +129,19 @@ impl LockTable {
         self.forget_limit(name);
         self.lock_or_new(name).limit = Some(kept.permits);
         let name = &self.kept_name(name).unwrap_or_else(|| name.clone());
-        self.counts.value_bytes = self.counts.value_bytes.saturating_add(cost(name));
-        self.counts.table_bytes = self.counts.table_bytes.saturating_add(cost(name));
-        self.usages.change(&kept.owner, Usage::default(), Usage::of_value(cost(name)));
+        let cost = kept_cost(name);
+        self.counts.value_bytes = self.counts.value_bytes.saturating_add(cost);
+        self.counts.table_bytes = self.counts.table_bytes.saturating_add(cost);
+        self.usages.change(&kept.owner, Usage::default(), Usage::of_value(cost));
         self.kept_limits.insert(name.clone(), kept);
     }
 
     fn forget_limit(&mut self, name: &LockName) {
         if let Some(before) = self.kept_limits.remove(name) {
-            self.counts.value_bytes = self.counts.value_bytes.saturating_sub(cost(name));
-            self.counts.table_bytes = self.counts.table_bytes.saturating_sub(cost(name));
-            self.usages.change(&before.owner, Usage::of_value(cost(name)), Usage::default());
+            let cost = kept_cost(name);
+            self.counts.value_bytes = self.counts.value_bytes.saturating_sub(cost);
+            self.counts.table_bytes = self.counts.table_bytes.saturating_sub(cost);
+            self.usages.change(&before.owner, Usage::of_value(cost), Usage::default());
         }
     }
 

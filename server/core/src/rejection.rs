@@ -491,6 +491,38 @@ pub enum Rejection {
         /// The lock.
         lock: LockName,
     },
+    /// No numbers of a sequence, or more than one block has.
+    #[error("a block has 1 to {max} numbers, not {by}")]
+    SequenceStep {
+        /// How many were asked for.
+        by: u32,
+        /// [`SEQUENCE_BY_MAX`](crate::SEQUENCE_BY_MAX).
+        max: u32,
+    },
+    /// A sequence whose name lies in a scope: the other store that may serve the scope would not know how far it is.
+    #[error("{sequence} is in a scope, and another store that may serve it knows no sequences")]
+    SequenceInScope {
+        /// The sequence.
+        sequence: LockName,
+    },
+    /// The sequence has fewer numbers left.
+    #[error("the sequence {sequence} is at its end; numbers left: {left}")]
+    SequenceExhausted {
+        /// The sequence.
+        sequence: LockName,
+        /// How many.
+        left: u64,
+    },
+    /// A sequence was to begin at a number that was given out already, or at 0.
+    #[error("the sequence {sequence} cannot begin at {at}, only above {last}")]
+    SequenceNotAbove {
+        /// The sequence.
+        sequence: LockName,
+        /// The number.
+        at: u64,
+        /// The last one given out; 0 if none was.
+        last: u64,
+    },
 }
 
 impl From<Missing> for Rejection {

@@ -9,6 +9,7 @@
 //! - has every value as suspect: its next holder has to check it;
 //! - grants nothing until [`Command::GrantAgain`](crate::Command::GrantAgain), which the leader proposes
 //!   after [`LockTable::grants_after_ms`] (I6);
+//! - has every sequence far above its last number ([`Sequence::restored`]);
 //! - marks its scopes until their next `RaiseEpoch`: the row of the other store may have a later epoch
 //!   than the backup ([`LockTable::is_scope_restored`]).
 //!
@@ -22,6 +23,7 @@
 //! would not do: of two backups the older one, restored last, would fall below the other.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
@@ -33,6 +35,7 @@ use crate::event::Event;
 use crate::ids::{FencingToken, LockName, LogIndex, ScopePrefix};
 use crate::permits::KeptLimit;
 use crate::scope::{SCOPE_EPOCH_MAX, ScopeState};
+use crate::sequence::Sequence;
 use crate::work::Work;
 use crate::{LockTable, Rejection};
 
@@ -188,8 +191,8 @@ impl Restored {
 impl LockTable {
     /// The first state of the cluster that follows this table's.
     ///
-    /// Values, limits (also those of locks that were set for good), scopes, rules, tokens and quotas stay, and so do the numbers of sessions and
-    /// tickets, which go on.
+    /// Values, limits (also those of locks that were set for good), scopes, freezes, rules, tokens and quotas stay, and
+    /// so do the numbers of sessions and tickets, which go on; sequences go on far above their last numbers.
     ///
     /// # Errors
     ///
@@ -207,6 +210,7 @@ impl LockTable {
         table.stamp_ms = self.stamp_ms;
         table.applied_version = RESTORES_SINCE.max(self.applied_version);
         table.rules = self.rules.clone();
+        table.freezes = Arc::clone(&self.freezes);
         table.work = Work::restored(self.work.limit(), crate::work::Pending::default());
         table.chain.begin_after(&self.chain, RESTORED_INDEX);
         for (scope, was) in self.scopes.iter() {
@@ -224,6 +228,11 @@ impl LockTable {
         for (name, kept) in self.kept_limits.iter().filter(|(_, kept)| !kept.goes) {
             let owner = table.usages.kept(kept.owner.clone());
             table.keep_limit(name, KeptLimit { owner, ..kept.clone() });
+        }
+        for (name, was) in self.sequences.iter() {
+            let owner = table.usages.kept(was.owner.clone());
+            let last = Sequence::restored(was.last, plan.now_ms.saturating_sub(self.stamp_ms));
+            table.keep_sequence(name, Sequence { last, owner });
         }
         if !plan.now && !mutant!(RestoreGrantsAtOnce) {
             let wait_ms = self.largest_ttl_ms().max(plan.ttl_max_ms);

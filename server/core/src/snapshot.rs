@@ -1,7 +1,7 @@
 //! The table as bytes: frozen in microseconds, written by another thread, and checked in full when
 //! read.
 //!
-//! A snapshot stores the sessions with their requests, the values of locks, their limits for good, the scopes, the freezes, the
+//! A snapshot stores the sessions with their requests, the values of locks, their limits for good, the sequences, the scopes, the freezes, the
 //! counters, limits, stamp and state hash, and what commands have left for later ones. Holders and
 //! queues follow from the requests, so they are not stored and cannot contradict them.
 //!
@@ -34,6 +34,7 @@ use crate::quota::Load;
 use crate::rank::Rank;
 use crate::restore::Restored;
 use crate::scope::{ScopeState, Scopes};
+use crate::sequence::Sequence;
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
 use crate::terms::{Said, Terms};
@@ -60,7 +61,7 @@ const HAS_RULES: u16 = 6;
 const HAS_WORK: u16 = 7;
 /// The first version with what a restore has left.
 const HAS_RESTORED: u16 = 8;
-/// The first version with requests for permits, with limits for good, with the terms of requests, with freezes, and
+/// The first version with requests for permits, with limits for good, with sequences, with the terms of requests, with freezes, and
 /// with the age of the table.
 const HAS_PERMITS: u16 = 9;
 
@@ -137,6 +138,7 @@ pub struct Frozen {
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
     kept_limits: Shards<LockName, KeptLimit>,
+    sequences: Shards<LockName, Sequence>,
 }
 
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
@@ -150,7 +152,7 @@ struct Header {
 }
 
 impl LockTable {
-    /// The table as it is now, for a snapshot. Costs 3,072 reference counts, whatever the table's
+    /// The table as it is now, for a snapshot. Costs 4,096 reference counts, whatever the table's
     /// size.
     pub fn freeze(&self) -> Frozen {
         let header = Header {
@@ -167,7 +169,7 @@ impl LockTable {
         let (work_limit, pending) = self.work.stored();
         let restored = self.restored.clone();
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
-        let kept_limits = self.kept_limits.clone();
+        let (kept_limits, sequences) = (self.kept_limits.clone(), self.sequences.clone());
         Frozen {
             header,
             applied_version,
@@ -182,6 +184,7 @@ impl LockTable {
             sessions,
             values,
             kept_limits,
+            sequences,
         }
     }
 
@@ -257,6 +260,7 @@ impl LockTable {
         table.read_values(blocks, (header.values, version))?;
         if version >= HAS_PERMITS {
             table.read_limits(blocks)?;
+            table.read_sequences(blocks)?;
         }
         blocks.finish()?;
         table.restore_queues(waits)?;
@@ -398,6 +402,27 @@ impl LockTable {
         }
         Ok(())
     }
+
+    fn read_sequences(
+        &mut self,
+        blocks: &mut BlockReader<'_, impl Read>,
+    ) -> Result<(), SnapshotError> {
+        let mut last = None;
+        for _ in 0..u64::deserialize_reader(blocks)? {
+            let name = LockName::deserialize_reader(blocks)?;
+            let read = Sequence::deserialize_reader(blocks)?;
+            let place = Some((name.shard(), name.clone()));
+            if last >= place {
+                return Err(damaged(format!("the sequence {name} is out of order")).into());
+            }
+            last = place;
+            let owner = self.usages.kept(read.owner);
+            if !mutant!(SnapshotWithoutSequences) {
+                self.keep_sequence(&name, Sequence { owner, ..read });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A wait that was read, to be put into its queues.
@@ -530,6 +555,7 @@ impl Frozen {
             .dismantle(Session::entries)
             .chain(self.values.dismantle(|_| 1))
             .chain(self.kept_limits.dismantle(|_| 1))
+            .chain(self.sequences.dismantle(|_| 1))
     }
 
     /// The last entry that is in it.
@@ -630,12 +656,20 @@ impl Frozen {
             }
         }
         if version >= HAS_PERMITS {
-            let count = self.kept_limits.iter().count() as u64;
-            count.serialize(&mut blocks)?;
-            self.kept_limits.iter().try_for_each(|entry| entry.serialize(&mut blocks))?;
+            write_all(&self.kept_limits, &mut blocks)?;
+            write_all(&self.sequences, &mut blocks)?;
         }
         blocks.finish()
     }
+}
+
+/// Writes how many entries there are, and then each.
+fn write_all<V: BorshSerialize + Clone>(
+    entries: &Shards<LockName, V>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    (entries.iter().count() as u64).serialize(out)?;
+    entries.iter().try_for_each(|entry| entry.serialize(out))
 }
 
 /// Reads the part before the blocks, and returns the version.

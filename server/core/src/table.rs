@@ -20,6 +20,7 @@ use crate::permits::KeptLimit;
 use crate::quota::Usages;
 use crate::restore::Restored;
 use crate::scope::Scopes;
+use crate::sequence::Sequence;
 use crate::session::{Opens, Session};
 use crate::shards::{Shards, piece_by_piece};
 use crate::terms::Terms;
@@ -44,6 +45,9 @@ pub struct LockTable {
     pub(crate) values: Shards<LockName, Value>,
     /// The limits that were set for good.
     pub(crate) kept_limits: Shards<LockName, KeptLimit>,
+    pub(crate) sequences: Shards<LockName, Sequence>,
+    /// Their names, in order. Follows from them; not stored.
+    pub(crate) sequence_names: BTreeSet<LockName>,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
     /// The locks with a queue. Follows from them; not stored.
@@ -88,10 +92,10 @@ pub struct Counts {
     pub waiting: u64,
     /// Locks that carry a value.
     pub values: u64,
-    /// Bytes that the values count towards [`Limits::max_value_bytes`].
+    /// Bytes that values, limits for good and sequences count towards [`Limits::max_value_bytes`].
     pub value_bytes: u64,
     /// Bytes that everything counts towards the limit of [`Command::LimitTable`]: an estimate,
-    /// equal on all replicas, of the size of sessions, requests and values.
+    /// equal on all replicas, of the size of sessions, requests, values and what counts as one.
     pub table_bytes: u64,
 }
 
@@ -114,6 +118,8 @@ impl LockTable {
             sessions: Shards::new(),
             values: Shards::new(),
             kept_limits: Shards::new(),
+            sequences: Shards::new(),
+            sequence_names: BTreeSet::new(),
             locks: BTreeMap::new(),
             awaited: BTreeSet::new(),
             imports: BTreeMap::new(),
@@ -140,9 +146,9 @@ impl LockTable {
     /// Freeing a large table takes a while, and the allocator serves other threads in between only
     /// if somebody pauses.
     pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
-        let Self { sessions, values, kept_limits, locks, imports, usages, .. } = self;
+        let Self { sessions, values, kept_limits, sequences, locks, imports, usages, .. } = self;
         let stored = sessions.dismantle(Session::entries).chain(values.dismantle(|_| 1));
-        let stored = stored.chain(kept_limits.dismantle(|_| 1));
+        let stored = stored.chain(kept_limits.dismantle(|_| 1)).chain(sequences.dismantle(|_| 1));
         let follows = piece_by_piece(locks).chain(piece_by_piece(imports));
         stored.chain(follows).chain(std::iter::once_with(move || {
             drop(usages);
@@ -301,6 +307,8 @@ impl LockTable {
                 self.freeze_names(caller, (prefix, message), events)
             }
             Deed::Thaw { ref prefix } => self.thaw(prefix, events),
+            Deed::Advance { ref sequence, by } => self.advance(caller, sequence, by),
+            Deed::BeginSequence { ref sequence, at } => self.begin_sequence(caller, sequence, at),
         }
     }
 

@@ -61,6 +61,11 @@ impl Value {
     }
 }
 
+/// What something that is kept by name and counts as a value without bytes counts, bytes.
+pub(crate) fn kept_cost(name: &LockName) -> u64 {
+    cost(name, 0)
+}
+
 fn cost(lock: &LockName, bytes: usize) -> u64 {
     VALUE_OVERHEAD_BYTES + lock.as_str().len() as u64 + bytes as u64
 }
@@ -235,6 +240,32 @@ impl LockTable {
         let before = self.value(lock).filter(|value| value.owner.as_ref() == Some(owner));
         let more = cost(lock, bytes).saturating_sub(before.map_or(0, |value| value.cost(lock)));
         if more == 0 { Ok(()) } else { self.check_quota(owner, Quantity::ValueBytes, more) }
+    }
+
+    /// Whether there is room for one more thing that counts as a value without bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TooManyValueBytes`], [`Rejection::TableFull`].
+    pub(crate) fn check_room_to_keep(&self, name: &LockName) -> Result<(), Rejection> {
+        let limit = self.limits.max_value_bytes;
+        if self.counts.value_bytes.saturating_add(kept_cost(name)) > limit {
+            return Err(Rejection::TooManyValueBytes { limit });
+        }
+        self.check_table(kept_cost(name))
+    }
+
+    /// Whether an identity may have one more of them.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::OverQuota`].
+    pub(crate) fn check_quota_to_keep(
+        &self,
+        name: &LockName,
+        owner: &Identity,
+    ) -> Result<(), Rejection> {
+        self.check_quota(owner, Quantity::ValueBytes, kept_cost(name))
     }
 
     /// The value of a lock, if it carries one.

@@ -380,24 +380,49 @@ fn values_out_of_order_are_damage() {
     }
 }
 
-/// Where the limits of permits begin that were set for good: their number, and each with its name first.
+/// Where the sequences begin: their number, and each with its name first.
 #[expect(clippy::unwrap_used, reason = "a snapshot without them fails its test")]
-fn limits_at(content: &[u8]) -> usize {
+fn sequences_at(content: &[u8]) -> usize {
     let number = 2_u64.to_le_bytes();
     content.windows(number.len()).rposition(|bytes| bytes == number).unwrap()
+}
+
+/// Where the limits of permits begin that were set for good, as the sequences do.
+fn limits_at(content: &[u8]) -> usize {
+    sequences_at(&content[..sequences_at(content)])
 }
 
 /// As values are.
 #[test]
 fn limits_out_of_order_are_damage() {
     let content = content_of(&bytes_of(&busy_table()));
-    let (rest, limits) = content.split_at(limits_at(&content) + 8);
+    let (kept, sequences) = content.split_at(sequences_at(&content));
+    let (rest, limits) = kept.split_at(limits_at(&content) + 8);
     // The name, the limit, whether it goes, and whose it is.
     let of = |name: &str| 4 + name.len() + 4 + 1 + 4 + "cn:root".len();
     let first = if limits[4..].starts_with(b"gpu") { of("gpu") } else { of("idle") };
     let (first, second) = limits.split_at(first);
-    for harmed in [[rest, second, first].concat(), [rest, first, first].concat()] {
-        let read = LockTable::read_from(&mut forge(&harmed).as_slice());
+    out_of_order_is_damage(rest, (first, second), sequences);
+}
+
+/// As values are.
+#[test]
+fn sequences_out_of_order_are_damage() {
+    let content = content_of(&bytes_of(&busy_table()));
+    let (rest, sequences) = content.split_at(sequences_at(&content) + 8);
+    // The name, the last number, and whose it is, which is nobody's.
+    let of = |name: &str| 4 + name.len() + 8 + 4;
+    let begins_with_orders = sequences[4..].starts_with(b"orders");
+    let first = if begins_with_orders { of("orders") } else { of("invoices") };
+    out_of_order_is_damage(rest, sequences.split_at(first), &[]);
+}
+
+/// One before the other is sound; the other way round, and the first one twice, is damage.
+fn out_of_order_is_damage(before: &[u8], (first, second): (&[u8], &[u8]), after: &[u8]) {
+    let read = |entries: [&[u8]; 4]| LockTable::read_from(&mut forge(&entries.concat()).as_slice());
+    assert!(read([before, first, second, after]).is_ok());
+    for harmed in [[before, second, first, after], [before, first, first, after]] {
+        let read = read(harmed);
         assert!(matches!(read, Err(SnapshotError::Damaged { .. })), "{read:?}");
     }
 }

@@ -116,6 +116,61 @@ fn limits_for_good_are_restored_and_no_others() {
     assert_eq!([limit("gpu"), limit("idle"), limit("pool")], [free(4), free(9), None]);
 }
 
+/// DESIGN §16: the old cluster may have given out numbers after the backup, and an earlier restore of it too.
+#[test]
+fn no_number_of_a_sequence_is_repeated_by_a_restore() {
+    let orders = name("orders");
+    let admin = Caller { is_admin: true, ..Caller::default() };
+    let next =
+        |run: &mut Run| match run.apply(support::advance("orders", 1 << 16).by(&admin)).outcome {
+            Ok(Answer::Advanced { first }) => first,
+            other => panic!("{other:?}"),
+        };
+    let last_of = |table: &LockTable| table.sequence(&orders).unwrap();
+    let backup = busy_table();
+    let mut last = last_of(&backup);
+    assert_eq!(last, 104);
+    // Some goes on at a full block in each millisecond, and then the next restore comes.
+    for seconds in 1..4 {
+        let plan = plan(backup.stamp_ms() + NOW_MS + seconds * 1_000);
+        let mut run = Run::of(backup.restored(&plan).unwrap());
+        for _ in 0..1_000 {
+            let first = next(&mut run);
+            assert!(first > last, "restore {seconds}: {first} after {last}");
+            last = first + (1 << 16) - 1;
+        }
+        assert_eq!(run.table.sequences_after("i", None).count(), 1);
+    }
+
+    // A backup of the same second, or of a clock that is ahead, counts as one second old.
+    for now_ms in [backup.stamp_ms(), 0] {
+        let plan = RestorePlan { epoch: Some(400), ..plan(now_ms) };
+        assert_eq!(last_of(&backup.restored(&plan).unwrap()), 104 + (1 << 32));
+    }
+    // It never wraps.
+    let mut run = Run::of(backup);
+    let begun = run.apply(support::begin_sequence("orders", u64::MAX).by(&admin)).outcome;
+    assert_eq!(begun, Ok(Answer::SequenceBegun));
+    let mut run = Run::of(run.table.restored(&plan(NOW_MS)).unwrap());
+    let outcome = run.apply(support::advance("orders", 1).by(&admin)).outcome;
+    assert_eq!(outcome, Err(Rejection::SequenceExhausted { sequence: orders, left: 0 }));
+}
+
+#[test]
+fn freezes_are_restored() {
+    let restored = busy_table().restored(&plan(NOW_MS)).unwrap();
+    let frozen: Vec<_> = restored.freezes().map(|(prefix, _)| prefix.as_str()).collect();
+    assert_eq!(frozen, ["f/"]);
+}
+
+#[test]
+fn a_sequence_that_goes_on_with_the_number_of_the_backup_is_found() {
+    let found = while_armed(Mutant::RestoreRepeatsNumbers, || {
+        catch_unwind(no_number_of_a_sequence_is_repeated_by_a_restore)
+    });
+    assert!(found.is_err());
+}
+
 /// Makes the backup among a release's fixtures (`tests/fixtures/README.md`) in the folder that `HOLDFAST_FIXTURES` names.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "run by hand, once for a release")]

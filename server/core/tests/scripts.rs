@@ -106,10 +106,13 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let owner = include_str!("scripts/an_owner_asks_again.txt");
     let frozen = include_str!("scripts/a_freeze_grants_nothing.txt");
     let urgent = include_str!("scripts/contended_is_told_again_of_larger_head_starts.txt");
+    let numbers = include_str!("scripts/a_sequence_gives_each_number_once.txt");
     let broken = [
         (Mutant::FrozenIsGranted, frozen),
         (Mutant::ThawLooksAtNothing, frozen),
         (Mutant::MoreUrgentUntold, urgent),
+        (Mutant::SequenceRepeats, numbers),
+        (Mutant::SnapshotWithoutSequences, numbers),
         (Mutant::HeadStartIgnored, ahead),
         (Mutant::AgeStandsStill, ahead),
         (Mutant::OwnerWaitsForItself, owner),
@@ -281,7 +284,7 @@ impl Stage {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
             | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
-            | "close-holds" | "own" | "limit" | "freeze" | "thaw" => {
+            | "close-holds" | "own" | "limit" | "freeze" | "thaw" | "advance" | "begin" => {
                 (SessionId::new(0), RequestId::new(0))
             }
             _ => (words.session(), words.done_below()),
@@ -326,9 +329,8 @@ impl Stage {
             }
             "scope" | "unscope" | "suspend" | "resume" | "raise" => scope_command(words),
             "rules" | "role" | "give" | "quota" => rule(words),
-            "end" | "cut-off" | "close-holds" | "own" | "limit" | "freeze" | "thaw" => {
-                from_outside(words)
-            }
+            "end" | "cut-off" | "close-holds" | "own" | "limit" | "freeze" | "thaw" | "advance"
+            | "begin" => from_outside(words),
             "end-closed" => {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
                 Command::EndClosed { session, token, tenure }
@@ -412,6 +414,9 @@ impl Stage {
             writeln!(output, "{:?} frozen by {by} since={since}: {message}", prefix.as_str())
                 .unwrap();
         }
+        for (name, last) in self.table.sequences_after("", None) {
+            writeln!(output, "sequence {name} gave out numbers up to {last}").unwrap();
+        }
         for view in self.table.scopes() {
             writeln!(output, "{}", scope_line(view.scope, Some(view.state))).unwrap();
         }
@@ -473,6 +478,9 @@ fn from_outside(words: &Words<'_>) -> Command {
     if let "freeze" | "thaw" = words.plain[0] {
         return freeze_command(words);
     }
+    if let "advance" | "begin" = words.plain[0] {
+        return sequence_command(words);
+    }
     if words.plain[0] == "own" {
         let identity = Identity::parse(words.plain[2]).unwrap();
         let deed = Deed::OwnSession { session: words.session() };
@@ -503,6 +511,18 @@ fn freeze_command(words: &Words<'_>) -> Command {
     let deed = match words.plain[0] {
         "freeze" => Deed::Freeze { prefix, message: Label::parse(words.plain[2]).unwrap() },
         _ => Deed::Thaw { prefix },
+    };
+    Command::By { caller, deed }
+}
+
+/// By an administrator, unless an identity is named.
+fn sequence_command(words: &Words<'_>) -> Command {
+    let sequence = LockName::parse(words.plain[1]).unwrap();
+    let by = words.plain.get(3).copied().unwrap_or("cn:ops");
+    let caller = Caller { identity: Identity::parse(by).unwrap(), is_admin: by == "cn:ops" };
+    let deed = match words.plain[0] {
+        "advance" => Deed::Advance { sequence, by: words.plain[2].parse().unwrap() },
+        _ => Deed::BeginSequence { sequence, at: words.number(2) },
     };
     Command::By { caller, deed }
 }

@@ -140,7 +140,7 @@ pub async fn propose(
 
 /// How long a command waits until all members have reported that they know its version (I29): a new
 /// leader asks them within a second or two, and asks a member that comes back every second.
-const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+pub const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two tries.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -158,7 +158,21 @@ pub async fn propose_when_known(
     runtime: &Runtime,
     command: Command,
 ) -> Result<Committed, ProposeError> {
-    let give_up_at = runtime.clock.now() + KNOWN_WITHIN;
+    propose_known_within(consensus, runtime, command, KNOWN_WITHIN).await
+}
+
+/// As [`propose_when_known`], for a caller that would try elsewhere by then.
+///
+/// # Errors
+///
+/// As there, but within `limit`.
+pub async fn propose_known_within(
+    consensus: &dyn Consensus,
+    runtime: &Runtime,
+    command: Command,
+    limit: Duration,
+) -> Result<Committed, ProposeError> {
+    let give_up_at = runtime.clock.now() + limit;
     loop {
         let result = propose(consensus, command.clone()).await;
         let may_pass = matches!(result, Err(ProposeError::VersionNotKnown { .. }));

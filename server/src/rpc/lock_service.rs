@@ -248,8 +248,7 @@ impl LockService for LockApi {
     ) -> Result<Response<v1::SetLimitResponse>, Status> {
         let by = self.door.by(&request).await?;
         let v1::SetLimitRequest { name, limit } = request.into_inner();
-        let lock = LockName::parse(&name);
-        let lock = lock.map_err(|error| status::of_text_error("lock name", &error))?;
+        let lock = read_name("lock name", &name)?;
         self.door.allow_on(&by.caller, Verb::Limit, lock.as_str())?;
         let at_least = || status::invalid(format!("the limit of {lock} is at least 1"));
         let limit = limit.map(|limit| NonZeroU32::new(limit).ok_or_else(at_least)).transpose()?;
@@ -291,6 +290,47 @@ impl LockService for LockApi {
         let caller = self.door.caller(&request).await?;
         reads::list_freezes(&self.hub, &caller).await.map(Response::new)
     }
+
+    async fn advance(
+        &self,
+        request: Request<v1::AdvanceRequest>,
+    ) -> Result<Response<v1::AdvanceResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let v1::AdvanceRequest { name, by } = request.into_inner();
+        let sequence = read_name("name of the sequence", &name)?;
+        self.door.allow_on(&caller, Verb::Sequence, sequence.as_str())?;
+        let advanced = self.hub.advance(&caller, sequence, by).await;
+        let (index, first) = advanced.map_err(|error| status::of_call_error(&error))?;
+        Ok(Response::new(v1::AdvanceResponse { index: index.get(), first }))
+    }
+
+    async fn begin_sequence(
+        &self,
+        request: Request<v1::BeginSequenceRequest>,
+    ) -> Result<Response<v1::BeginSequenceResponse>, Status> {
+        let by = self.door.by(&request).await?;
+        let v1::BeginSequenceRequest { name, at } = request.into_inner();
+        let sequence = read_name("name of the sequence", &name)?;
+        self.door.allow_on(&by.caller, Verb::Sequence, sequence.as_str())?;
+        let caller = by.caller.clone();
+        let act = Act::asked(by, &Deed::BeginSequence { sequence: sequence.clone(), at });
+        let begun = self.hub.begin_sequence(&caller, sequence, at).await;
+        let begun = begun.map_err(|error| status::of_call_error(&error));
+        act.end(begun.map(|(index, ())| (Some(index), ())))?;
+        Ok(Response::new(v1::BeginSequenceResponse {}))
+    }
+
+    async fn list_sequences(
+        &self,
+        request: Request<v1::ListSequencesRequest>,
+    ) -> Result<Response<v1::ListSequencesResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        reads::list_sequences(&self.hub, &caller, &request.into_inner()).await.map(Response::new)
+    }
+}
+
+fn read_name(what: &str, text: &str) -> Result<LockName, Status> {
+    LockName::parse(text).map_err(|error| status::of_text_error(what, &error))
 }
 
 fn read_prefix(text: &str) -> Result<NamePrefix, Status> {

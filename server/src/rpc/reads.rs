@@ -6,9 +6,10 @@ use holdfast_core::{
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::{
-    CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse, InspectSessionRequest,
-    InspectSessionResponse, ListFreezesResponse, ListRequest, ListResponse, LockInfo, SessionInfo,
-    SessionRequest, WaiterInfo, session_request,
+    self, CheckTokenRequest, CheckTokenResponse, InspectRequest, InspectResponse,
+    InspectSessionRequest, InspectSessionResponse, ListFreezesResponse, ListRequest, ListResponse,
+    ListSequencesRequest, ListSequencesResponse, LockInfo, SessionInfo, SessionRequest, WaiterInfo,
+    session_request,
 };
 use tonic::Status;
 
@@ -67,16 +68,29 @@ pub(super) async fn list(
     let size = page_size(request.page_size)?;
     let after = after(&request.page_token, prefix)?;
     linearizable(hub, (caller, prefix), |table, index, now_ms| {
-        // One lock more than a page shows whether there is a next page.
-        let mut locks: Vec<LockInfo> = table
-            .locks_after(prefix, after.as_ref(), size + 1)
-            .map(|lock| info(&lock, HOLDERS_LISTED, now_ms))
-            .collect();
-        let more = locks.len() > size;
-        locks.truncate(size);
-        let last = locks.last().filter(|_| more);
-        let next_page_token = last.map(|last| token(&last.name)).unwrap_or_default();
+        let locks = table.locks_after(prefix, after.as_ref(), size + 1);
+        let locks = locks.map(|lock| info(&lock, HOLDERS_LISTED, now_ms));
+        let (locks, next_page_token) = page(locks, size, |lock| &lock.name);
         ListResponse { index: index.get(), locks, next_page_token }
+    })
+    .await
+}
+
+/// One page of sequences as of a linearizable read.
+pub(super) async fn list_sequences(
+    hub: &Hub,
+    caller: &Caller,
+    request: &ListSequencesRequest,
+) -> Result<ListSequencesResponse, Status> {
+    let prefix = &request.prefix;
+    check_prefix(prefix)?;
+    let size = page_size(request.page_size)?;
+    let after = after(&request.page_token, prefix)?;
+    linearizable(hub, (caller, prefix), |table, index, _| {
+        let shown = |(name, last): (&LockName, u64)| v1::Sequence { name: name.to_string(), last };
+        let sequences = table.sequences_after(prefix, after.as_ref()).map(shown);
+        let (sequences, next_page_token) = page(sequences, size, |sequence| &sequence.name);
+        ListSequencesResponse { index: index.get(), sequences, next_page_token }
     })
     .await
 }
@@ -223,6 +237,21 @@ fn page_size(asked: Option<u32>) -> Result<usize, Status> {
         return Err(status::invalid(message));
     }
     Ok(size as usize)
+}
+
+/// The first `size` of what is listed, and the token for the page after them; empty if there is none.
+fn page<T>(
+    listed: impl Iterator<Item = T>,
+    size: usize,
+    name: impl Fn(&T) -> &str,
+) -> (Vec<T>, String) {
+    // One more than a page has shows whether there is a next one.
+    let mut page: Vec<T> = listed.take(size + 1).collect();
+    let more = page.len() > size;
+    page.truncate(size);
+    let last = page.last().filter(|_| more);
+    let next = last.map(|last| token(name(last))).unwrap_or_default();
+    (page, next)
 }
 
 /// The token for the page after the lock `last`.

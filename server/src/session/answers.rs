@@ -308,6 +308,8 @@ pub(super) fn of_outcome(
             | Answer::SessionOwned
             | Answer::LimitSet
             | Answer::FreezesSet
+            | Answer::Advanced { .. }
+            | Answer::SequenceBegun
             | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,

@@ -13,10 +13,13 @@ use holdfast_core::{
 
 use super::error::CallError;
 use super::{Hub, refusals};
-use crate::consensus::{Committed, propose_when_known};
+use crate::consensus::{Committed, KNOWN_WITHIN, propose_known_within};
 
 /// Holds of one lock that are closed at a time, if there are many.
 const CLOSED_AT_ONCE: usize = 256;
+/// How long a call for numbers waits until all members have reported that they know sequences (I29): less than the two
+/// seconds after which a client tries the next server.
+const NUMBERS_KNOWN_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// What was done, with the place in the log of the command that did it.
 type Done<T> = Result<(LogIndex, T), CallError>;
@@ -165,6 +168,35 @@ impl Hub {
         }
     }
 
+    /// Gives out the next numbers of a sequence, and returns the first of them.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: of an unknown outcome too, after which the numbers may be gone.
+    pub(crate) async fn advance(&self, caller: &Caller, sequence: LockName, by: u32) -> Done<u64> {
+        match self.done(caller, Deed::Advance { sequence, by }).await? {
+            (index, Answer::Advanced { first }) => Ok((index, first)),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
+    /// Has the next number of a sequence be `at`.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub(crate) async fn begin_sequence(
+        &self,
+        caller: &Caller,
+        sequence: LockName,
+        at: u64,
+    ) -> Done<()> {
+        match self.done(caller, Deed::BeginSequence { sequence, at }).await? {
+            (index, Answer::SequenceBegun) => Ok((index, ())),
+            _ => Err(refusals::odd_answer().into()),
+        }
+    }
+
     async fn done(&self, caller: &Caller, deed: Deed) -> Done<Answer> {
         let Committed { index, outcome } = self.commit(caller, deed).await?;
         match outcome {
@@ -174,8 +206,12 @@ impl Hub {
     }
 
     async fn commit(&self, caller: &Caller, deed: Deed) -> Result<Committed, CallError> {
+        // A client that asks for numbers would be at the next server by then.
+        let is_for_numbers = matches!(deed, Deed::Advance { .. });
+        let limit = if is_for_numbers { NUMBERS_KNOWN_WITHIN } else { KNOWN_WITHIN };
         let command = Command::By { caller: caller.clone(), deed };
-        let committed = propose_when_known(&*self.consensus, self.runtime(), command).await;
+        let committed =
+            propose_known_within(&*self.consensus, self.runtime(), command, limit).await;
         committed.map_err(|error| self.not_applied(&error))
     }
 

@@ -51,6 +51,7 @@ pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::AlreadyAsked => "already_asked",
         RefusalReason::Frozen => "frozen",
         RefusalReason::Freeze => "freeze",
+        RefusalReason::Sequence => "sequence",
     }
 }
 
@@ -79,6 +80,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManyScopes { .. } => limit("scopes", message),
         Rejection::TooManyFreezes { .. } => limit("freezes", message),
         Rejection::HeadStartTooLong { .. } => limit("head_start_ms", message),
+        Rejection::SequenceStep { .. } => limit("sequence_by", message),
         // The server closes them one by one.
         Rejection::TooManyHolders { .. } => limit("holders", message),
         // The holder is the owner itself.
@@ -90,7 +92,8 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
     }
 }
 
-/// Why the core rejected something, if it is no limit.
+/// Why the core rejected something.
+#[expect(clippy::too_many_lines, reason = "a table, one line for each reason")]
 const fn reason_of(rejection: &Rejection) -> RefusalReason {
     match rejection {
         Rejection::UnknownSession { .. } => RefusalReason::SessionUnknown,
@@ -138,6 +141,9 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::PermitsInScope { .. } => RefusalReason::Permits,
         Rejection::Frozen { .. } => RefusalReason::Frozen,
         Rejection::FreezeInScope { .. } | Rejection::NotFrozen { .. } => RefusalReason::Freeze,
+        Rejection::SequenceInScope { .. }
+        | Rejection::SequenceExhausted { .. }
+        | Rejection::SequenceNotAbove { .. } => RefusalReason::Sequence,
         Rejection::HeadStartInScope { .. } => RefusalReason::HeadStart,
         Rejection::AlreadyHeld { .. } => RefusalReason::AlreadyHeld,
         Rejection::AlreadyAsked { .. } => RefusalReason::AlreadyAsked,
@@ -152,6 +158,7 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::TooManyScopes { .. }
         | Rejection::TooManyFreezes { .. }
         | Rejection::HeadStartTooLong { .. }
+        | Rejection::SequenceStep { .. }
         | Rejection::TooManyHolders { .. } => RefusalReason::Limit,
     }
 }

@@ -21,6 +21,7 @@
 //! | `survival` | I4, I19: whatever was acknowledged is in every later state, as acknowledged |
 //! | `values` | I19, I18, I13: a value is the one that the last holder left, and is suspect when it has to be |
 //! | `imports` | I25: an imported row exists once, until its lease ends, and for its owner |
+//! | `numbers` | I37: no number of a sequence is given out twice, and they rise |
 //! | `reads` | I18, I15, I11, I2: what a look may show |
 //! | `watches` | I23, I18, I14, I6, I13, I31: a watch reports every change once and in order, or that it broke |
 //! | `ending` | I31, I32: every call ends, no client is forgotten, keepalives are answered |
@@ -33,6 +34,7 @@ mod fences;
 mod grants;
 mod holds;
 mod imports;
+mod numbers;
 mod order;
 mod overlap;
 mod permits;
@@ -55,7 +57,7 @@ use story::Story;
 /// An invariant that a run broke, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number in DESIGN §12.
+    /// Its number in DESIGN §12, or in `docs/invariants.md`.
     pub invariant: u8,
     /// Client, names and times: enough to find the records.
     pub message: String,
@@ -98,6 +100,8 @@ pub struct Tally {
     pub permits_beside: usize,
     /// Requests with a head start that were granted before one that waited already.
     pub overtakes: usize,
+    /// Answers with numbers of a sequence.
+    pub numbers: usize,
     /// Grants of all of several names.
     pub sets: usize,
     /// Grants of those of several names that were free.
@@ -191,6 +195,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     survival::check(&story, &mut violations);
     values::check(&story, &mut tally, &mut violations);
     imports::check(&story, &mut tally, &mut violations);
+    numbers::check(records, &mut tally, &mut violations);
     reads::check(&story, &mut violations);
     watches::check(&story, options, &mut tally, &mut violations);
     ending::check(&story, options, &mut violations);

@@ -281,6 +281,22 @@ pub enum What {
         /// The lock.
         name: String,
     },
+    /// The client asks for numbers of a sequence.
+    TakeNumbers {
+        /// The client's number for it.
+        take: u64,
+        /// The sequence.
+        name: String,
+        /// How many.
+        count: u32,
+    },
+    /// The call for numbers ended.
+    NumbersTaken {
+        /// The number of the call.
+        take: u64,
+        /// The first of its numbers. `None`: it was refused, or has no answer; then some may be gone.
+        first: Option<u64>,
+    },
     /// The client begins to watch the locks below a prefix.
     Watch {
         /// The watcher's number for it.

@@ -9,13 +9,13 @@ use holdfast_core::{Caller, Identity};
 use holdfast_proto::v1::server_frame::Body as Told;
 use holdfast_proto::v1::watch_event::Body as News;
 use holdfast_proto::v1::{
-    AcquireRequest, AcquireResponse, CancelRequest, CancelResponse, CheckTokenRequest,
-    CheckTokenResponse, ClientFrames, CloseSessionRequest, CloseSessionResponse, ExplainRequest,
-    ExplainResponse, ImportRequest, ImportResponse, InspectRequest, InspectResponse,
-    KeepAliveManyRequest, KeepAliveManyResponse, KeepAliveRequest, KeepAliveResponse, ListRequest,
-    ListResponse, OpenSessionRequest, OpenSessionResponse, ReleaseRequest, ReleaseResponse,
-    ServerFrames, SessionKey, SetValueRequest, SetValueResponse, StatusRequest, StatusResponse,
-    WatchRequest, WatchResponse,
+    AcquireRequest, AcquireResponse, AdvanceRequest, AdvanceResponse, CancelRequest,
+    CancelResponse, CheckTokenRequest, CheckTokenResponse, ClientFrames, CloseSessionRequest,
+    CloseSessionResponse, ExplainRequest, ExplainResponse, ImportRequest, ImportResponse,
+    InspectRequest, InspectResponse, KeepAliveManyRequest, KeepAliveManyResponse, KeepAliveRequest,
+    KeepAliveResponse, ListRequest, ListResponse, OpenSessionRequest, OpenSessionResponse,
+    ReleaseRequest, ReleaseResponse, ServerFrames, SessionKey, SetValueRequest, SetValueResponse,
+    StatusRequest, StatusResponse, WatchRequest, WatchResponse,
 };
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Pipe, Renewed, Transport, TransportError, Watched};
@@ -260,6 +260,10 @@ impl Transport for ClientNetwork {
 
     fn explain(&self, endpoint: &str, request: ExplainRequest) -> Answered<ExplainResponse> {
         self.ask(endpoint, "explain", request, asked!(explain))
+    }
+
+    fn advance(&self, endpoint: &str, request: AdvanceRequest) -> Answered<AdvanceResponse> {
+        self.ask(endpoint, "advance", request, asked!(advance))
     }
 
     fn watch(&self, endpoint: &str, request: WatchRequest) -> Answered<Watched> {

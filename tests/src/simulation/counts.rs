@@ -91,6 +91,9 @@ pub struct Counts {
     /// Runs after which all nodes were lost and another cluster was restored.
     #[serde(default)]
     pub disasters: u64,
+    /// Answers with numbers of a sequence.
+    #[serde(default)]
+    pub numbers: u64,
     /// Runs in which a limit of size was reached, by its name.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
@@ -122,6 +125,7 @@ impl Counts {
             work_again: 3_000,
             large_tables: 20,
             disasters: 800,
+            numbers: 500_000,
             limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
             faults: Kind::every().map(|kind| (kind, 1_000)).collect(),
             ..Self::default()
@@ -169,6 +173,7 @@ impl Counts {
         self.work_again += other.work_again;
         self.large_tables += other.large_tables;
         self.disasters += other.disasters;
+        self.numbers += other.numbers;
         for (name, count) in &other.limits {
             *self.limits.entry(name.clone()).or_default() += count;
         }
@@ -204,7 +209,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 32] {
+    fn rows(&self) -> [(&'static str, u64); 33] {
         [
             ("runs", self.runs),
             ("simulated seconds", self.simulated_ms / 1_000),
@@ -238,6 +243,7 @@ impl Counts {
             ("items had again", self.work_again),
             ("large tables", self.large_tables),
             ("clusters restored", self.disasters),
+            ("numbers of sequences", self.numbers),
         ]
     }
 }

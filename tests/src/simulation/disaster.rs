@@ -117,6 +117,7 @@ impl<'a> Stage<'a> {
         let late = self.runtime.timeout(BACKUP_WITHIN, back_up(&self.world)).await;
         let late = late.ok().flatten().ok_or("I31: no backup of a healed cluster")?;
         let held = grant_more(&self.world, held).await?;
+        self.take_some_numbers(&self.world, FIRST_CLIENT + 60).await?;
         let early = self.backups().first().cloned();
         let mut order = vec![(late, held.value)];
         if let Some(early) = early {
@@ -184,6 +185,7 @@ impl<'a> Stage<'a> {
         let held =
             within.await.map_err(|_| "I31: a restored cluster grants nothing".to_owned())??;
         let held = grant_more(world, held).await?;
+        self.take_some_numbers(world, FIRST_CLIENT + 60 + number).await?;
         self.serves_the_names_of_the_run(world, client + 100).await?;
         Ok(held)
     }

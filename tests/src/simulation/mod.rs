@@ -19,6 +19,7 @@ mod membership_faults;
 mod move_plan;
 mod move_stage;
 mod mover;
+mod number_client;
 mod operator;
 mod plan;
 mod resume_file;

@@ -64,6 +64,9 @@ const DISASTER_STREAM: u64 = 0x6469_7361_7374_6572;
 const VOCABULARY_STREAM: u64 = 0x7065_726d_6974_7331;
 /// The same for what requests say besides their locks.
 const TERMS_STREAM: u64 = 0x7465_726d_7331_3233;
+/// The same for numbers of sequences: in a third of the runs.
+const NUMBERS_STREAM: u64 = 0x6e75_6d62_6572_7331;
+const NUMBERS_ONE_IN: u64 = 3;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
 const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
@@ -133,6 +136,9 @@ pub struct Plan {
     /// Some of their requests have a head start.
     #[serde(default)]
     pub head_starts: bool,
+    /// Some more clients take numbers of sequences.
+    #[serde(default)]
+    pub numbers: bool,
 }
 
 /// Settings of the nodes.
@@ -214,6 +220,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_numbers(seed, clocks).with_numbers()
+    }
+
+    /// The run as it was before runs had sequences.
+    pub fn without_numbers(seed: u64, clocks: Clocks) -> Self {
         Self::without_terms(seed, clocks).with_terms()
     }
 
@@ -248,7 +259,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` all but numbers, `numbers` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -261,7 +272,8 @@ impl Plan {
             "latest" => Self::without_disasters(seed, Clocks::Within),
             "disasters" => Self::without_vocabulary(seed, Clocks::Within),
             "vocabulary" => Self::without_terms(seed, Clocks::Within),
-            "terms" => Self::draw(seed, Clocks::Within),
+            "terms" => Self::without_numbers(seed, Clocks::Within),
+            "numbers" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -323,6 +335,7 @@ impl Plan {
             disaster: None,
             permits: false,
             head_starts: false,
+            numbers: false,
         };
         plan.with_lasting()
     }
@@ -397,6 +410,13 @@ impl Plan {
         self
     }
 
+    /// Adds clients that take numbers.
+    fn with_numbers(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ NUMBERS_STREAM);
+        self.numbers = draw.below(NUMBERS_ONE_IN) == 0;
+        self
+    }
+
     /// Adds requests for permits (DESIGN §16) to half of the runs.
     fn with_vocabulary(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ VOCABULARY_STREAM);
@@ -458,6 +478,7 @@ impl Plan {
         self.disaster = None;
         self.permits = false;
         self.head_starts = false;
+        self.numbers = false;
         self
     }
 
@@ -809,6 +830,7 @@ mod tests {
             rest.disaster = None;
             rest.permits = false;
             rest.head_starts = false;
+            rest.numbers = false;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

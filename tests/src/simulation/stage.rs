@@ -213,6 +213,7 @@ impl<'a> Stage<'a> {
             self.begin_imports();
         }
         self.begin_scopes();
+        self.begin_numbers();
         let strikes =
             self.plan.strikes.iter().map(|strike| self.strike(begun, strike).boxed_local());
         let end = self.runtime.sleep(self.plan.length()).boxed_local();
@@ -629,6 +630,7 @@ impl<'a> Stage<'a> {
         counts.watches_begun_anew = report.tally.watches_begun_anew as u64;
         counts.writes = report.tally.accepted as u64;
         counts.refused_writes = report.tally.fenced as u64;
+        counts.numbers = report.tally.numbers as u64;
         counts.expiries = expiries.len() as u64;
         self.count_scopes(&history, &mut counts);
         counts.snapshots = self.world.taken_over();

@@ -145,17 +145,18 @@ async fn until_done(cluster: &Cluster, arguments: &[&str]) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// I3: the same backup twice, and an older one after it.
+/// I3, I37: the same backup twice, and an older one after it.
 #[tokio::test]
-async fn tokens_rise_whichever_backup_is_restored_next() {
+async fn tokens_and_numbers_rise_whichever_backup_is_restored_next() {
     let mut cluster = Cluster::prepare(&Setup { nodes: 1, ..setup() });
     cluster.start_node(0);
     cluster.leader().await;
     let files = ["older.hfb", "newer.hfb"].map(|name| cluster.folder().join(name));
-    let mut last = FencingToken::from_raw(0);
+    let (mut last, mut number) = (FencingToken::from_raw(0), 0);
     for file in &files {
         last = token_of_a_grant(&cluster).await;
-        backup(&cluster, file).await;
+        number = next_number(&cluster).await;
+        assert_eq!(backup(&cluster, file).await["sequences"], 1);
     }
     for file in [&files[1], &files[1], &files[0]] {
         // Tokens begin with the second: a restore is apart from what was before it by one at least.
@@ -168,7 +169,15 @@ async fn tokens_rise_whichever_backup_is_restored_next() {
         let token = token_of_a_grant(&cluster).await;
         assert!(token > last, "{}: {token} after {last}", file.display());
         last = token;
+        let next = next_number(&cluster).await;
+        assert!(next > number, "{}: {next} after {number}", file.display());
+        number = next;
     }
+}
+
+async fn next_number(cluster: &Cluster) -> u64 {
+    let ended = holdfast(cluster, &["sequence", "next", "a"]).await;
+    ended.out.trim().parse().unwrap_or_else(|_| panic!("{ended:?}"))
 }
 
 async fn token_of_a_grant(cluster: &Cluster) -> FencingToken {

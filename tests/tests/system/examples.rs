@@ -120,3 +120,22 @@ async fn what_is_urgent_is_printed_first() {
     let order = printed.iter().map(|line| line.split(" is printed").next().unwrap());
     assert_eq!(order.collect::<Vec<_>>(), ["the urgent one", "the first", "the second"]);
 }
+
+/// I37: both offices ask the same sequence at the same time.
+#[tokio::test]
+async fn no_two_offices_write_the_same_number() {
+    let lines = lines("invoice_numbers").await;
+
+    let numbers = |office: &str| -> Vec<u64> {
+        let of = format!("the office in {office} writes invoice ");
+        lines.iter().filter_map(|line| line.strip_prefix(&of)?.parse().ok()).collect()
+    };
+    let (one_by_one, block) = (numbers("Lund"), numbers("Graz"));
+    assert_eq!((one_by_one.len(), block.len()), (4, 4), "{lines:?}");
+    assert!(one_by_one.is_sorted() && block.is_sorted(), "{lines:?}");
+    assert_eq!(block[3], block[0] + 3, "a block has no gaps: {lines:?}");
+    let mut all = [one_by_one, block].concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 8, "{lines:?}");
+}

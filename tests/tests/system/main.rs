@@ -28,6 +28,7 @@ mod scale;
 mod secured;
 mod security_guide;
 mod semaphores;
+mod sequences;
 mod terms;
 mod tls;
 mod traces;

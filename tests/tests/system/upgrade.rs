@@ -77,6 +77,22 @@ async fn releases(cluster: &Cluster) -> Vec<String> {
     members.map(|member| member["version"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
+/// What the release before does not know.
+const NEW: [&[&str]; 4] = [
+    &["lock", "-n", "2", "upgrade/permits", "--", "true"],
+    &["lock", "--note", "now", "upgrade/noted", "--", "true"],
+    &["freeze", "upgrade/frozen"],
+    &["sequence", "next", "upgrade/numbers"],
+];
+
+async fn each_new_command_ends_with(code: i32, endpoints: &str) {
+    for command in NEW {
+        let arguments = [&["--endpoints", endpoints], command].concat();
+        let ended = Program::start("holdfast", &arguments).end(LIMIT).await;
+        assert_eq!(ended.code, Some(code), "{command:?}: {ended:?}");
+    }
+}
+
 #[tokio::test]
 #[ignore = "started by tests/run full, which builds the release before"]
 async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing() {
@@ -108,12 +124,7 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
     let (before, now) = (release_before(), env!("CARGO_PKG_VERSION"));
     are_of(&run.cluster, [now, now, before]).await;
     // No member of the release before is sent what it does not know: it is refused meanwhile.
-    let permits = ["--endpoints", &endpoints, "lock", "-n", "2", "upgrade/permits", "--", "true"];
-    let refused = Program::start("holdfast", &permits).end(LIMIT).await;
-    assert_eq!(refused.code, Some(122), "{refused:?}");
-    let noted = ["--endpoints", &endpoints, "lock", "--note", "now", "upgrade/noted", "--", "true"];
-    let refused = Program::start("holdfast", &noted).end(LIMIT).await;
-    assert_eq!(refused.code, Some(122), "{refused:?}");
+    each_new_command_ends_with(122, &endpoints).await;
     // No member of the release before has had to know a command of this one.
     roll(&mut run, 0..2, Some(old)).await;
     are_of(&run.cluster, [before; 3]).await;
@@ -121,10 +132,7 @@ async fn a_cluster_that_is_rolled_from_the_release_before_and_back_loses_nothing
     run.nothing_lost().await;
 
     are_of(&run.cluster, [now; 3]).await;
-    let granted = Program::start("holdfast", &permits).end(LIMIT).await;
-    assert_eq!(granted.code, Some(0), "{granted:?}");
-    let granted = Program::start("holdfast", &noted).end(LIMIT).await;
-    assert_eq!(granted.code, Some(0), "{granted:?}");
+    each_new_command_ends_with(0, &endpoints).await;
     over.store(true, Ordering::Relaxed);
     let longest = longest.await.unwrap();
     assert!(longest < CALL_MAX, "a call took {longest:?}");

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 use crate::args::{BackupCommand, Global};
 use crate::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
-use crate::show;
+use crate::{freeze, show};
 
 /// Bytes read of a file at once.
 const READ_BYTES: usize = 256 << 10;
@@ -148,6 +148,7 @@ impl Content<'_> {
         let tokens = rules.tokens().map(|(name, _)| show::escaped(name.as_str()));
         let known = rules.roles().map(|(role, _)| show::escaped(role.as_str()));
         let state = if rules.are_on() { "on" } else { "off" };
+        let freezes = self.table.freezes().map(|(prefix, _)| freeze::names(prefix.as_str()));
         let rows = [
             ("cluster name", show::escaped(header.origin.cluster_name.as_str())),
             ("cluster id", hex(&header.origin.cluster_id)),
@@ -166,6 +167,8 @@ impl Content<'_> {
                 format!("epoch {}, counter {}", header.counters.epoch, header.counters.token),
             ),
             ("scopes", names(scopes.collect())),
+            ("freezes", names(freezes.collect())),
+            ("sequences", self.sequences().to_string()),
             ("rules", state.to_owned()),
             ("roles", names(known.collect())),
             ("bearer tokens", names(tokens.collect())),
@@ -175,9 +178,14 @@ impl Content<'_> {
         format!("{}\n{}", self.whole(), show::table(&["WHAT", "IS"], rows))
     }
 
+    fn sequences(&self) -> usize {
+        self.table.sequences_after("", None).count()
+    }
+
     fn json(&self) -> Value {
         let (header, rules) = (self.header, self.table.rules());
         let scopes = header.scopes.iter();
+        let freezes = self.table.freezes().map(|(prefix, _)| prefix.as_str());
         json!({
             "file": self.file.display().to_string(),
             "cluster": hex(&header.origin.cluster_id),
@@ -193,6 +201,8 @@ impl Content<'_> {
             "values": header.values,
             "largest_ttl_ms": header.largest_ttl_ms,
             "scopes": scopes.map(|(scope, epoch)| json!({ "scope": scope.as_str(), "epoch": epoch })).collect::<Vec<_>>(),
+            "freezes": freezes.collect::<Vec<_>>(),
+            "sequences": self.sequences(),
             "rules_on": rules.are_on(),
             "roles": rules.roles().map(|(role, _)| role.as_str()).collect::<Vec<_>>(),
             "tokens": rules.tokens().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),

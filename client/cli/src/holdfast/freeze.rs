@@ -75,6 +75,7 @@ pub(crate) fn text(freeze: &Freeze) -> String {
     format!("frozen{by} for {}{message}", show::length(freeze.frozen))
 }
 
-fn names(prefix: &str) -> String {
+/// The names of a freeze, for people.
+pub(crate) fn names(prefix: &str) -> String {
     if prefix.is_empty() { "all names".into() } else { format!("{}…", show::escaped(prefix)) }
 }

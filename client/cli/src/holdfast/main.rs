@@ -18,6 +18,7 @@ mod limit;
 mod lock;
 mod manual;
 mod quota;
+mod sequence;
 mod show;
 mod signals;
 mod status;
@@ -61,6 +62,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Thaw { names, limit } => freeze::lift(&cli.global, names.prefix(), &limit),
         Command::Freezes => freeze::list(&cli.global),
+        Command::Sequence(command) => sequence::run(&cli.global, &command),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),
         Command::Status => status::run(&cli.global),

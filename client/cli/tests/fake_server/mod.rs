@@ -295,6 +295,27 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    async fn advance(
+        &self,
+        _request: Request<v1::AdvanceRequest>,
+    ) -> Result<Response<v1::AdvanceResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn begin_sequence(
+        &self,
+        _request: Request<v1::BeginSequenceRequest>,
+    ) -> Result<Response<v1::BeginSequenceResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn list_sequences(
+        &self,
+        _request: Request<v1::ListSequencesRequest>,
+    ) -> Result<Response<v1::ListSequencesResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     async fn list_freezes(
         &self,
         _request: Request<v1::ListFreezesRequest>,

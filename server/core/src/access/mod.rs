@@ -28,7 +28,9 @@ pub use names::{
 
 use crate::LockTable;
 use crate::check::Violation;
-use crate::command::{Ask, Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE, TERMS_SINCE};
+use crate::command::{
+    Ask, Command, Deed, PERMITS_SINCE, RESTORES_SINCE, RULES_SINCE, SEQUENCES_SINCE, TERMS_SINCE,
+};
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::quota::Quota;
 
@@ -66,11 +68,13 @@ pub enum Verb {
     Limit,
     /// Freezing and thawing names.
     Freeze,
+    /// Taking the next numbers of a sequence, and having it begin at one.
+    Sequence,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -86,6 +90,7 @@ impl Verb {
         Self::Backup,
         Self::Limit,
         Self::Freeze,
+        Self::Sequence,
     ];
 
     /// As people write it.
@@ -106,6 +111,7 @@ impl Verb {
             Self::Backup => "backup",
             Self::Limit => "limit",
             Self::Freeze => "freeze",
+            Self::Sequence => "sequence",
         }
     }
 
@@ -120,6 +126,7 @@ impl Verb {
             Self::Backup => RESTORES_SINCE,
             Self::Limit => PERMITS_SINCE,
             Self::Freeze => TERMS_SINCE,
+            Self::Sequence => SEQUENCES_SINCE,
             _ => RULES_SINCE,
         }
     }
@@ -135,6 +142,7 @@ impl Verb {
                 | Self::Force
                 | Self::Limit
                 | Self::Freeze
+                | Self::Sequence
         )
     }
 }
@@ -441,6 +449,9 @@ impl LockTable {
                 self.allows_haste(caller, *now)
             }
             Deed::SetLimit { lock, .. } => self.rules.allows(caller, Verb::Limit, [lock.as_str()]),
+            Deed::Advance { sequence, .. } | Deed::BeginSequence { sequence, .. } => {
+                self.rules.allows(caller, Verb::Sequence, [sequence.as_str()])
+            }
             Deed::Freeze { prefix, .. } | Deed::Thaw { prefix } => {
                 self.rules.allows(caller, Verb::Freeze, [prefix.as_str()])
             }

@@ -12,7 +12,6 @@ use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock::Lock;
 use crate::lock_set::{LockSet, Mode, Part};
-use crate::permits;
 use crate::queue::Waiter;
 use crate::quota::{Usage, Usages};
 use crate::rank::{HEAD_START_MAX_MS, Rank};
@@ -20,6 +19,7 @@ use crate::scope::{SCOPE_EPOCH_MAX, SCOPES_MAX};
 use crate::session::{Record, Session, State};
 use crate::table::Counts;
 use crate::terms::Terms;
+use crate::value::kept_cost;
 use crate::work::Pending;
 
 /// A broken invariant: a bug in this crate, or a snapshot that no table wrote.
@@ -166,6 +166,7 @@ impl LockTable {
         self.check_imports()?;
         self.check_values(&mut records.counts, &mut usages)?;
         self.check_limits(&mut records.counts, &mut usages)?;
+        self.check_sequences(&mut records.counts, &mut usages)?;
         self.check_work()?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
@@ -197,7 +198,8 @@ impl LockTable {
         let ticket = records.waits.last().map_or(0, |wait| wait.number);
         ensure(ticket <= counters.ticket, "I9", || format!("ticket {ticket} was never given out"))?;
         let version = self.applied_version;
-        let known = version >= TERMS_SINCE || (self.age_ms == 0 && self.freezes.len() == 0);
+        let has_none = self.freezes.len() == 0 && self.sequence_names.is_empty();
+        let known = version >= TERMS_SINCE || (self.age_ms == 0 && has_none);
         ensure(version >= COMMAND_VERSION_OLDEST && known, "I29", || {
             format!("version {version} was applied, and never was one")
         })?;
@@ -503,7 +505,7 @@ impl LockTable {
 
     fn check_limits(&self, counts: &mut Counts, usages: &mut Usages) -> Check {
         for (name, kept) in self.kept_limits.iter() {
-            let cost = permits::cost(name);
+            let cost = kept_cost(name);
             usages.change(&kept.owner, Usage::default(), Usage::of_value(cost));
             counts.value_bytes = counts.value_bytes.saturating_add(cost);
             counts.table_bytes = counts.table_bytes.saturating_add(cost);
@@ -514,6 +516,21 @@ impl LockTable {
             })?;
         }
         Ok(())
+    }
+
+    fn check_sequences(&self, counts: &mut Counts, usages: &mut Usages) -> Check {
+        let mut names = 0;
+        for (name, sequence) in self.sequences.iter() {
+            let cost = kept_cost(name);
+            usages.change(&sequence.owner, Usage::default(), Usage::of_value(cost));
+            counts.value_bytes = counts.value_bytes.saturating_add(cost);
+            counts.table_bytes = counts.table_bytes.saturating_add(cost);
+            names += usize::from(self.sequence_names.contains(name));
+        }
+        let all = self.sequences.iter().count();
+        ensure(names == all && self.sequence_names.len() == all, "index", || {
+            format!("{:?} are listed as sequences, and {all} are there", self.sequence_names)
+        })
     }
 
     fn check_values(&self, counts: &mut Counts, usages: &mut Usages) -> Check {

@@ -225,6 +225,10 @@ impl History {
             known.map(|one| (&one.prefix, &one.message, &one.caller.identity)).collect();
         known.sort();
         assert_eq!(frozen, known);
+        let mut numbered: Vec<_> =
+            model.sequences.iter().map(|known| (&known.name, known.last)).collect();
+        numbered.sort();
+        assert_eq!(table.sequences_after("", None).collect::<Vec<_>>(), numbered);
         self.compare_rules();
         for session in &model.sessions {
             let view = table.session(session.id).unwrap();

@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 50] = [
+const REJECTIONS: [&str; 53] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -60,9 +60,13 @@ const REJECTIONS: [&str; 50] = [
     "Frozen",
     "NotFrozen",
     "FreezeInScope",
+    "SequenceStep",
+    "SequenceInScope",
+    "SequenceNotAbove",
 ];
-/// Rejections that need a scope that was removed, or many scopes.
-const RARE_REJECTIONS: [&str; 6] = [
+/// Rejections that need a scope that was removed, or many scopes, or all numbers of a sequence.
+const RARE_REJECTIONS: [&str; 7] = [
+    "SequenceExhausted",
     "PermitsInScope",
     "TooManyScopes",
     "HeldInOtherEpoch",
@@ -89,7 +93,7 @@ const COMMANDS: [&str; 13] = [
 const RARE_COMMANDS: [&str; 6] =
     ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
 /// Situations that have to occur often, besides every command and rejection.
-const SCENES: [&str; 27] = [
+const SCENES: [&str; 28] = [
     "a request with a head start entered its queue before others",
     "a request with a head start was granted at once before others who wait",
     "a request with a head start waits behind one that came long before",
@@ -117,6 +121,7 @@ const SCENES: [&str; 27] = [
     "a revoked session left its queues",
     "a revoked session ended",
     "a hold was closed",
+    "a sequence gave out several numbers",
 ];
 /// Rarer situations: those with scopes, of which a history has only a few, and those that a full
 /// table makes rare.
@@ -172,6 +177,9 @@ impl Met {
         self.scene(grants > 0 && raised, "a waiter was granted when a limit was raised");
         let thawed = matches!(command, Command::By { deed: Deed::Thaw { .. }, .. });
         self.scene(grants > 0 && thawed, "a waiter was granted when a freeze was lifted");
+        let several = matches!(command, Command::By { deed: Deed::Advance { by: 2.., .. }, .. });
+        let numbered = several && applied.outcome.is_ok();
+        self.scene(numbered, "a sequence gave out several numbers");
         match applied.outcome {
             Ok(Answer::Acquired { fresh: false, .. }) => {
                 self.scene(true, "an acquire was retried");

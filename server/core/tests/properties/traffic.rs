@@ -52,6 +52,7 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         800..830 => rule_traffic::from_outside(rng, model, tenure),
         830..860 => set_limit(rng, model),
         860..875 => freeze(rng, model),
+        875..900 => sequence(rng, model),
         _ => release(rng, model),
     }
 }
@@ -291,6 +292,24 @@ fn freeze(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         _ => Deed::Freeze { prefix, message: Label::parse("backup").unwrap() },
     };
     Command::By { caller, deed }
+}
+
+/// Few names, because sequences never go. Many come to their end, and the rest of their history is refused.
+fn sequence(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let sequence = LockName::parse(["a", "b", "d", "s/a"].choose(rng).unwrap()).unwrap();
+    let known = model.sequences.iter().find(|known| known.name == sequence);
+    let last = known.map_or(0, |known| known.last);
+    let deed = match rng.random_range(0..20) {
+        0..4 => {
+            let at = last.saturating_add(rng.random_range(0..3));
+            Deed::BeginSequence { sequence, at }
+        }
+        4..6 => Deed::BeginSequence { sequence, at: u64::MAX - rng.random_range(0..99_999) },
+        6 => Deed::Advance { sequence, by: *[0, 65_537].choose(rng).unwrap() },
+        7..14 => Deed::Advance { sequence, by: rng.random_range(1..=65_536) },
+        _ => Deed::Advance { sequence, by: 1 },
+    };
+    Command::By { caller: rule_traffic::somebody(rng, "cn:ops"), deed }
 }
 
 /// Few owners, so that one appears again; sometimes a senseless import.

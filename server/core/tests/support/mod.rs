@@ -67,6 +67,14 @@ pub(crate) fn freeze(prefix: &str, message: &str) -> Deed {
     Deed::Freeze { prefix: NamePrefix::parse(prefix).unwrap(), message }
 }
 
+pub(crate) fn advance(sequence: &str, by: u32) -> Deed {
+    Deed::Advance { sequence: name(sequence), by }
+}
+
+pub(crate) fn begin_sequence(sequence: &str, at: u64) -> Deed {
+    Deed::BeginSequence { sequence: name(sequence), at }
+}
+
 pub(crate) fn exclusive(names: &[&str]) -> Vec<Item> {
     names.iter().map(|text| Item::exclusive(name(text))).collect()
 }
@@ -143,6 +151,9 @@ pub(crate) fn some_batch() -> Batch {
             by("cn:app", freeze("f/", "backup")),
             by("cn:app", Deed::Thaw { prefix: NamePrefix::parse("f/").unwrap() }),
             acquire_on(1, 6, "orders/43", 1_500, 7),
+            by("cn:app", Deed::Rule { change: set_role("counter", &[right(Verb::Sequence, "n")]) }),
+            by("cn:app", begin_sequence("orders", 5)),
+            by("cn:app", advance("orders", 100)),
             set_limit("gpu", 4),
             acquire_many(1, 5, permits("gpu", 2, 0), Need::All),
         ]
@@ -236,7 +247,7 @@ pub(crate) fn table_before_restores() -> LockTable {
 }
 
 /// The same, and permits: of `gpu`, whose limit is for good, 1 holds three and 2 waits for two; of `pool`, 3 holds
-/// one. `idle` has a limit alone.
+/// one. `idle` has a limit alone. The sequences `orders` and `invoices` gave out numbers up to 104 and 1.
 pub(crate) fn busy_table() -> LockTable {
     let commands = vec![
         set_limit("gpu", 4),
@@ -247,6 +258,9 @@ pub(crate) fn busy_table() -> LockTable {
         acquire_on(2, 21, "pool", 1_500, 7),
         as_admin(freeze("f/", "backup")),
         acquire_on(1, 21, "f/1", 0, 9),
+        as_admin(begin_sequence("orders", 5)),
+        as_admin(advance("orders", 100)),
+        as_admin(advance("invoices", 1)),
     ];
     let table = table_with_rules([commands_before_permits(), commands].concat());
     assert_eq!(table.counts().held, table_before_permits().counts().held + 2);
@@ -292,7 +306,7 @@ fn commands_of_rules() -> Vec<Command> {
     // As fixtures of earlier releases have it.
     let known = Verb::ALL
         .into_iter()
-        .filter(|verb| !matches!(verb, Verb::Backup | Verb::Limit | Verb::Freeze));
+        .filter(|verb| !matches!(verb, Verb::Backup | Verb::Limit | Verb::Freeze | Verb::Sequence));
     let everything: Vec<_> = known.map(|verb| right(verb, "")).collect();
     let of_one = |role: &str| [access_name(role)].into();
     let changes = [

@@ -152,6 +152,7 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
     match outcome {
         Err(rejection) => Some(format!("rejected: {}", without_epochs(&rejection.to_string()))),
         Ok(Answer::Configured) => Some("limits set".into()),
+        Ok(Answer::Advanced { first }) => Some(format!("from {first} on")),
         Ok(Answer::CarriedOn { more: true }) => Some("more is left".into()),
         Ok(Answer::Acquired { request, state, fresh: false }) => {
             Some(format!("again: #{request} {}", acquired(state)))

@@ -23,8 +23,8 @@ use holdfast_proto::v1::client_frame::Body as Ask;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Acquire, ClientFrame, ClientFrames, InspectRequest, InspectSessionRequest, Item, ListRequest,
-    Open, Resume, ServerFrames, StatusRequest, StatusResponse,
+    self, Acquire, ClientFrame, ClientFrames, InspectRequest, InspectSessionRequest, Item,
+    ListRequest, Open, Resume, ServerFrames, StatusRequest, StatusResponse,
 };
 use holdfast_runtime::Runtime;
 use tokio::sync::mpsc;
@@ -374,6 +374,79 @@ async fn list_pages_through_a_prefix_in_name_order() {
     }
 
     assert_eq!(pages, [vec!["jobs/1", "jobs/2"], vec!["jobs/3"]]);
+}
+
+#[tokio::test]
+async fn sequences_are_listed_page_by_page_with_their_last_numbers() {
+    let node = node().await;
+    let mut client = node.client().await;
+    for (name, by) in [("a", 1), ("ids/3", 7), ("ids/1", 1), ("ids/2", 65_536), ("ids/1", 2)] {
+        let request = v1::AdvanceRequest { name: name.to_owned(), by };
+        client.advance(request).await.unwrap();
+    }
+    let begun = v1::BeginSequenceRequest { name: "ids/4".to_owned(), at: 1 };
+    client.begin_sequence(begun).await.unwrap();
+    let mut pages = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let prefix = "ids/".to_owned();
+        let request = v1::ListSequencesRequest { prefix, page_size: Some(3), page_token };
+        let page = client.list_sequences(request).await.unwrap().into_inner();
+        let shown = |of: v1::Sequence| (of.name, of.last);
+        pages.push(page.sequences.into_iter().map(shown).collect::<Vec<_>>());
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+
+    let expected = [("ids/1", 3), ("ids/2", 65_536), ("ids/3", 7), ("ids/4", 0)];
+    let expected = expected.map(|(name, last)| (name.to_owned(), last));
+    assert_eq!(pages, [expected[..3].to_vec(), expected[3..].to_vec()]);
+}
+
+#[tokio::test]
+async fn a_sequence_refuses_what_it_cannot_give() {
+    let node = node().await;
+    let mut client = node.client().await;
+    let ask = |name: &str, by| v1::AdvanceRequest { name: name.to_owned(), by };
+    let begin = |at| v1::BeginSequenceRequest { name: "ids".to_owned(), at };
+    client.begin_sequence(begin(u64::MAX - 1)).await.unwrap();
+    let cases = [
+        (client.advance(ask("ids", 0)).await.unwrap_err(), Code::ResourceExhausted, "not 0"),
+        (
+            client.advance(ask("ids", 65_537)).await.unwrap_err(),
+            Code::ResourceExhausted,
+            "1 to 65536",
+        ),
+        (
+            client.advance(ask("ids", 3)).await.unwrap_err(),
+            Code::FailedPrecondition,
+            "numbers left: 2",
+        ),
+        (
+            client.advance(ask("", 1)).await.unwrap_err(),
+            Code::InvalidArgument,
+            "name of the sequence is not usable",
+        ),
+        (
+            client.begin_sequence(begin(7)).await.unwrap_err(),
+            Code::FailedPrecondition,
+            "only above 18446744073709551613",
+        ),
+        (
+            client.begin_sequence(begin(0)).await.unwrap_err(),
+            Code::FailedPrecondition,
+            "only above 18446744073709551613",
+        ),
+    ];
+    for (status, code, words) in cases {
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(status.message().contains(words), "{status:?}");
+    }
+
+    let last = client.advance(ask("ids", 2)).await.unwrap().into_inner();
+    assert_eq!(last.first, u64::MAX - 1);
 }
 
 #[tokio::test]

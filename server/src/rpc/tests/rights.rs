@@ -96,6 +96,9 @@ pub(super) fn calls() -> Vec<Call> {
         call!("LockService/Freeze", On(Verb::Freeze), LockServiceClient, freeze, v1::FreezeRequest { prefix: NAME.to_owned(), message: "x".to_owned() }),
         call!("LockService/Thaw", On(Verb::Freeze), LockServiceClient, thaw, v1::ThawRequest { prefix: NAME.to_owned() }),
         call!("LockService/ListFreezes", OnAll(Verb::Read), LockServiceClient, list_freezes, v1::ListFreezesRequest {}),
+        call!("LockService/Advance", On(Verb::Sequence), LockServiceClient, advance, v1::AdvanceRequest { name: NAME.to_owned(), by: 1 }),
+        call!("LockService/BeginSequence", On(Verb::Sequence), LockServiceClient, begin_sequence, v1::BeginSequenceRequest { name: NAME.to_owned(), at: 1 }),
+        call!("LockService/ListSequences", On(Verb::Read), LockServiceClient, list_sequences, v1::ListSequencesRequest { prefix: NAME.to_owned(), ..v1::ListSequencesRequest::default() }),
         call!("LockService/SetLimit", On(Verb::Limit), LockServiceClient, set_limit, v1::SetLimitRequest { name: NAME.to_owned(), limit: Some(2) }),
         call!("ClusterService/ClusterStatus", Whole(Verb::Status), ClusterServiceClient, cluster_status, v1::ClusterStatusRequest {}),
         call!("ClusterService/AddLearner", Whole(Verb::Members), ClusterServiceClient, add_learner, v1::AddLearnerRequest { node_id: 9, advertise: "a:1".to_owned(), peer_advertise: "a:2".to_owned() }),
@@ -236,12 +239,14 @@ async fn look_through(node: &Node, channel: &Channel, counts: impl Fn(&str) -> b
         let not_in = [Code::PermissionDenied, Code::Unauthenticated];
         let mut token = |rights: &[(Verb, &str)]| {
             byte += 1;
+            assert!(byte < u8::MAX, "that one is nobody's");
             node.token(byte, rights, None)
         };
         for nobody in [None, Some(nothing)] {
             assert_eq!(code(ask(nobody).await), Code::PermissionDenied, "{path}: {nobody:?}");
         }
-        for wrong in [header(99), ended, revoked, "Bearer", "Bearer hft_", "Basic b3BzOm9wcw==", ""]
+        for wrong in
+            [header(u8::MAX), ended, revoked, "Bearer", "Bearer hft_", "Basic b3BzOm9wcw==", ""]
         {
             assert_eq!(code(ask(Some(wrong)).await), Code::Unauthenticated, "{path}: {wrong}");
         }

@@ -237,6 +237,15 @@ fn what_else(words: &[&str]) -> What {
             What::Fenced { token: number(token), name: (*name).into(), newest: number(newest) }
         }
         ["accepted", token, name] => What::Accepted { token: number(token), name: (*name).into() },
+        ["takes", take, name, count] => What::TakeNumbers {
+            take: number(take),
+            name: (*name).into(),
+            count: u32::try_from(number(count)).unwrap(),
+        },
+        ["took", take, rest @ ..] => What::NumbersTaken {
+            take: number(take),
+            first: rest.first().map(|first| number(first)),
+        },
         ["killed"] => What::Killed,
         ["fault"] => What::Fault { note: String::new() },
         ["healed"] => What::Healed,

@@ -761,3 +761,44 @@ fn a_value_set_by_somebody_who_does_not_hold_is_found() {
 fn a_change_of_a_value_that_nobody_asked_for_is_found() {
     assert_eq!(broken("9 a set 2"), [23]);
 }
+
+/// A block is asked for before another one is answered: either may be the lower one.
+#[test]
+fn blocks_of_calls_that_overlap_are_right_in_either_order_and_gaps_are_right_too() {
+    let report = judge(
+        "0 a takes 1 ids 3
+         1 b takes 1 ids 1
+         2 c takes 1 other 1
+         3 b took 1 1
+         3 c took 1 1
+         4 a took 1 2
+         5 b takes 2 ids 9
+         6 b took 2
+         7 b takes 3 ids 1
+         8 b took 3 14
+         9 a killed",
+    );
+
+    assert_eq!(report.violations, []);
+    assert_eq!(report.tally.numbers, 4);
+}
+
+#[test]
+fn a_number_given_out_twice_is_found() {
+    let history = "0 a takes 1 ids 3
+         1 b takes 1 ids 1
+         3 b took 1 3
+         4 a took 1 1";
+
+    assert_eq!(broken(history), [37]);
+}
+
+#[test]
+fn a_number_below_one_that_was_given_out_before_is_found() {
+    let history = "0 a takes 1 ids 1
+         1 a took 1 10
+         2 b takes 1 ids 1
+         3 b took 1 9";
+
+    assert_eq!(broken(history), [37]);
+}

@@ -4,6 +4,7 @@
 mod fuzz;
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -225,6 +226,11 @@ pub(crate) enum Command {
     },
     /// The prefixes that are frozen: by whom, for how long, why.
     Freezes,
+    /// Numbers that are given out once, in rising order, without a lock: `next`, `begin`, `list`.
+    ///
+    /// Exit codes as of cluster.
+    #[command(subcommand)]
+    Sequence(SequenceCommand),
     /// Whether the grant with a fencing token holds a lock now.
     ///
     /// Exit codes: 0 it does; 1 it does not; 122 the store refused; 123 no server could be
@@ -385,6 +391,44 @@ pub(crate) struct LimitArgs {
     pub(crate) permits: PermitsOrNone,
     #[command(flatten)]
     pub(crate) limit: ClusterLimit,
+}
+
+/// Of `sequence`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SequenceCommand {
+    /// Print the next number of a sequence, which begins at 1 if there is none of that name.
+    ///
+    /// Nobody else is given it, ever. If no answer comes, it may be lost, and the next call prints a higher one. Needs
+    /// the verb `sequence`.
+    Next {
+        /// The sequence. It has nothing to do with a lock of the same name.
+        name: String,
+        /// Take so many numbers, without a gap between them, and print each on a line of its own: 1 to 65536.
+        #[arg(long, value_name = "N", default_value = "1")]
+        by: NonZeroU32,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
+    /// Have the next number be this one: for a sequence that goes on from another system's.
+    ///
+    /// It has to be above all that were given out; otherwise the exit code is 122. Needs the verb `sequence`.
+    Begin {
+        /// The sequence.
+        name: String,
+        /// The next number.
+        #[arg(value_name = "N", value_parser = value_parser!(u64).range(1..))]
+        at: u64,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
+    /// List sequences and the last number of each that was given out.
+    List {
+        /// What their names begin with.
+        #[arg(default_value = "")]
+        prefix: String,
+        #[command(flatten)]
+        limit: ClusterLimit,
+    },
 }
 
 /// Of `freeze` and `thaw`.
@@ -634,8 +678,8 @@ pub(crate) enum ClusterCommand {
     },
     /// Write a backup of the locks' table to a file. Needs the verb `backup`.
     ///
-    /// It contains what was acknowledged before: values, rules, hashes of tokens, scopes, limits, and the
-    /// numbers from which tokens go on. The file appears when it is whole, checked and synced, readable by
+    /// It contains what was acknowledged before: values, rules, hashes of tokens, scopes, limits, freezes,
+    /// sequences, and the numbers from which tokens go on. The file appears when it is whole, checked and synced, readable by
     /// its owner only. `holdfastd restore` begins a new cluster with it.
     Backup {
         /// The file.

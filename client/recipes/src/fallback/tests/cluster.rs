@@ -518,6 +518,14 @@ impl Transport for Cluster {
         Box::pin(std::future::pending())
     }
 
+    fn advance(
+        &self,
+        _endpoint: &str,
+        _request: v1::AdvanceRequest,
+    ) -> BoxFuture<'static, Result<v1::AdvanceResponse, TransportError>> {
+        Box::pin(std::future::pending())
+    }
+
     fn check_token(
         &self,
         _endpoint: &str,

@@ -10,6 +10,7 @@ mod quotas;
 mod requests;
 mod rules;
 mod scopes;
+mod sequences;
 mod size;
 mod terms;
 mod values;
@@ -43,6 +44,8 @@ pub(crate) struct Model {
     pub(crate) age_ms: u64,
     /// In no order.
     pub(crate) freezes: Vec<freezes::Frozen>,
+    /// In no order.
+    pub(crate) sequences: Vec<sequences::Sequence>,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
     pub(crate) rules: rules::Rules,
@@ -172,6 +175,7 @@ impl Model {
             knows_terms: false,
             age_ms: 0,
             freezes: Vec::new(),
+            sequences: Vec::new(),
             scopes: Vec::new(),
             rules: rules::Rules::default(),
             epoch: counters.epoch,

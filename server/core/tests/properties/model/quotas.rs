@@ -24,7 +24,9 @@ impl Model {
         let values = self.values.iter().filter(|(_, value)| value.owner.as_ref() == Some(identity));
         let limits = self.kept_limits.iter().filter(|kept| kept.owner == *identity);
         let limits = limits.map(|kept| permits::cost(&kept.lock));
-        usage.value_bytes = values.map(cost).chain(limits).sum();
+        let sequences = self.sequences.iter().filter(|sequence| sequence.owner == *identity);
+        let sequences = sequences.map(|sequence| permits::cost(&sequence.name));
+        usage.value_bytes = values.map(cost).chain(limits).chain(sequences).sum();
         usage
     }
 
@@ -33,7 +35,8 @@ impl Model {
         let opened = self.sessions.iter().map(|open| open.caller.identity.clone());
         let owners = self.values.iter().filter_map(|(_, value)| value.owner.clone());
         let limits = self.kept_limits.iter().map(|kept| kept.owner.clone());
-        let mut all: Vec<Identity> = opened.chain(owners).chain(limits).collect();
+        let sequences = self.sequences.iter().map(|sequence| sequence.owner.clone());
+        let mut all: Vec<Identity> = opened.chain(owners).chain(limits).chain(sequences).collect();
         all.sort();
         all.dedup();
         let all = all.into_iter().map(|identity| (identity.clone(), self.usage(&identity)));

@@ -3,15 +3,24 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::{
-    AccessName, Answer, Ask, Caller, Command, Deed, Event, Identity, Missing, Outcome, Quota,
-    Rejection, RequestId, Right, RuleChange, RulesError, SessionId, Token, Verb,
+    AccessName, Answer, Ask, Caller, Command, Deed, Event, FencingToken, Identity, LockName,
+    Missing, Outcome, Quota, Rejection, RequestId, Right, RuleChange, RulesError, SessionId, Token,
+    Verb,
 };
 
 use super::Model;
 
 /// The verbs that are about names.
-const NAMED: [Verb; 7] =
-    [Verb::Acquire, Verb::Read, Verb::Import, Verb::Scope, Verb::Force, Verb::Limit, Verb::Freeze];
+const NAMED: [Verb; 8] = [
+    Verb::Acquire,
+    Verb::Read,
+    Verb::Import,
+    Verb::Scope,
+    Verb::Force,
+    Verb::Limit,
+    Verb::Freeze,
+    Verb::Sequence,
+];
 
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
@@ -94,6 +103,8 @@ impl Model {
             Deed::OwnSession { session } => self.own(caller, session),
             Deed::Freeze { prefix, message } => self.freeze(caller, &prefix, &message, events),
             Deed::Thaw { prefix } => self.thaw(&prefix, events),
+            Deed::Advance { sequence, by } => self.advance(caller, &sequence, by),
+            Deed::BeginSequence { sequence, at } => self.begin_sequence(caller, &sequence, at),
             Deed::SetLimit { lock, limit } => {
                 let set = self.set_limit(caller, lock, limit.map(std::num::NonZeroU32::get));
                 self.hand_on(events);
@@ -148,21 +159,35 @@ impl Model {
                 self.may(&caller, Verb::Freeze, &[prefix.as_str()])
             }
             Deed::SetLimit { lock, .. } => self.may(&caller, Verb::Limit, &[lock.as_str()]),
+            Deed::Advance { sequence, .. } | Deed::BeginSequence { sequence, .. } => {
+                self.may(&caller, Verb::Sequence, &[sequence.as_str()])
+            }
             Deed::CloseHolds { lock, token, now, .. } => {
-                self.may(&caller, Verb::Force, &[lock.as_str()])?;
-                for (grant, _) in self.holders(&lock) {
-                    let meant = token.is_none_or(|token| grant.token == token);
-                    let holds = self.request(grant.session, grant.request).unwrap().holds();
-                    let names: Vec<&str> = holds.iter().map(|item| item.lock.as_str()).collect();
-                    if meant && self.may(&caller, Verb::Force, &names).is_err() {
-                        let verb = Verb::Force;
-                        return Err(Rejection::Forbidden(Missing::Whole { verb }));
-                    }
-                }
+                self.may_force(&caller, &lock, token)?;
                 self.may_hurry(&caller, now)
             }
             Deed::OwnSession { .. } => Ok(()),
         }
+    }
+
+    /// Whether the caller may end those holds of a lock, with every name of each.
+    fn may_force(
+        &self,
+        caller: &Caller,
+        lock: &LockName,
+        token: Option<FencingToken>,
+    ) -> Result<(), Rejection> {
+        let verb = Verb::Force;
+        self.may(caller, verb, &[lock.as_str()])?;
+        for (grant, _) in self.holders(lock) {
+            let meant = token.is_none_or(|token| grant.token == token);
+            let holds = self.request(grant.session, grant.request).unwrap().holds();
+            let names: Vec<&str> = holds.iter().map(|item| item.lock.as_str()).collect();
+            if meant && self.may(caller, verb, &names).is_err() {
+                return Err(Rejection::Forbidden(Missing::Whole { verb }));
+            }
+        }
+        Ok(())
     }
 
     fn may_hurry(&self, caller: &Caller, now: bool) -> Result<(), Rejection> {

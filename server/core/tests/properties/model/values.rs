@@ -5,7 +5,7 @@ use holdfast_core::{
     ValueChange,
 };
 
-use super::{Model, State, What, permits};
+use super::{Model, State, What};
 
 pub(super) fn refuse_long(change: &ValueChange) -> Result<(), Rejection> {
     match change {
@@ -57,8 +57,8 @@ impl Model {
                 let after = Value { bytes: bytes.into(), set_by: token, suspect: false, owner };
                 let grows = before.as_ref().is_none_or(|b| b.bytes.len() < after.bytes.len());
                 let others = self.values.iter().filter(|(name, _)| *name != lock);
-                let limits = self.kept_limits.iter().map(|kept| permits::cost(&kept.lock));
-                let total: u64 = others.map(cost).chain(limits).sum::<u64>()
+                let total = others.map(cost).sum::<u64>()
+                    + self.kept_bytes()
                     + cost(&(lock.clone(), after.clone()));
                 let limit = self.limits.max_value_bytes;
                 if grows && total > limit {
@@ -98,8 +98,7 @@ impl Model {
 
     /// All that counts as values.
     pub(crate) fn value_bytes(&self) -> u64 {
-        let limits = self.kept_limits.iter().map(|kept| permits::cost(&kept.lock));
-        self.values.iter().map(cost).chain(limits).sum()
+        self.values.iter().map(cost).sum::<u64>() + self.kept_bytes()
     }
 
     pub(super) fn value_mut(&mut self, lock: &LockName) -> Option<&mut Value> {
