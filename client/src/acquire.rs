@@ -91,6 +91,28 @@ impl Acquire {
         self
     }
 
+    /// Has the store end the hold when it has lasted so long: 1 ms to 24 hours, counted by the leader from the grant, and anew in full
+    /// by a new leader. The guard is lost then ([`LostReason::HeldTooLong`](crate::LostReason::HeldTooLong)), and the next
+    /// in line is granted the lock once this client has let go of it, or when its lease would have run out: never while the guard
+    /// may still be safe. For a holder that may hang while its session lives on.
+    ///
+    /// Refused for names in a scope with fallback ([`RefusalReason::HoldBounds`](crate::RefusalReason::HoldBounds)).
+    pub fn max_hold(mut self, longest: Duration) -> Self {
+        self.request.terms.max_hold_ms = bound_ms(longest);
+        self
+    }
+
+    /// Has the store grant the locks to nobody else before so long after the grant: up to 24 hours, counted as for
+    /// [`Acquire::max_hold`], however the hold ends, by a release, a crash or an operator, except at once (`--now`). For a job that every
+    /// machine starts at the same time, and that is over before the last one asks: with [`Client::try_lock`] only one runs it.
+    ///
+    /// A lock that nobody holds and that is not granted for this is *closed*. It counts as a value without bytes. For
+    /// exclusive locks alone; refused for names in a scope with fallback.
+    pub fn hold_at_least(mut self, least: Duration) -> Self {
+        self.request.terms.hold_at_least_ms = bound_ms(least);
+        self
+    }
+
     /// Asks for `owner`, which must neither hold nor wait for any of the locks: see [`Owner`].
     pub fn by(mut self, owner: &Owner) -> Self {
         self.request.terms.owner = owner.number();
@@ -189,6 +211,16 @@ impl TryAcquire {
         Self(self.0.note(note))
     }
 
+    /// As [`Acquire::max_hold`].
+    pub fn max_hold(self, longest: Duration) -> Self {
+        Self(self.0.max_hold(longest))
+    }
+
+    /// As [`Acquire::hold_at_least`].
+    pub fn hold_at_least(self, least: Duration) -> Self {
+        Self(self.0.hold_at_least(least))
+    }
+
     /// As [`Acquire::by`].
     pub fn by(self, owner: &Owner) -> Self {
         Self(self.0.by(owner))
@@ -213,4 +245,9 @@ impl IntoFuture for TryAcquire {
     fn into_future(self) -> QueuePlace {
         self.0.enqueue()
     }
+}
+
+/// A bound of a hold in milliseconds; a part of one counts as a whole one.
+fn bound_ms(bound: Duration) -> u64 {
+    u64::try_from(bound.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_proto::v1;
 use holdfast_runtime::Instant;
 
-use crate::{Freeze, Holder, Mode, Value, wire};
+use crate::{FencingToken, Freeze, Holder, Mode, Value, wire};
 
 /// The place of a request in its queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +99,40 @@ pub struct LockInfo {
     pub limit: Option<PermitLimit>,
     /// The freeze over it, if nothing of it is granted for that.
     pub frozen: Option<Freeze>,
+    /// Why nobody is granted it although nobody holds it: its last hold ended before it had lasted its least
+    /// ([`Acquire::hold_at_least`](crate::Acquire::hold_at_least)). Always `None` in watches.
+    pub closed: Option<ClosedLock>,
+}
+
+/// A lock that is closed since its last hold ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClosedLock {
+    /// The token of the grant that ended.
+    pub token: FencingToken,
+    /// The label of the session that held it; it proves nothing, and may contain what [`Holder::label`] may.
+    pub label: String,
+    /// As of [`Holder::identity`].
+    pub identity: String,
+    /// For how long it has been closed, by the leader's wall clock.
+    pub closed: Duration,
+    /// How long it stays closed, as its leader counts it. A new leader counts anew.
+    pub left: Duration,
+    /// How long the hold was to last at least.
+    pub hold_at_least: Duration,
+}
+
+impl ClosedLock {
+    fn from_wire(closed: v1::ClosedLock) -> Self {
+        Self {
+            token: FencingToken::from_raw(closed.token),
+            label: closed.label,
+            identity: closed.identity,
+            closed: Duration::from_millis(closed.closed_ms),
+            left: Duration::from_millis(closed.left_ms),
+            hold_at_least: Duration::from_millis(closed.hold_at_least_ms),
+        }
+    }
 }
 
 /// Up to how many permits of a lock are held together.
@@ -207,6 +241,7 @@ impl LockInfo {
                 is_for_good: limit.for_good,
             }),
             frozen: lock.frozen.map(Freeze::from_wire),
+            closed: lock.closed.map(ClosedLock::from_wire),
         }
     }
 }

@@ -99,7 +99,9 @@ pub use holdfast_guard::{
 };
 pub use holdfast_runtime::Instant;
 pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};
-pub use info::{LockInfo, LockScope, Member, NodeStatus, Page, PermitLimit, Place, Waiter};
+pub use info::{
+    ClosedLock, LockInfo, LockScope, Member, NodeStatus, Page, PermitLimit, Place, Waiter,
+};
 pub use items::LockItem;
 pub use owner::Owner;
 pub use queue_place::QueuePlace;

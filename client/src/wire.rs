@@ -44,7 +44,14 @@ pub(crate) fn holder(holder: v1::Holder) -> Holder {
     known.is_ending = holder.ending;
     known.identity = holder.identity;
     known.note = holder.note;
+    known.max_hold = bound(holder.max_hold_ms);
+    known.hold_at_least = bound(holder.hold_at_least_ms);
     known
+}
+
+/// A bound of a hold; 0: it has none.
+fn bound(ms: u64) -> Option<Duration> {
+    (ms > 0).then(|| Duration::from_millis(ms))
 }
 
 pub(crate) fn holders(holders: Vec<v1::Holder>) -> Vec<Holder> {
@@ -100,6 +107,7 @@ pub(crate) fn refusal_reason(reason: v1::RefusalReason) -> RefusalReason {
         v1::RefusalReason::Frozen => RefusalReason::Frozen,
         v1::RefusalReason::Freeze => RefusalReason::Freeze,
         v1::RefusalReason::Sequence => RefusalReason::Sequence,
+        v1::RefusalReason::HoldBounds => RefusalReason::HoldBounds,
         v1::RefusalReason::SeveralScopes => RefusalReason::SeveralScopes,
         v1::RefusalReason::Scope => RefusalReason::Scope,
         v1::RefusalReason::Forbidden => RefusalReason::Forbidden,

@@ -150,6 +150,10 @@ pub struct Holder {
     pub identity: String,
     /// What its request says for people; it proves nothing, and may contain what [`Holder::label`] may.
     pub note: String,
+    /// The store ends the hold when it has lasted so long.
+    pub max_hold: Option<Duration>,
+    /// Nobody else is granted the lock before it has lasted so long.
+    pub hold_at_least: Option<Duration>,
 }
 
 impl Holder {
@@ -165,6 +169,8 @@ impl Holder {
             is_ending: false,
             identity: String::new(),
             note: String::new(),
+            max_hold: None,
+            hold_at_least: None,
         }
     }
 }
@@ -227,6 +233,8 @@ pub enum RefusalReason {
     Freeze,
     /// The sequence gives out no such numbers; the message says why.
     Sequence,
+    /// The name is in a scope with fallback, and Cassandra knows neither `max_hold` nor `hold_at_least`.
+    HoldBounds,
     /// A reason this version of the client does not know.
     Other,
 }
@@ -261,6 +269,7 @@ impl RefusalReason {
             | Self::AlreadyAsked
             | Self::Freeze
             | Self::Sequence
+            | Self::HoldBounds
             | Self::Other => false,
         }
     }

@@ -28,6 +28,8 @@ pub enum LostReason {
     SessionRevoked,
     /// An operator took the lock away.
     Forced,
+    /// It was held for as long as its `max_hold` allows.
+    HeldTooLong,
 }
 
 impl fmt::Display for LostReason {
@@ -41,6 +43,7 @@ impl fmt::Display for LostReason {
             Self::AuthorityPassed => "the authority that covered it ended",
             Self::SessionRevoked => "an operator ended the session",
             Self::Forced => "an operator took the lock away",
+            Self::HeldTooLong => "it was held for as long as its max_hold allows",
         })
     }
 }

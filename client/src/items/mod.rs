@@ -116,6 +116,10 @@ pub(crate) struct Terms {
     pub(crate) owner: u64,
     /// Empty: none.
     pub(crate) note: String,
+    /// 0: not bound.
+    pub(crate) max_hold_ms: u64,
+    /// 0: not bound.
+    pub(crate) hold_at_least_ms: u64,
 }
 
 impl AcquireRequest {
@@ -185,12 +189,14 @@ impl AcquireRequest {
             Need::Any { min } => Some(v1::AnyOf { min }),
         };
         let items: Vec<v1::Item> = self.items.iter().map(item).collect();
-        let Terms { head_start_ms, owner, ref note } = self.terms;
+        let Terms { head_start_ms, owner, ref note, max_hold_ms, hold_at_least_ms } = self.terms;
         // A server that does not know what is said finds no items, and refuses the request.
         let says = self.terms != Terms::default();
         let (items, on) = if says {
             let note = note.clone();
-            (Vec::new(), Some(v1::AcquireOn { items, head_start_ms, owner, note }))
+            let on =
+                v1::AcquireOn { items, head_start_ms, owner, note, max_hold_ms, hold_at_least_ms };
+            (Vec::new(), Some(on))
         } else {
             (items, None)
         };
@@ -216,6 +222,13 @@ impl Terms {
                 self.head_start_ms
             );
             return Err(past_limit("head_start_ms", message));
+        }
+        let Self { max_hold_ms, hold_at_least_ms, .. } = *self;
+        if max_hold_ms > 0 && max_hold_ms < hold_at_least_ms {
+            let message = format!(
+                "max_hold ({max_hold_ms} ms) is shorter than hold_at_least ({hold_at_least_ms} ms)"
+            );
+            return Err(Error::invalid(message));
         }
         let unusable =
             |error: TextError| Error::invalid(format!("the note is not usable: {error}"));

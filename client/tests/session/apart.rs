@@ -112,7 +112,8 @@ async fn an_answer_that_names_a_hold_as_closed_makes_it_no_safer() {
     let (_client, _server, guard) = apart(&mut net).await;
     let asked = net.apart().await;
     let mut renewed = lists(100, &[41]);
-    renewed.session.closed = vec![v1::ClosedHold { token: 41, reason: "on fire".into() }];
+    renewed.session.closed =
+        vec![v1::ClosedHold { token: 41, reason: "on fire".into(), lasted_too_long: false }];
     answer(&net, asked, Ok(renewed)).await;
 
     assert!(!guard.is_safe());

@@ -3,7 +3,7 @@
 use super::*;
 
 fn closed(token: u64) -> Vec<v1::ClosedHold> {
-    vec![v1::ClosedHold { token, reason: "on fire".to_owned() }]
+    vec![v1::ClosedHold { token, reason: "on fire".to_owned(), lasted_too_long: false }]
 }
 
 fn kept_alive_closing(seq: u64, token: u64) -> Body {
@@ -126,4 +126,31 @@ async fn a_refusal_for_a_revoked_session_ends_it_too() {
     assert_eq!(guard.lost().await, LostReason::SessionRevoked);
     let error = waiting.await.unwrap().unwrap_err();
     assert_eq!(error, Error::SessionLost { reason: LostReason::SessionRevoked });
+}
+
+/// The leader closed it, and no operator: its own bound says why.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_has_lasted_its_most_is_lost_for_that() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let bound = client.lock("jobs").max_hold(ms(3_000)).hold_at_least(ms(1_000));
+    let (_task, outcome) = start(&net, bound);
+    let on = server.acquire().await.on.unwrap();
+    assert_eq!((on.max_hold_ms, on.hold_at_least_ms), (3_000, 1_000));
+    server.say(granted(1, 41)).await;
+    let guard = outcome.await.unwrap().unwrap();
+
+    let reason = "it was held for as long as its max_hold allows".to_owned();
+    let closed = vec![v1::ClosedHold { token: 41, reason, lasted_too_long: true }];
+    server.say(Body::HoldsClosed(v1::HoldsClosed { closed })).await;
+    assert_eq!(guard.lost().await, LostReason::HeldTooLong);
+    assert_eq!(guard.why_taken(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounds_that_cross_are_refused_here() {
+    let mut net = Net::new();
+    let (client, _server) = net.connected().await;
+    let crossed = client.lock("jobs").max_hold(ms(999)).hold_at_least(ms(1_000)).await;
+    assert!(matches!(crossed, Err(Error::Refused { reason: RefusalReason::Invalid, .. })));
 }

@@ -136,6 +136,12 @@ mutants! {
         "a snapshot leaves out what requests say besides their locks, and their ranks";
     SnapshotWithoutLimits, "snapshot-without-limits", "I17",
         "a snapshot leaves out the limits that were set for good";
+    SnapshotWithoutClosed, "snapshot-without-closed", "I17",
+        "a snapshot leaves out which locks are closed";
+    LeastNotCounted, "least-not-counted", "DESIGN §16",
+        "the leader opens a closed lock at once";
+    HoldAtLeastIgnored, "hold-at-least-ignored", "DESIGN §16",
+        "a lock passes on before its hold has lasted its least";
     SnapshotWithoutSequences, "snapshot-without-sequences", "I17",
         "a snapshot leaves out the sequences";
     LocksLeftBehind, "locks-left-behind", "I33",

@@ -35,6 +35,8 @@ pub(crate) enum Denial {
     AboveLimit { at: u8, limit: u32 },
     /// The lock was frozen.
     Frozen { at: u8 },
+    /// The lock was closed.
+    Closed { at: u8 },
 }
 
 impl Denial {
@@ -44,7 +46,8 @@ impl Denial {
             Self::Held { at, .. }
             | Self::Awaited { at, .. }
             | Self::AboveLimit { at, .. }
-            | Self::Frozen { at } => Some(at.into()),
+            | Self::Frozen { at }
+            | Self::Closed { at } => Some(at.into()),
             Self::NotImported | Self::Suspended => Some(0),
             Self::NothingFree | Self::Restored => None,
         }
@@ -62,6 +65,7 @@ impl Denial {
             (Self::NotImported, Some(lock)) => Rejection::NotImported { lock },
             (Self::Suspended, Some(lock)) => Rejection::Suspended { lock },
             (Self::Frozen { .. }, Some(lock)) => Rejection::Frozen { lock },
+            (Self::Closed { .. }, Some(lock)) => Rejection::LockClosed { lock },
             (Self::AboveLimit { limit, .. }, Some(lock)) => {
                 Rejection::PermitsOutOfRange { lock, permits, limit }
             }
@@ -107,9 +111,10 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`], [`Rejection::Frozen`] and
+    /// [`Rejection::LockHeld`], [`Rejection::LockAwaited`], [`Rejection::NothingFree`], [`Rejection::Frozen`], [`Rejection::LockClosed`] and
     /// [`Rejection::Suspended`] are recorded under the id; those of [`LockSet::new`],
-    /// those of [`LockTable::check_permits`], [`LockTable::check_head_start`] and [`LockTable::check_owner`],
+    /// those of [`LockTable::check_permits`], [`LockTable::check_head_start`], [`LockTable::check_owner`] and
+    /// [`LockTable::check_hold_bounds`],
     /// [`Rejection::UnknownSession`], [`Rejection::SeveralScopes`], [`Rejection::RequestGone`],
     /// [`Rejection::RequestReused`], [`Rejection::RequestEnded`], [`Rejection::TooManyRequests`],
     /// [`Rejection::TableFull`], [`Rejection::OverQuota`], [`Rejection::TooManyWaiters`] and [`Rejection::TokensExhausted`]
@@ -174,6 +179,7 @@ impl LockTable {
         self.check_permits(lock_set)?;
         self.check_head_start(lock_set, terms)?;
         self.check_owner(session, lock_set, terms)?;
+        self.check_hold_bounds(session, lock_set, terms)?;
         if !self.counters.has_tokens() && lock_set.takes(self.fitting(lock_set)).is_some() {
             // No holder is in its way, and yet there is no token for it.
             return Err(self.tokens_exhausted(lock_set));
@@ -340,6 +346,9 @@ impl LockTable {
         }
         if let Some(at) = self.frozen_in_the_way(lock_set) {
             return Denial::Frozen { at: u8::try_from(at).unwrap_or(u8::MAX) };
+        }
+        if let Some(at) = self.closed_in_the_way(lock_set) {
+            return Denial::Closed { at: u8::try_from(at).unwrap_or(u8::MAX) };
         }
         if !lock_set.needs_all() {
             return Denial::NothingFree;

@@ -114,6 +114,8 @@ pub enum Answer {
     },
     /// The next number of the sequence is the one that the command wanted.
     SequenceBegun,
+    /// The lock is open again.
+    LockOpened,
 }
 
 /// The state of a request that waits or holds.

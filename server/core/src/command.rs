@@ -245,6 +245,21 @@ pub enum Command {
     /// An `Acquire` that says something besides its locks. It is a command of its own because every version knows the
     /// stored form of `Acquire` ([`Command::acquire`]).
     AcquireOn(Ask),
+    /// A hold has lasted its longest ([`Terms::max_hold_ms`]): it is closed, as by [`Deed::CloseHolds`]. The leader proposes it.
+    EndLongHold {
+        /// The holder.
+        session: SessionId,
+        /// The grant.
+        token: FencingToken,
+    },
+    /// A closed lock has stayed closed for as long as it had to ([`Terms::hold_at_least_ms`]): it is granted to who waits.
+    /// The leader proposes it.
+    OpenLock {
+        /// The lock.
+        lock: LockName,
+        /// The grant since whose end it is closed.
+        token: FencingToken,
+    },
 }
 
 /// A request for locks that says something besides.
@@ -467,9 +482,10 @@ impl Command {
             Self::LimitTable { .. } | Self::ReleaseLost { .. } => 5,
             Self::By { deed: Deed::Rule { change }, .. } => change.version(),
             Self::By { deed: Deed::SetLimit { .. }, .. } => PERMITS_SINCE,
-            Self::AcquireOn(_) | Self::By { deed: Deed::Freeze { .. } | Deed::Thaw { .. }, .. } => {
-                TERMS_SINCE
-            }
+            Self::AcquireOn(_)
+            | Self::EndLongHold { .. }
+            | Self::OpenLock { .. }
+            | Self::By { deed: Deed::Freeze { .. } | Deed::Thaw { .. }, .. } => TERMS_SINCE,
             Self::By { deed: Deed::Advance { .. } | Deed::BeginSequence { .. }, .. } => {
                 SEQUENCES_SINCE
             }

@@ -181,6 +181,7 @@ impl LockTable {
     ) -> Outcome {
         self.revoke(session, reason, events)?;
         if now || mutant!(RevokedPassesAtOnce) {
+            self.work.pending_mut().ends_now.insert(session);
             return self.end_session(session, EndCause::Revoked, events);
         }
         Ok(Answer::Revoked { sessions: 1 })
@@ -308,7 +309,7 @@ impl LockTable {
         for &grant in &grants {
             self.close_hold(grant, reason, events)?;
             if now || mutant!(ClosedPassesAtOnce) {
-                self.lose_closed(grant, events);
+                self.lose_closed(grant, true, events);
             }
         }
         Ok(Answer::HoldsClosed { holds: grants })
@@ -321,7 +322,7 @@ impl LockTable {
     }
 
     /// An import's hold has no client that could release it, and is only kept from being claimed.
-    fn close_hold(
+    pub(crate) fn close_hold(
         &mut self,
         grant: Grant,
         reason: &Label,
@@ -363,16 +364,18 @@ impl LockTable {
         let held = found.held_under(session, token).map(|(request, ..)| request);
         let request = held.ok().filter(|_| closed);
         let request = request.ok_or(Rejection::NotHolder { session, token })?;
-        self.lose_closed(Grant { session, request, token }, events);
+        self.lose_closed(Grant { session, request, token }, false, events);
         Ok(Answer::Released { request, token, over: true })
     }
 
-    /// Ends a hold without its client, and passes on its locks.
-    fn lose_closed(&mut self, grant: Grant, events: &mut Vec<Event>) {
+    /// Ends a hold without its client, and passes on its locks: `now` even before it has lasted its least.
+    fn lose_closed(&mut self, grant: Grant, now: bool, events: &mut Vec<Event>) {
         let Grant { session, request, token } = grant;
-        let record = self.sessions.get(&session).and_then(|found| found.records.get(&request));
-        let Some((lock_set, part)) = record.and_then(Record::held) else { return };
-        let ending = Ending { grant, lock_set: lock_set.clone(), part };
+        let Some(found) = self.sessions.get(&session) else { return };
+        let held = found.records.get(&request).and_then(Record::held);
+        let Some((lock_set, part)) = held else { return };
+        let closes = found.closes(request, token).filter(|_| !now);
+        let ending = Ending { grant, lock_set: lock_set.clone(), part, closes };
         self.change_session(session, |found| found.give_back(request, token, Part::default()));
         self.lose(&ending, LossCause::Forced, events);
     }

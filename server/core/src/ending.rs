@@ -82,6 +82,7 @@ impl LockTable {
     ) -> bool {
         let Some(found) = self.sessions.get(&session) else { return true };
         self.work.charge(found.records.len() as u64 / RECORDS_A_STEP);
+        let now = self.work.pending().ends_now.contains(&session);
         let waits = found.waits().into_iter();
         let waits: Vec<(Rank, RequestId, LockSet)> =
             waits.map(|(rank, request, set)| (rank, request, set.clone())).collect();
@@ -91,7 +92,8 @@ impl LockTable {
             .filter_map(|(&token, &request)| {
                 let (lock_set, part) = found.records.get(&request).and_then(Record::held)?;
                 let grant = Grant { session, request, token };
-                Some(Ending { grant, lock_set: lock_set.clone(), part })
+                let closes = found.closes(request, token).filter(|_| !now);
+                Some(Ending { grant, lock_set: lock_set.clone(), part, closes })
             })
             .filter(|_| cause.is_some())
             .collect();

@@ -161,6 +161,23 @@ pub enum Event {
         /// Whether they are frozen now; otherwise another freeze may still cover some.
         frozen: bool,
     },
+    /// The hold of a lock ends before it has lasted its least, as far as the table knows: nobody is granted the lock until the
+    /// leader opens it. Comes before the event of that end, in the same command.
+    LockClosed {
+        /// The lock.
+        lock: LockName,
+        /// The grant that ends.
+        token: FencingToken,
+        /// How long the hold was to last at least, milliseconds.
+        hold_at_least_ms: u32,
+    },
+    /// A closed lock is open again.
+    LockOpened {
+        /// The lock.
+        lock: LockName,
+        /// The grant that had ended.
+        token: FencingToken,
+    },
 }
 
 /// Why a session ended.

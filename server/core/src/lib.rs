@@ -92,6 +92,8 @@ mod ending;
 mod event;
 mod freeze;
 mod gate;
+mod hold_bounds;
+mod hold_times;
 mod holders;
 mod ids;
 mod import;
@@ -139,6 +141,8 @@ pub use counters::Counters;
 pub use event::{EndCause, Event, LossCause};
 pub use freeze::{FREEZES_MAX, Freeze};
 pub use gate::{GateClosed, VersionGate};
+pub use hold_bounds::{BoundHold, ClosedLock, HOLD_BOUND_MAX_MS, MAX_HOLD_REASON};
+pub use hold_times::{HoldDue, HoldTimes};
 pub use holdfast_types::{IMPORT_ROWS_MAX, NAMES_MAX, VALUE_BYTES_MAX};
 pub use ids::{
     FencingToken, LABEL_BYTES_MAX, Label, LockName, LogIndex, NAME_BYTES_MAX, RequestId,

@@ -15,7 +15,7 @@ use crate::rank::Rank;
 use crate::value::Value;
 use crate::work::{MANY_HOLDERS, Pending};
 
-/// One lock: in the table only while it is held, waited for, carries a value, or has a limit for good (I33).
+/// One lock: in the table only while it is held, waited for, closed, carries a value, or has a limit for good (I33).
 ///
 /// The first request creates it, and it goes with the last reason to keep it. Nothing else refers
 /// to it; when a snapshot is read, it is built from the sessions' records and the values.
@@ -83,22 +83,28 @@ impl LockTable {
         }
         let rank = self.rank_of_newcomer(head_start_ms);
         let free = self.part_where(lock_set, |lock, mode| lock.is_free_to_newcomer(rank, mode));
-        self.without_frozen(lock_set, free)
+        self.without_kept_back(lock_set, free)
     }
 
     /// The locks of a request that are free to the waiter of that rank.
     pub(crate) fn free_to(&self, rank: Rank, lock_set: &LockSet) -> Part {
         let free = self.part_where(lock_set, |lock, mode| lock.is_free_to(rank, mode));
-        self.without_frozen(lock_set, free)
+        self.without_kept_back(lock_set, free)
     }
 
-    fn without_frozen(&self, lock_set: &LockSet, free: Part) -> Part {
-        if self.freezes.len() == 0 {
+    /// Those of the free locks that are neither frozen nor closed.
+    fn without_kept_back(&self, lock_set: &LockSet, free: Part) -> Part {
+        if self.freezes.len() == 0 && self.closed_count == 0 {
             return free;
         }
         let places = lock_set.iter().enumerate();
-        let frozen = places.filter(|(_, (name, _))| self.is_frozen(name));
-        free.without(frozen.fold(Part::default(), |part, (at, _)| part.with(at)))
+        let kept_back = places.filter(|(_, (name, _))| self.is_kept_back(name));
+        free.without(kept_back.fold(Part::default(), |part, (at, _)| part.with(at)))
+    }
+
+    /// Whether nobody is granted a lock, although its holders may allow it: it is frozen or closed.
+    pub(crate) fn is_kept_back(&self, name: &LockName) -> bool {
+        self.is_frozen(name) || self.is_closed(name)
     }
 
     /// The locks of a request whose holders it fits together with.
@@ -195,6 +201,7 @@ impl LockTable {
     pub(crate) fn tidy(&mut self, name: &LockName) {
         if let Entry::Occupied(lock) = self.locks.entry(name.clone())
             && lock.get().is_idle()
+            && !(self.closed_count > 0 && self.closed_locks.get(name).is_some())
             && !mutant!(LocksLeftBehind)
         {
             lock.remove();

@@ -167,7 +167,8 @@ impl LockTable {
             return None;
         };
         let above = lock_set.iter().position(|(name, mode)| {
-            self.is_above_limit(name, mode) && self.is_first(rank, name) && !self.is_frozen(name)
+            let is_looked_at = self.is_first(rank, name) && !self.is_kept_back(name);
+            is_looked_at && self.is_above_limit(name, mode)
         });
         let part = lock_set.takes(self.free_to(rank, lock_set));
         let (session, request) = (head.session, head.request);

@@ -523,6 +523,62 @@ pub enum Rejection {
         /// The last one given out; 0 if none was.
         last: u64,
     },
+    /// A try for a lock whose last hold has not lasted its least (`hold_at_least`). Recorded.
+    #[error("{lock} is closed until its last hold has lasted as long as it was to last at least")]
+    LockClosed {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A bound of a hold that is longer than a day. Not recorded.
+    #[error("a hold is bound to {max_ms} ms at most, not {asked_ms}")]
+    HoldBoundTooLong {
+        /// The longer bound that was asked for, milliseconds.
+        asked_ms: u32,
+        /// [`HOLD_BOUND_MAX_MS`](crate::HOLD_BOUND_MAX_MS).
+        max_ms: u32,
+    },
+    /// A hold that was to end before it has lasted its least. Not recorded.
+    #[error("max_hold ({max_hold_ms} ms) is shorter than hold_at_least ({hold_at_least_ms} ms)")]
+    HoldBoundsCross {
+        /// How long it was to last at most, milliseconds.
+        max_hold_ms: u32,
+        /// How long it was to last at least, milliseconds.
+        hold_at_least_ms: u32,
+    },
+    /// A hold that others have beside them has no least time: who would be granted the lock may hold it already. Not
+    /// recorded.
+    #[error("{lock} is not asked for exclusively, and only then has a hold a least time")]
+    HoldAtLeastShared {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A request with bounds for a lock in a scope: the other store that may serve the scope knows none. Not recorded.
+    #[error(
+        "{lock} is in a scope, and another store that may serve it knows no max_hold and no hold_at_least"
+    )]
+    HoldBoundsInScope {
+        /// The lock.
+        lock: LockName,
+    },
+    /// A lock of the new scope is closed, or is asked for or held with bounds.
+    #[error(
+        "{lock} is closed, or held or asked for with max_hold or hold_at_least, which another store does not know; set the \
+         scope {scope} when it is free"
+    )]
+    ScopeHasHoldBounds {
+        /// The scope that was to be set.
+        scope: ScopePrefix,
+        /// The lock.
+        lock: LockName,
+    },
+    /// The lock is not closed since that hold ended: it was opened already, or was never closed.
+    #[error("{lock} is not closed since the end of the hold under token {token}")]
+    NotClosed {
+        /// The lock.
+        lock: LockName,
+        /// The grant.
+        token: FencingToken,
+    },
 }
 
 impl From<Missing> for Rejection {
@@ -543,6 +599,7 @@ impl Rejection {
                 | Self::NotImported { .. }
                 | Self::Suspended { .. }
                 | Self::Frozen { .. }
+                | Self::LockClosed { .. }
                 | Self::Restored
                 | Self::NothingFree
         )

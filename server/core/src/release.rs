@@ -4,6 +4,7 @@ use holdfast_mutants::mutant;
 
 use crate::answer::{Answer, Grant, Outcome, Was};
 use crate::event::{Event, LossCause};
+use crate::hold_bounds::ClosedLock;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Mode, Part, check_count};
 use crate::rank::Rank;
@@ -17,6 +18,8 @@ pub(crate) struct Ending {
     pub(crate) grant: Grant,
     pub(crate) lock_set: LockSet,
     pub(crate) part: Part,
+    /// With what its locks are closed; `None`: they are free.
+    pub(crate) closes: Option<ClosedLock>,
 }
 
 impl LockTable {
@@ -48,9 +51,10 @@ impl LockTable {
             }
             Some(Record::Asked { lock_set, state: State::Held { token, part, .. } }) => {
                 let (lock_set, token, part) = (lock_set.clone(), *token, *part);
+                let closes = found.closes(request, token);
                 let grant = Grant { session, request, token };
                 let is_lost = !self.is_relied_on((session, token), &lock_set);
-                let ending = Ending { grant, lock_set, part };
+                let ending = Ending { grant, lock_set, part, closes };
                 self.give_back(&ending, Part::default(), is_lost, events);
                 self.let_go_of_closed(session, token);
                 Was::Held { token }
@@ -137,7 +141,8 @@ impl LockTable {
         let left = held.without(part);
         let grant = Grant { session, request, token };
         let is_lost = is_lost || !self.is_relied_on((session, token), lock_set);
-        let ending = Ending { grant, lock_set: lock_set.clone(), part };
+        let closes = found.closes(request, token);
+        let ending = Ending { grant, lock_set: lock_set.clone(), part, closes };
         self.give_back(&ending, left, is_lost, events);
         if left.is_empty() {
             self.let_go_of_closed(session, token);
@@ -163,8 +168,9 @@ impl LockTable {
 
     /// Ends a part of a hold by its holder; `left` is what it goes on to hold.
     fn give_back(&mut self, ending: &Ending, left: Part, is_lost: bool, events: &mut Vec<Event>) {
-        let Ending { grant, lock_set, part } = ending;
+        let Ending { grant, lock_set, part, .. } = ending;
         let Grant { session, request, token } = *grant;
+        self.close_locks(ending, events);
         self.change_session(session, |found| found.give_back(request, token, left));
         let (items, over) = (lock_set.items_of(*part), left.is_empty());
         events.push(Event::Released { session, request, token, items, over });
@@ -177,8 +183,9 @@ impl LockTable {
     /// Ends a hold without a release: its session ended, its epoch was raised, or it was closed. Passes
     /// on its locks. The caller has removed it from the session's records.
     pub(crate) fn lose(&mut self, ending: &Ending, cause: LossCause, events: &mut Vec<Event>) {
-        let Ending { grant, lock_set, part } = ending;
+        let Ending { grant, lock_set, part, .. } = ending;
         let Grant { session, request, token } = *grant;
+        self.close_locks(ending, events);
         let items = lock_set.items_of(*part);
         events.push(Event::Lost { session, request, token, items, over: true, cause });
         let unclean = match cause {
@@ -206,7 +213,7 @@ impl LockTable {
     }
 
     fn end_hold(&mut self, ending: &Ending, events: &mut Vec<Event>) {
-        let Ending { grant, lock_set, part } = ending;
+        let Ending { grant, lock_set, part, .. } = ending;
         self.work.charge(HOLD_STEPS * u64::from(part.len()));
         let kept = mutant!(SetKeepsOneName) && lock_set.iter_part(*part).count() > 1;
         for (name, _) in lock_set.iter_part(*part).skip(usize::from(kept)) {

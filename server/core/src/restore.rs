@@ -32,10 +32,12 @@ use crate::answer::{Answer, Outcome};
 use crate::command::RESTORES_SINCE;
 use crate::counters::Counters;
 use crate::event::Event;
+use crate::hold_bounds::ClosedLock;
 use crate::ids::{FencingToken, LockName, LogIndex, ScopePrefix};
 use crate::permits::KeptLimit;
 use crate::scope::{SCOPE_EPOCH_MAX, ScopeState};
 use crate::sequence::Sequence;
+use crate::session::Record;
 use crate::work::Work;
 use crate::{LockTable, Rejection};
 
@@ -192,7 +194,8 @@ impl LockTable {
     /// The first state of the cluster that follows this table's.
     ///
     /// Values, limits (also those of locks that were set for good), scopes, freezes, rules, tokens and quotas stay, and
-    /// so do the numbers of sessions and tickets, which go on; sequences go on far above their last numbers.
+    /// so do the numbers of sessions and tickets, which go on; closed locks stay closed, and so do those of holds with a least
+    /// time; sequences go on far above their last numbers.
     ///
     /// # Errors
     ///
@@ -229,6 +232,7 @@ impl LockTable {
             let owner = table.usages.kept(kept.owner.clone());
             table.keep_limit(name, KeptLimit { owner, ..kept.clone() });
         }
+        self.restore_closed(&mut table);
         for (name, was) in self.sequences.iter() {
             let owner = table.usages.kept(was.owner.clone());
             let last = Sequence::restored(was.last, plan.now_ms.saturating_sub(self.stamp_ms));
@@ -239,6 +243,28 @@ impl LockTable {
             table.restored.grants = Grants::After { wait_ms };
         }
         Ok(table)
+    }
+
+    /// What was closed stays closed, and so does what somebody held who wanted to hold it for a while at least: its leader
+    /// counts that in full.
+    fn restore_closed(&self, table: &mut Self) {
+        let was_closed = self.closed_locks.iter();
+        let mut all: Vec<_> = was_closed.map(|(name, was)| (name.clone(), was.clone())).collect();
+        for (_, session) in self.sessions.iter() {
+            for (&token, request) in &session.holds {
+                let held = session.records.get(request).and_then(Record::held);
+                let Some((lock_set, part)) = held else { continue };
+                let Some(will_be) = session.closes(*request, token) else { continue };
+                let will_be = ClosedLock { since_ms: self.stamp_ms, ..will_be };
+                all.extend(
+                    lock_set.iter_part(part).map(|(name, _)| (name.clone(), will_be.clone())),
+                );
+            }
+        }
+        for (name, closed) in all {
+            let identity = table.usages.kept(closed.identity.clone());
+            table.keep_closed(&name, ClosedLock { identity, ..closed });
+        }
     }
 
     /// The least epoch, and the counter, of a table that is restored.
@@ -299,7 +325,8 @@ impl LockTable {
 
     /// Whether nothing is granted of that name at present, so that its queue is looked at later.
     pub(crate) fn grants_nothing_of(&self, name: &LockName) -> bool {
-        self.grants_after_ms().is_some() || self.scopes.is_suspended(name) || self.is_frozen(name)
+        let is_kept_back = self.is_kept_back(name);
+        self.grants_after_ms().is_some() || self.scopes.is_suspended(name) || is_kept_back
     }
 
     /// Grants again, first to those who wait already, the smallest ticket of a few hundred locks first. A

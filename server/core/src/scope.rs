@@ -275,7 +275,7 @@ impl LockTable {
             let (lock_set, part) = found.records.get(&request)?.held()?;
             let is_in = lock_set.get(0).is_some_and(|(name, _)| scope.contains(name));
             let grant = Grant { session, request, token };
-            is_in.then(|| Ending { grant, lock_set: lock_set.clone(), part })
+            is_in.then(|| Ending { grant, lock_set: lock_set.clone(), part, closes: None })
         });
         let endings: Vec<Ending> = in_scope.take(self.work.looks_left()).collect();
         for (at, ending) in endings.iter().enumerate() {
@@ -352,7 +352,7 @@ impl LockTable {
         let whole = |grant: Grant| {
             let found = self.sessions.get(&grant.session)?;
             let (lock_set, part) = found.records.get(&grant.request)?.held()?;
-            Some(Ending { grant, lock_set: lock_set.clone(), part })
+            Some(Ending { grant, lock_set: lock_set.clone(), part, closes: None })
         };
         grants.into_values().filter_map(whole).collect()
     }

@@ -19,6 +19,7 @@ use crate::lock_set::LockSet;
 use crate::queue::Waiter;
 use crate::scope::{SCOPES_MAX, check_epoch};
 use crate::session::{Record, State};
+use crate::terms::Terms;
 use crate::work::Checked;
 use crate::{LockTable, Rejection};
 
@@ -60,17 +61,17 @@ impl LockTable {
     }
 
     /// A new request may not lie in one scope if a prefix that is looked at becomes one, or be for permits, or have
-    /// a head start: the look ends.
+    /// a head start or bounds of its hold: the look ends.
     pub(crate) fn spoil_checks(&mut self, Wish { lock_set, terms }: &Wish) {
-        let is_ahead = terms.head_start_ms > 0;
-        let is_plain = !is_ahead && matches!(lock_set, LockSet::One { .. });
+        let says_more = terms.head_start_ms > 0 || terms.binds();
+        let is_plain = !says_more && matches!(lock_set, LockSet::One { .. });
         if self.work.pending().checks.is_empty() || is_plain {
             return;
         }
         let is_wrong = |scope: &ScopePrefix| {
             let inside = || lock_set.iter().filter(|(name, _)| scope.contains(name));
             let is_cut = (1..lock_set.len()).contains(&inside().count());
-            is_cut || inside().any(|(_, mode)| is_ahead || mode.is_permits())
+            is_cut || inside().any(|(_, mode)| says_more || mode.is_permits())
         };
         self.work.pending_mut().checks.retain(|scope, _| !is_wrong(scope));
     }
@@ -119,6 +120,9 @@ impl LockTable {
         (mut token, mut ticket): (FencingToken, Ticket),
         left: &mut usize,
     ) -> Result<Option<(FencingToken, Ticket)>, Rejection> {
+        if self.is_closed(name) {
+            return Err(Rejection::ScopeHasHoldBounds { scope: scope.clone(), lock: name.clone() });
+        }
         if lock.limit.is_some() {
             return Err(Rejection::ScopeHasLimit { scope: scope.clone(), lock: name.clone() });
         }
@@ -154,11 +158,27 @@ impl LockTable {
         name: &LockName,
     ) -> Result<(), Rejection> {
         let found = self.sessions.get(&session);
+        self.check_unbound(scope, (session, request), name)?;
         if found.is_none_or(|found| found.said.head_start_ms(request) == 0) {
             return Ok(());
         }
         let (scope, lock) = (scope.clone(), name.clone());
         Err(Rejection::ScopeHasHeadStart { scope, session, lock })
+    }
+
+    /// Whether a request has no bounds of its hold.
+    fn check_unbound(
+        &self,
+        scope: &ScopePrefix,
+        (session, request): (SessionId, RequestId),
+        name: &LockName,
+    ) -> Result<(), Rejection> {
+        let said = self.sessions.get(&session).and_then(|found| found.said.get(request));
+        if said.is_some_and(Terms::binds) {
+            let (scope, lock) = (scope.clone(), name.clone());
+            return Err(Rejection::ScopeHasHoldBounds { scope, lock });
+        }
+        Ok(())
     }
 
     /// Whether a present hold is possible in a scope.
@@ -171,6 +191,7 @@ impl LockTable {
         let epoch = self.counters.epoch;
         let Grant { session, request, token } = holder.grant;
         self.is_within(scope, (session, request), name)?;
+        self.check_unbound(scope, (session, request), name)?;
         if token.epoch() != u64::from(epoch) {
             let (scope, lock) = (scope.clone(), name.clone());
             return Err(Rejection::HeldInOtherEpoch { scope, lock, token, epoch });

@@ -402,6 +402,7 @@ impl LockTable {
         if self.ends_in_parts(found) {
             return Ok(self.end_in_parts(session, cause, events));
         }
+        let now = self.work.pending().ends_now.contains(&session);
         let Some(ended) = self.drop_session(session) else {
             return Err(Rejection::UnknownSession { session });
         };
@@ -418,7 +419,9 @@ impl LockTable {
             let held = ended.records.get(&request).and_then(Record::held);
             let Some((lock_set, part)) = held else { continue };
             let grant = Grant { session, request, token };
-            self.lose(&Ending { grant, lock_set: lock_set.clone(), part }, cause.into(), events);
+            let closes = ended.closes(request, token).filter(|_| !now);
+            let ending = Ending { grant, lock_set: lock_set.clone(), part, closes };
+            self.lose(&ending, cause.into(), events);
         }
         events.push(Event::SessionEnded { session, cause });
         Ok(Answer::SessionEnded)
@@ -435,6 +438,9 @@ impl LockTable {
         self.forget_imports(&dropped);
         if self.work.pending().ends.contains_key(&session) {
             self.work.pending_mut().ends.remove(&session);
+        }
+        if self.work.pending().ends_now.contains(&session) {
+            self.work.pending_mut().ends_now.remove(&session);
         }
         Some(dropped)
     }

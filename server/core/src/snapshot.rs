@@ -24,6 +24,7 @@ use crate::chain::Chain;
 use crate::check::Violation;
 use crate::counters::Counters;
 use crate::freeze::Freezes;
+use crate::hold_bounds::ClosedLock;
 use crate::holders::Holder;
 use crate::ids::{LockName, LogIndex, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
@@ -61,7 +62,7 @@ const HAS_RULES: u16 = 6;
 const HAS_WORK: u16 = 7;
 /// The first version with what a restore has left.
 const HAS_RESTORED: u16 = 8;
-/// The first version with requests for permits, with limits for good, with sequences, with the terms of requests, with freezes, and
+/// The first version with requests for permits, with limits for good, with sequences, with closed locks, with the terms of requests, with freezes, and
 /// with the age of the table.
 const HAS_PERMITS: u16 = 9;
 
@@ -139,6 +140,7 @@ pub struct Frozen {
     values: Shards<LockName, Value>,
     kept_limits: Shards<LockName, KeptLimit>,
     sequences: Shards<LockName, Sequence>,
+    closed_locks: Shards<LockName, ClosedLock>,
 }
 
 #[derive(Clone, Debug, BorshSerialize, BorshDeserialize)]
@@ -170,6 +172,7 @@ impl LockTable {
         let restored = self.restored.clone();
         let (sessions, values) = (self.sessions.clone(), self.values.clone());
         let (kept_limits, sequences) = (self.kept_limits.clone(), self.sequences.clone());
+        let closed_locks = self.closed_locks.clone();
         Frozen {
             header,
             applied_version,
@@ -185,6 +188,7 @@ impl LockTable {
             values,
             kept_limits,
             sequences,
+            closed_locks,
         }
     }
 
@@ -239,7 +243,9 @@ impl LockTable {
                 if version >= HAS_PERMITS {
                     table.age_ms = u64::deserialize_reader(blocks)?;
                     table.freezes = Arc::new(BorshDeserialize::deserialize_reader(blocks)?);
-                    table.work.pending_mut().thaws = BorshDeserialize::deserialize_reader(blocks)?;
+                    let pending = table.work.pending_mut();
+                    pending.thaws = BorshDeserialize::deserialize_reader(blocks)?;
+                    pending.ends_now = BorshDeserialize::deserialize_reader(blocks)?;
                 }
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
@@ -261,6 +267,7 @@ impl LockTable {
         if version >= HAS_PERMITS {
             table.read_limits(blocks)?;
             table.read_sequences(blocks)?;
+            table.read_closed(blocks)?;
         }
         blocks.finish()?;
         table.restore_queues(waits)?;
@@ -423,6 +430,27 @@ impl LockTable {
         }
         Ok(())
     }
+
+    fn read_closed(
+        &mut self,
+        blocks: &mut BlockReader<'_, impl Read>,
+    ) -> Result<(), SnapshotError> {
+        let mut last = None;
+        for _ in 0..u64::deserialize_reader(blocks)? {
+            let name = LockName::deserialize_reader(blocks)?;
+            let read = ClosedLock::deserialize_reader(blocks)?;
+            let place = Some((name.shard(), name.clone()));
+            if last >= place {
+                return Err(damaged(format!("the closed lock {name} is out of order")).into());
+            }
+            last = place;
+            let identity = self.usages.kept(read.identity);
+            if !mutant!(SnapshotWithoutClosed) {
+                self.keep_closed(&name, ClosedLock { identity, ..read });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A wait that was read, to be put into its queues.
@@ -556,6 +584,7 @@ impl Frozen {
             .chain(self.values.dismantle(|_| 1))
             .chain(self.kept_limits.dismantle(|_| 1))
             .chain(self.sequences.dismantle(|_| 1))
+            .chain(self.closed_locks.dismantle(|_| 1))
     }
 
     /// The last entry that is in it.
@@ -632,7 +661,8 @@ impl Frozen {
                     self.restored.serialize(&mut blocks)?;
                 }
                 if version >= HAS_PERMITS {
-                    (self.age_ms, &*self.freezes, &self.pending.thaws).serialize(&mut blocks)?;
+                    (self.age_ms, &*self.freezes).serialize(&mut blocks)?;
+                    (&self.pending.thaws, &self.pending.ends_now).serialize(&mut blocks)?;
                 }
             }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,
@@ -658,6 +688,7 @@ impl Frozen {
         if version >= HAS_PERMITS {
             write_all(&self.kept_limits, &mut blocks)?;
             write_all(&self.sequences, &mut blocks)?;
+            write_all(&self.closed_locks, &mut blocks)?;
         }
         blocks.finish()
     }

@@ -13,6 +13,7 @@ use crate::command::{Ask, Batch, COMMAND_VERSION_OLDEST, Command, Deed, Witness}
 use crate::counters::Counters;
 use crate::event::{EndCause, Event};
 use crate::freeze::Freezes;
+use crate::hold_bounds::ClosedLock;
 use crate::ids::{Label, LockName, LogIndex, RequestId, SessionId, Tenure};
 use crate::limits::Limits;
 use crate::lock::Lock;
@@ -46,7 +47,11 @@ pub struct LockTable {
     /// The limits that were set for good.
     pub(crate) kept_limits: Shards<LockName, KeptLimit>,
     pub(crate) sequences: Shards<LockName, Sequence>,
-    /// Their names, in order. Follows from them; not stored.
+    /// The locks that nobody is granted since their last hold ended.
+    pub(crate) closed_locks: Shards<LockName, ClosedLock>,
+    /// How many they are. Follows from them; not stored.
+    pub(crate) closed_count: usize,
+    /// The names of the sequences, in order. Follows from them; not stored.
     pub(crate) sequence_names: BTreeSet<LockName>,
     /// Follows from the sessions' records and the values; not stored.
     pub(crate) locks: BTreeMap<LockName, Lock>,
@@ -92,7 +97,7 @@ pub struct Counts {
     pub waiting: u64,
     /// Locks that carry a value.
     pub values: u64,
-    /// Bytes that values, limits for good and sequences count towards [`Limits::max_value_bytes`].
+    /// Bytes that values, limits for good, sequences and closed locks count towards [`Limits::max_value_bytes`].
     pub value_bytes: u64,
     /// Bytes that everything counts towards the limit of [`Command::LimitTable`]: an estimate,
     /// equal on all replicas, of the size of sessions, requests, values and what counts as one.
@@ -119,6 +124,8 @@ impl LockTable {
             values: Shards::new(),
             kept_limits: Shards::new(),
             sequences: Shards::new(),
+            closed_locks: Shards::new(),
+            closed_count: 0,
             sequence_names: BTreeSet::new(),
             locks: BTreeMap::new(),
             awaited: BTreeSet::new(),
@@ -146,9 +153,11 @@ impl LockTable {
     /// Freeing a large table takes a while, and the allocator serves other threads in between only
     /// if somebody pauses.
     pub fn dismantle(self) -> impl Iterator<Item = usize> + Send {
-        let Self { sessions, values, kept_limits, sequences, locks, imports, usages, .. } = self;
+        let Self { sessions, values, kept_limits, sequences, closed_locks, .. } = self;
+        let Self { locks, imports, usages, .. } = self;
         let stored = sessions.dismantle(Session::entries).chain(values.dismantle(|_| 1));
         let stored = stored.chain(kept_limits.dismantle(|_| 1)).chain(sequences.dismantle(|_| 1));
+        let stored = stored.chain(closed_locks.dismantle(|_| 1));
         let follows = piece_by_piece(locks).chain(piece_by_piece(imports));
         stored.chain(follows).chain(std::iter::once_with(move || {
             drop(usages);
@@ -200,6 +209,7 @@ impl LockTable {
     ///
     /// A command that carries a confirmation (`done_below`) has it taken then: whatever the outcome,
     /// unless it was forbidden or the session is unknown.
+    #[expect(clippy::too_many_lines, reason = "a table, one arm for each command")]
     fn apply(&mut self, tenure: Tenure, command: &Command, events: &mut Vec<Event>) -> Outcome {
         if !mutant!(ApplyAsksNoRules) {
             self.allows(command)?;
@@ -259,6 +269,8 @@ impl LockTable {
             Command::CarryOn => Ok(self.carry_on(events)),
             Command::GrantAgain => Ok(self.grant_again(events)),
             Command::BeginTokens { epoch, counter } => self.begin_tokens(epoch, counter),
+            Command::EndLongHold { session, token } => self.end_long_hold(session, token, events),
+            Command::OpenLock { ref lock, token } => self.open_lock(lock, token, events),
         }
     }
 

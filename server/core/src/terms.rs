@@ -1,4 +1,4 @@
-//! What a request says besides its locks (DESIGN §16): a head start, an owner, a note.
+//! What a request says besides its locks (DESIGN §16): a head start, an owner, a note, bounds of its hold.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,10 @@ pub struct Terms {
     pub owner: u64,
     /// For people: shown to those who wait, and in lists. Proves nothing.
     pub note: Label,
+    /// The leader closes the hold when it has lasted so long, milliseconds; 0: never (`hold_bounds.rs`).
+    pub max_hold_ms: u32,
+    /// Nobody else is granted the locks before so long after the grant, milliseconds, however the hold ends.
+    pub hold_at_least_ms: u32,
 }
 
 /// Bytes that the terms of a request count beside their note.
@@ -26,6 +30,11 @@ pub struct Terms {
 pub const TERMS_BYTES: u64 = 192;
 
 impl Terms {
+    /// Whether they bind how long the hold lasts.
+    pub(crate) fn binds(&self) -> bool {
+        self.max_hold_ms > 0 || self.hold_at_least_ms > 0
+    }
+
     /// What they count towards the size of the table.
     pub(crate) fn bytes(&self) -> u64 {
         let says_nothing = *self == Self::default();

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use crate::access::{Caller, NamePrefix, Rules};
 use crate::answer::Grant;
 use crate::freeze::Freeze;
+use crate::hold_bounds::{BoundHold, ClosedLock};
 use crate::holders::Holder;
 use crate::ids::{FencingToken, Label, LockName, RequestId, ScopePrefix, SessionId};
 use crate::limits::Limits;
@@ -108,7 +109,7 @@ pub enum RequestState {
     Ended,
 }
 
-/// A lock that is held, waited for, carries a value, or has a limit of permits.
+/// A lock that is held, waited for, closed, carries a value, or has a limit of permits.
 #[derive(Clone, Copy, Debug)]
 pub struct LockView<'a> {
     /// Its name.
@@ -121,6 +122,8 @@ pub struct LockView<'a> {
     pub value: Option<&'a Value>,
     /// Up to how many of its permits are held together, if it has such a limit.
     pub limit: Option<LimitView>,
+    /// Why nobody is granted it although nobody holds it: its last hold was to last longer.
+    pub closed: Option<&'a ClosedLock>,
     table: &'a LockTable,
     lock: &'a Lock,
 }
@@ -157,6 +160,8 @@ pub struct HolderView<'a> {
     pub caller: &'a Caller,
     /// What its request says for people; proves nothing.
     pub note: &'a str,
+    /// How long it lasts at least and at most, if it is bound.
+    pub bounds: Option<BoundHold>,
 }
 
 /// A scope.
@@ -381,7 +386,8 @@ impl LockTable {
             for_good: self.kept_limits.get(name).is_some_and(|kept| !kept.goes),
         });
         let value = lock.value.as_ref();
-        LockView { name, held_by, waiting, value, limit, table: self, lock }
+        let closed = if self.closed_count > 0 { self.closed_locks.get(name) } else { None };
+        LockView { name, held_by, waiting, value, limit, closed, table: self, lock }
     }
 
     fn holder_view(&self, Holder { grant, mode }: Holder) -> Option<HolderView<'_>> {
@@ -395,7 +401,8 @@ impl LockTable {
         let (since_ms, imported) = (*since_ms, *imported);
         let is_ending = !self.is_relied_on((grant.session, grant.token), lock_set);
         let note = found.said.note(grant.request);
-        Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller, note })
+        let bounds = self.bounds_of(grant);
+        Some(HolderView { grant, mode, label, since_ms, imported, is_ending, caller, note, bounds })
     }
 
     /// At most `limit` locks whose names begin with `prefix`, in the order of their names, from

@@ -137,6 +137,11 @@ pub(crate) struct Pending {
     /// Snapshots store it apart: older versions do not know it.
     #[borsh(skip)]
     pub(crate) thaws: BTreeMap<NamePrefix, Option<LockName>>,
+    /// Those sessions that are over whose holds close no locks. Stored as thaws are.
+    ///
+    /// Invariant: each is in `ends`.
+    #[borsh(skip)]
+    pub(crate) ends_now: BTreeSet<SessionId>,
     /// Prefixes that are to become scopes, with the part of their locks that was looked at.
     pub(crate) checks: BTreeMap<ScopePrefix, Checked>,
 }

@@ -382,14 +382,19 @@ fn values_out_of_order_are_damage() {
 
 /// Where the sequences begin: their number, and each with its name first.
 #[expect(clippy::unwrap_used, reason = "a snapshot without them fails its test")]
-fn sequences_at(content: &[u8]) -> usize {
+fn closed_at(content: &[u8]) -> usize {
     let number = 2_u64.to_le_bytes();
     content.windows(number.len()).rposition(|bytes| bytes == number).unwrap()
 }
 
+/// Where the sequences begin, as the closed locks do.
+fn sequences_at(content: &[u8]) -> usize {
+    closed_at(&content[..closed_at(content)])
+}
+
 /// Where the limits of permits begin that were set for good, as the sequences do.
 fn limits_at(content: &[u8]) -> usize {
-    sequences_at(&content[..sequences_at(content)])
+    closed_at(&content[..sequences_at(content)])
 }
 
 /// As values are.
@@ -409,12 +414,22 @@ fn limits_out_of_order_are_damage() {
 #[test]
 fn sequences_out_of_order_are_damage() {
     let content = content_of(&bytes_of(&busy_table()));
-    let (rest, sequences) = content.split_at(sequences_at(&content) + 8);
+    let (kept, closed) = content.split_at(closed_at(&content));
+    let (rest, sequences) = kept.split_at(sequences_at(&content) + 8);
     // The name, the last number, and whose it is, which is nobody's.
     let of = |name: &str| 4 + name.len() + 8 + 4;
     let begins_with_orders = sequences[4..].starts_with(b"orders");
     let first = if begins_with_orders { of("orders") } else { of("invoices") };
-    out_of_order_is_damage(rest, sequences.split_at(first), &[]);
+    out_of_order_is_damage(rest, sequences.split_at(first), closed);
+}
+
+/// As values are.
+#[test]
+fn closed_locks_out_of_order_are_damage() {
+    let content = content_of(&bytes_of(&busy_table()));
+    let (rest, closed) = content.split_at(closed_at(&content) + 8);
+    // As long as each other.
+    out_of_order_is_damage(rest, closed.split_at(closed.len() / 2), &[]);
 }
 
 /// One before the other is sound; the other way round, and the first one twice, is damage.

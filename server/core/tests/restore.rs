@@ -5,8 +5,9 @@
 
 use holdfast_core::{
     Acquired, Answer, Applied, Backup, BackupError, BackupOrigin, Caller, Command, Deed, Event,
-    FencingToken, Item, Label, LimitView, Limits, LockTable, Need, RESTORED_INDEX, Rejection,
-    RequestId, RestoreError, RestorePlan, RuleChange, SCOPE_EPOCH_MAX, SessionId, tokens_begin_at,
+    FencingToken, Item, LEASE_PARTS, Label, LimitView, Limits, LockTable, Need, RESTORED_INDEX,
+    Rejection, RequestId, RestoreError, RestorePlan, RuleChange, SCOPE_EPOCH_MAX, SessionId,
+    tokens_begin_at,
 };
 use holdfast_mutants::{Mutant, while_armed};
 use sha2::{Digest, Sha256};
@@ -161,6 +162,25 @@ fn freezes_are_restored() {
     let restored = busy_table().restored(&plan(NOW_MS)).unwrap();
     let frozen: Vec<_> = restored.freezes().map(|(prefix, _)| prefix.as_str()).collect();
     assert_eq!(frozen, ["f/"]);
+}
+
+/// Their leader counts their times in full: a hold that began before the backup closes its lock as if it had ended then.
+#[test]
+fn closed_locks_and_those_held_for_a_least_time_are_closed_after_a_restore() {
+    let mut restored = busy_table().restored(&plan(NOW_MS)).unwrap();
+    let closed: Vec<_> = restored
+        .locks_after("cron/", None, 9)
+        .map(|lock| (lock.name.as_str().to_owned(), lock.closed.unwrap().hold_at_least_ms))
+        .collect();
+    assert_eq!(closed, ["cron/a", "cron/b", "cron/c"].map(|name| (name.to_owned(), 60_000)));
+    let parts = (0..LEASE_PARTS).flat_map(|part| restored.closed_locks_in(part));
+    let open =
+        parts.map(|(lock, closed)| Command::OpenLock { lock: lock.clone(), token: closed.token });
+    let open: Vec<_> = open.collect();
+    let index = restored.applied_index().get() + 1;
+    let opened = support::apply(&mut restored, index, open);
+    assert!(opened.iter().all(|one| one.outcome == Ok(Answer::LockOpened)));
+    assert_eq!(restored.locks_after("cron/", None, 9).count(), 0);
 }
 
 #[test]
@@ -322,7 +342,8 @@ fn a_restored_table_has_nothing_of_a_session_and_all_else() {
     let counts = restored.counts();
     assert_eq!((counts.sessions, counts.held, counts.waiting), (0, 0, 0));
     assert_eq!(counts.values, table.counts().values);
-    assert_eq!(counts.value_bytes, table.counts().value_bytes);
+    // The hold of `cron/c` has become one more that is closed.
+    assert_eq!(counts.value_bytes, table.counts().value_bytes + 256 + 6);
     for lock in ["y", "z", "app/1"] {
         let was = table.lock(&name(lock)).unwrap().value.cloned().unwrap();
         let now = restored.lock(&name(lock)).unwrap().value.cloned().unwrap();

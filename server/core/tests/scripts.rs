@@ -57,8 +57,8 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
 use holdfast_core::{
-    AccessName, Answer, Applied, Batch, Caller, Command, Counters, Deed, FencingToken, Has,
-    Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, LimitView, Limits, LockName,
+    AccessName, Answer, Applied, Batch, Caller, ClosedLock, Command, Counters, Deed, FencingToken,
+    Has, Identity, ImportRow, Item, LEASE_PARTS, Label, LeaseView, LimitView, Limits, LockName,
     LockTable, LogIndex, NamePrefix, Need, Quota, RequestId, Right, RuleChange, ScopePrefix,
     SessionId, Tenure, Terms, ValueChange, Verb,
 };
@@ -107,10 +107,13 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let frozen = include_str!("scripts/a_freeze_grants_nothing.txt");
     let urgent = include_str!("scripts/contended_is_told_again_of_larger_head_starts.txt");
     let numbers = include_str!("scripts/a_sequence_gives_each_number_once.txt");
+    let bound = include_str!("scripts/a_hold_lasts_its_least_and_its_most.txt");
     let broken = [
         (Mutant::FrozenIsGranted, frozen),
         (Mutant::ThawLooksAtNothing, frozen),
         (Mutant::MoreUrgentUntold, urgent),
+        (Mutant::HoldAtLeastIgnored, bound),
+        (Mutant::SnapshotWithoutClosed, bound),
         (Mutant::SequenceRepeats, numbers),
         (Mutant::SnapshotWithoutSequences, numbers),
         (Mutant::HeadStartIgnored, ahead),
@@ -127,6 +130,13 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
         let said = while_armed(mutant, || catch_unwind(|| play(script)));
         assert!(said.is_err() || said.is_ok_and(|said| said != script), "{mutant:?}");
     }
+}
+
+/// Who held a closed lock, and for how long at least.
+fn closed_by(closed: &ClosedLock) -> String {
+    let ClosedLock { token, hold_at_least_ms, since_ms, label, .. } = closed;
+    let (token, label) = (token.counter(), label.as_str());
+    format!(", closed by {label} token={token} least={hold_at_least_ms} since={since_ms}")
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of the test, not of the core")]
@@ -224,6 +234,8 @@ impl<'a> Words<'a> {
             head_start_ms: u32::try_from(self.named("head-start").unwrap_or(0)).unwrap(),
             owner: self.named("owner").unwrap_or(0),
             note: Label::parse(self.text).unwrap(),
+            max_hold_ms: u32::try_from(self.named("most").unwrap_or(0)).unwrap(),
+            hold_at_least_ms: u32::try_from(self.named("least").unwrap_or(0)).unwrap(),
         }
     }
 
@@ -280,13 +292,13 @@ impl Stage {
         Command::acquire((session, done_below, request), words.items(2), wish, words.terms())
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table, one arm for each command")]
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
             "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
             | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
-            | "close-holds" | "own" | "limit" | "freeze" | "thaw" | "advance" | "begin" => {
-                (SessionId::new(0), RequestId::new(0))
-            }
+            | "close-holds" | "own" | "limit" | "freeze" | "thaw" | "advance" | "begin"
+            | "open-lock" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -335,6 +347,11 @@ impl Stage {
                 let (token, tenure) = (words.token(), self.tenure_in(words));
                 Command::EndClosed { session, token, tenure }
             }
+            "too-long" => Command::EndLongHold { session, token: words.token() },
+            "open-lock" => {
+                let lock = LockName::parse(words.plain[1]).unwrap();
+                Command::OpenLock { lock, token: words.token() }
+            }
             "limits" => Command::Configure { limits: limits(words) },
             "table-bytes" => Command::LimitTable { max_bytes: words.number(1) },
             "work" | "carry-on" => work(words),
@@ -382,6 +399,7 @@ impl Stage {
             if let Some(carried) = lock.value {
                 write!(output, ", carries {}", value(carried)).unwrap();
             }
+            write!(output, "{}", lock.closed.map(closed_by).unwrap_or_default()).unwrap();
             if let Some(LimitView { permits, used, for_good }) = lock.limit {
                 let for_good = if for_good { " for good" } else { "" };
                 write!(output, ", {used} of {permits} permits{for_good}").unwrap();

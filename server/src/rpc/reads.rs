@@ -17,7 +17,8 @@ use super::access::forbidden;
 use super::status;
 use crate::session::Hub;
 use crate::session::answers::{
-    HOLDERS_SHOWN, freeze_of, holder_of, identity_of, limit_of, mode_of, now_ms, scope_of, value_of,
+    HOLDERS_SHOWN, closed_lock, freeze_of, holder_of, identity_of, limit_of, mode_of, now_ms,
+    scope_of, value_of,
 };
 
 /// Most waiters that Inspect lists.
@@ -50,7 +51,7 @@ pub(super) async fn inspect(
         let lock = table.lock(&name).map(|lock| {
             let queue = waiters(table, &lock, now_ms);
             let value = lock.value.map(value_of);
-            LockInfo { queue, value, ..info(&lock, HOLDERS_SHOWN, now_ms) }
+            LockInfo { queue, value, ..info(hub, &lock, HOLDERS_SHOWN, now_ms) }
         });
         InspectResponse { index: index.get(), lock }
     })
@@ -69,7 +70,7 @@ pub(super) async fn list(
     let after = after(&request.page_token, prefix)?;
     linearizable(hub, (caller, prefix), |table, index, now_ms| {
         let locks = table.locks_after(prefix, after.as_ref(), size + 1);
-        let locks = locks.map(|lock| info(&lock, HOLDERS_LISTED, now_ms));
+        let locks = locks.map(|lock| info(hub, &lock, HOLDERS_LISTED, now_ms));
         let (locks, next_page_token) = page(locks, size, |lock| &lock.name);
         ListResponse { index: index.get(), locks, next_page_token }
     })
@@ -273,7 +274,7 @@ fn after(token: &str, prefix: &str) -> Result<Option<LockName>, Status> {
     name.map(Some).ok_or_else(|| status::invalid(bad.to_owned()))
 }
 
-fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
+fn info(hub: &Hub, lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
     let holders = lock.holders().take(holders_shown);
     LockInfo {
         name: lock.name.as_str().to_owned(),
@@ -284,6 +285,9 @@ fn info(lock: &LockView<'_>, holders_shown: usize, now_ms: u64) -> LockInfo {
         scope: scope_of(lock),
         limit: limit_of(lock),
         frozen: lock.frozen().map(|(prefix, freeze)| freeze_of(prefix, freeze, now_ms)),
+        closed: lock
+            .closed
+            .map(|closed| closed_lock(closed, hub.closed_for(lock.name, closed), now_ms)),
         ..LockInfo::default()
     }
 }

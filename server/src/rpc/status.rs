@@ -50,6 +50,7 @@ const fn code_of(reason: RefusalReason) -> Code {
         | RefusalReason::HeadStart
         | RefusalReason::Frozen
         | RefusalReason::Freeze
+        | RefusalReason::HoldBounds
         | RefusalReason::Sequence
         | RefusalReason::RequestGone => Code::FailedPrecondition,
         RefusalReason::RequestReused | RefusalReason::AlreadyHeld | RefusalReason::AlreadyAsked => {

@@ -1,26 +1,28 @@
 //! Events and outcomes as frames for the client.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_core::{
     Acquired, Answer, Caller, Contention, EndCause, FencingToken, HolderView, Identity, Item,
-    Label, LimitView, LockName, LockTable, LockView, LogIndex, LossCause, Mode, NamePrefix,
-    Rejection, RequestId, SessionId, Value, Was,
+    Label, LimitView, LockName, LockTable, LockView, LogIndex, LossCause, MAX_HOLD_REASON, Mode,
+    NamePrefix, Rejection, RequestId, SessionId, Value, Was,
 };
 use holdfast_mutants::mutant;
 use holdfast_proto::v1::refused::Subject;
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{
-    Cancelled, ClosedHold, Contended, Denied, Freeze, Granted, Holder, LockScope, Lost, LostReason,
-    Mode as WireMode, NamedValue, PermitLimit, Queued, Refusal, Refused, Released, ServerFrame,
-    SessionEnded, Value as WireValue, ValueSet, cancelled,
+    Cancelled, ClosedHold, ClosedLock, Contended, Denied, Freeze, Granted, Holder, LockScope, Lost,
+    LostReason, Mode as WireMode, NamedValue, PermitLimit, Queued, Refusal, Refused, Released,
+    ServerFrame, SessionEnded, Value as WireValue, ValueSet, cancelled,
 };
 use holdfast_runtime::Clock;
 
 use super::refusals;
 use crate::consensus::Committed;
 use crate::error::ProposeError;
+use crate::lengths::millis;
 
 /// At most so many holders are listed in a frame or an answer: a lock may be shared by any number.
 pub(crate) const HOLDERS_SHOWN: usize = 100;
@@ -56,6 +58,22 @@ pub(crate) fn freeze_of(
         message: freeze.message.as_str().to_owned(),
         identity: identity_text(&freeze.by),
         frozen_ms: now_ms.saturating_sub(freeze.since_ms),
+    }
+}
+
+/// A closed lock in its form on the wire; `left` is how long it stays closed, `now_ms` is [`now_ms`].
+pub(crate) fn closed_lock(
+    closed: &holdfast_core::ClosedLock,
+    left: Option<Duration>,
+    now_ms: u64,
+) -> ClosedLock {
+    ClosedLock {
+        token: closed.token.get(),
+        label: closed.label.as_str().to_owned(),
+        identity: identity_text(&closed.identity),
+        closed_ms: now_ms.saturating_sub(closed.since_ms),
+        left_ms: left.map_or(0, millis),
+        hold_at_least_ms: closed.hold_at_least_ms.into(),
     }
 }
 
@@ -172,7 +190,8 @@ pub(super) fn closed_holds(table: &LockTable, session: SessionId) -> Vec<ClosedH
 }
 
 pub(super) fn closed_hold(token: FencingToken, reason: &Label) -> ClosedHold {
-    ClosedHold { token: token.get(), reason: reason.as_str().to_owned() }
+    let lasted_too_long = reason.as_str() == MAX_HOLD_REASON;
+    ClosedHold { token: token.get(), reason: reason.as_str().to_owned(), lasted_too_long }
 }
 
 pub(super) fn lost_reason(cause: LossCause) -> LostReason {
@@ -262,6 +281,8 @@ pub(crate) fn holder_of(holder: &HolderView<'_>, now_ms: u64) -> Holder {
         ending: holder.is_ending,
         identity: identity_of(holder.caller),
         note: holder.note.to_owned(),
+        max_hold_ms: holder.bounds.map_or(0, |bounds| bounds.max_hold_ms.into()),
+        hold_at_least_ms: holder.bounds.map_or(0, |bounds| bounds.hold_at_least_ms.into()),
     }
 }
 
@@ -310,6 +331,7 @@ pub(super) fn of_outcome(
             | Answer::FreezesSet
             | Answer::Advanced { .. }
             | Answer::SequenceBegun
+            | Answer::LockOpened
             | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,

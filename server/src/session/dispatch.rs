@@ -39,6 +39,7 @@ impl Listener for Registry {
             if let Some(now) = leads_at {
                 self.measure(&mut state, now, event, table);
             }
+            self.note_bounds(&mut state, event, table);
             self.dispatch(&mut state, index, event, table);
         }
         if state.leases.as_ref().is_some_and(super::leases::Leases::is_sooner) {
@@ -111,7 +112,10 @@ impl Registry {
                 });
             }
             // The answer to the change reports it, and the grant to the next holder.
-            Event::ValueChanged { .. } => {}
+            Event::ValueChanged { .. }
+            // The leader counts ([`Registry::note_bounds`]).
+            | Event::LockClosed { .. }
+            | Event::LockOpened { .. } => {}
             Event::FreezeChanged { prefix, .. } => self.names_moved(state, prefix),
             Event::RulesChanged => self.rules_changed.send_modify(|()| {}),
             Event::SessionRevoked { session, reason } => {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::{
-    Command, FencingToken, HEAD_START_MAX_MS, Item, Label, LockName, Mode, NAMES_MAX, Need,
-    Rejection, RequestId, SessionId, Terms, TextError, VALUE_BYTES_MAX, ValueChange,
+    Command, FencingToken, HEAD_START_MAX_MS, HOLD_BOUND_MAX_MS, Item, Label, LockName, Mode,
+    NAMES_MAX, Need, Rejection, RequestId, SessionId, Terms, TextError, VALUE_BYTES_MAX,
+    ValueChange,
 };
 use holdfast_proto::v1::client_frame::Body;
 use holdfast_proto::v1::refused::Subject;
@@ -229,7 +230,17 @@ fn read_asked(frame: &Acquire) -> Result<(Vec<Item>, Terms), Refusal> {
     let note = Label::parse(&on.note).map_err(|error| {
         refusals::refusal(RefusalReason::Invalid, format!("the note is not usable: {error}"))
     })?;
-    Ok((items, Terms { head_start_ms, owner: on.owner, note }))
+    let (max_hold_ms, hold_at_least_ms) =
+        (bound_of(on.max_hold_ms)?, bound_of(on.hold_at_least_ms)?);
+    Ok((items, Terms { head_start_ms, owner: on.owner, note, max_hold_ms, hold_at_least_ms }))
+}
+
+/// A bound of a hold, as the core knows it.
+fn bound_of(ms: u64) -> Result<u32, Refusal> {
+    let asked_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+    let max_ms = HOLD_BOUND_MAX_MS;
+    let too_long = Rejection::HoldBoundTooLong { asked_ms, max_ms };
+    if asked_ms > max_ms { Err(refusals::of_rejection(&too_long)) } else { Ok(asked_ms) }
 }
 
 /// The lock of a claim, which names one lock, in exclusive mode, and waits.

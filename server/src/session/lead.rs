@@ -81,6 +81,7 @@ impl Lead {
                 () = self.notice_pauses(tenure) => {}
                 () = self.answer_keepalives(tenure) => {}
                 () = self.expire(tenure) => {}
+                () = self.keep_bounds(tenure) => {}
                 () = self.tell_places() => {}
                 () = self.vouch_for_watches(tenure) => {}
                 () = self.end_wait_after_restore(tenure, begun) => {}

@@ -23,6 +23,7 @@ use std::time::Duration;
 use holdfast_core::{FencingToken, LeaseTable, LeaseView, SessionId, Tenure};
 use holdfast_runtime::Instant;
 
+use super::bounds::Bounds;
 use super::outbox::Outbox;
 
 /// How long resumes renew a session whose client never shows that it has taken State, TTLs.
@@ -74,6 +75,8 @@ pub(super) struct Leases {
     unproven: BTreeMap<SessionId, u64>,
     /// The time until which the expirer sleeps.
     alarm_ms: Option<u64>,
+    /// How long holds last at least and at most.
+    pub(super) bounds: Bounds,
 }
 
 impl Leases {
@@ -92,6 +95,7 @@ impl Leases {
             unsettled_ends: BTreeSet::new(),
             unproven: BTreeMap::new(),
             alarm_ms: None,
+            bounds: Bounds::default(),
         }
     }
 
@@ -143,6 +147,7 @@ impl Leases {
     /// A hold is over, closed or not.
     pub(super) fn hold_over(&mut self, session: SessionId, token: FencingToken) {
         self.table.hold_over(session, token);
+        self.bounds.hold_over(session, token);
     }
 
     /// How long a session has at most until its deadline, if nothing renews it.

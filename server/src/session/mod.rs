@@ -26,6 +26,7 @@
 
 mod admission;
 pub(crate) mod answers;
+mod bounds;
 mod calls;
 mod dispatch;
 pub(crate) mod error;

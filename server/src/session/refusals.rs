@@ -52,6 +52,7 @@ pub(super) const fn reason_name(reason: RefusalReason) -> &'static str {
         RefusalReason::Frozen => "frozen",
         RefusalReason::Freeze => "freeze",
         RefusalReason::Sequence => "sequence",
+        RefusalReason::HoldBounds => "hold_bounds",
     }
 }
 
@@ -81,6 +82,7 @@ pub(crate) fn of_rejection(rejection: &Rejection) -> Refusal {
         Rejection::TooManyFreezes { .. } => limit("freezes", message),
         Rejection::HeadStartTooLong { .. } => limit("head_start_ms", message),
         Rejection::SequenceStep { .. } => limit("sequence_by", message),
+        Rejection::HoldBoundTooLong { .. } => limit("hold_bound_ms", message),
         // The server closes them one by one.
         Rejection::TooManyHolders { .. } => limit("holders", message),
         // The holder is the owner itself.
@@ -98,7 +100,9 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
     match rejection {
         Rejection::UnknownSession { .. } => RefusalReason::SessionUnknown,
         Rejection::TtlOutOfRange { .. } => RefusalReason::TtlOutOfRange,
-        Rejection::LockHeld { .. } | Rejection::LockAwaited { .. } => RefusalReason::LockHeld,
+        Rejection::LockHeld { .. }
+        | Rejection::LockAwaited { .. }
+        | Rejection::LockClosed { .. } => RefusalReason::LockHeld,
         Rejection::NothingFree => RefusalReason::NothingFree,
         Rejection::NotImported { .. } => RefusalReason::NotImported,
         Rejection::NothingToWaitFor { .. } => RefusalReason::NothingToWaitFor,
@@ -112,10 +116,13 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::NameTwice { .. }
         | Rejection::MinAboveNames { .. }
         | Rejection::NoValue { .. }
+        | Rejection::HoldBoundsCross { .. }
+        | Rejection::HoldAtLeastShared { .. }
         // No frame of a client leads to these.
         | Rejection::OtherTenure { .. }
         | Rejection::OtherEpoch { .. }
         | Rejection::EpochNotAbove { .. }
+        | Rejection::NotClosed { .. }
         | Rejection::UnusableLimits { .. } => RefusalReason::Invalid,
         Rejection::Suspended { .. } => RefusalReason::Suspended,
         Rejection::Restored => RefusalReason::Restored,
@@ -128,6 +135,7 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::ScopeHasLimit { .. }
         | Rejection::ScopeHasHeadStart { .. }
         | Rejection::ScopeHasFreeze { .. }
+        | Rejection::ScopeHasHoldBounds { .. }
         // The server goes on by itself for a while before it says so.
         | Rejection::Unfinished { .. } => RefusalReason::Scope,
         Rejection::TokensExhausted { .. } => RefusalReason::TokensExhausted,
@@ -145,6 +153,7 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::SequenceExhausted { .. }
         | Rejection::SequenceNotAbove { .. } => RefusalReason::Sequence,
         Rejection::HeadStartInScope { .. } => RefusalReason::HeadStart,
+        Rejection::HoldBoundsInScope { .. } => RefusalReason::HoldBounds,
         Rejection::AlreadyHeld { .. } => RefusalReason::AlreadyHeld,
         Rejection::AlreadyAsked { .. } => RefusalReason::AlreadyAsked,
         Rejection::TooManySessions { .. }
@@ -159,6 +168,7 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         | Rejection::TooManyFreezes { .. }
         | Rejection::HeadStartTooLong { .. }
         | Rejection::SequenceStep { .. }
+        | Rejection::HoldBoundTooLong { .. }
         | Rejection::TooManyHolders { .. } => RefusalReason::Limit,
     }
 }

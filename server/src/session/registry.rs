@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use holdfast_core::{LEASE_PARTS, LockTable, LogIndex, RequestId, SessionId, Tenure};
+use holdfast_core::{ClosedLock, LEASE_PARTS, LockTable, LogIndex, RequestId, SessionId, Tenure};
 use holdfast_proto::v1::server_frame::Body;
 use holdfast_proto::v1::{self, GoingAway, Opened, Redirect};
 use holdfast_runtime::{Instant, Runtime};
@@ -79,6 +79,8 @@ pub(super) struct Registry {
     pub(super) keepalive_waits: Notify,
     /// Something may be due sooner than the expirer knows.
     pub(super) sooner: Notify,
+    /// A hold with bounds began, or a lock was closed.
+    pub(super) bounds_changed: Notify,
     /// A followed place may have changed.
     pub(super) place_changed: Notify,
     /// A stream has left.
@@ -178,6 +180,7 @@ impl Registry {
             state: Mutex::default(),
             keepalive_waits: Notify::new(),
             sooner: Notify::new(),
+            bounds_changed: Notify::new(),
             place_changed: Notify::new(),
             left: Notify::new(),
             rules_changed: watch::Sender::default(),
@@ -243,11 +246,20 @@ impl Registry {
     /// [`ENTERED_AT_ONCE`] of them; returns the first part that is left. After the last one the node
     /// serves. Call it under the table's lock, so that no event falls between that state and this.
     pub(super) fn enter_sessions(&self, tenure: Tenure, table: &LockTable, first: usize) -> usize {
+        let now = self.runtime.clock.now();
         let entered = self.with_leases(tenure, |leases| {
             let (mut part, mut count) = (first, 0);
             while part < LEASE_PARTS && count < ENTERED_AT_ONCE {
                 for session in table.leases_in(part) {
                     leases.enter(session);
+                    count += 1;
+                }
+                for hold in table.bound_holds_in(part) {
+                    leases.bounds.held(hold, now);
+                }
+                for (lock, closed) in table.closed_locks_in(part) {
+                    let ClosedLock { token, hold_at_least_ms, .. } = *closed;
+                    leases.bounds.closed(lock, (token, hold_at_least_ms), now);
                     count += 1;
                 }
                 part += 1;

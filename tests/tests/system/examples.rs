@@ -139,3 +139,15 @@ async fn no_two_offices_write_the_same_number() {
     all.dedup();
     assert_eq!(all.len(), 8, "{lines:?}");
 }
+
+/// The first one gave the lock back long before the second one came.
+#[tokio::test]
+async fn one_of_two_machines_writes_the_report_and_the_third_the_next_one() {
+    let lines = lines("nightly_once").await;
+
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("machine one writes the report under token "), "{lines:?}");
+    assert_eq!(lines[1], "machine two has nothing to do");
+    assert!(lines[2].starts_with("machine three writes the report under token "), "{lines:?}");
+    assert!(token(&lines[0]) < token(&lines[2]), "{lines:?}");
+}

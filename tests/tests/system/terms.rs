@@ -263,3 +263,65 @@ async fn an_owner_that_asks_again_is_told_its_token_and_another_one_waits() {
     order.lock("orders/42").await.unwrap().release().await.unwrap();
     client.close().await.unwrap();
 }
+
+/// The lock stays closed over a dead leader, whose successor counts anew.
+#[tokio::test]
+async fn a_job_that_every_machine_starts_runs_once() {
+    let mut cluster = Cluster::start(&Setup::nodes(3)).await;
+    let leader = cluster.leader().await;
+    let once = ["try", "--hold-at-least", "30s", "jobs", "--", "true"];
+    assert_eq!(holdfast(&cluster, &once).await.code, Some(0));
+    let other = holdfast(&cluster, &once).await;
+    assert_eq!(other.code, Some(124), "{other:?}");
+    cluster.kill(leader);
+    cluster.leader().await;
+    let late = holdfast(&cluster, &once).await;
+    assert_eq!(late.code, Some(124), "{late:?}");
+
+    let shown = holdfast(&cluster, &["inspect", "jobs"]).await.out;
+    assert!(
+        shown.starts_with("jobs is closed for another ") && shown.contains("for 30 s at least"),
+        "{shown}"
+    );
+    let closed = inspected(&cluster).await["closed"].clone();
+    let left = closed["left_ms"].as_u64().unwrap();
+    assert!((10_000..=30_000).contains(&left), "{closed}");
+    let listed = holdfast(&cluster, &["list"]).await.out;
+    assert!(listed.contains("closed for another "), "{listed}");
+
+    let clock = Runtime::system().clock;
+    let begun = clock.now();
+    let short = ["lock", "--hold-at-least", "1500ms", "short", "--", "true"];
+    assert_eq!(holdfast(&cluster, &short).await.code, Some(0));
+    assert_eq!(holdfast(&cluster, &["lock", "short", "--", "true"]).await.code, Some(0));
+    let took = clock.now().saturating_since(begun);
+    assert!(took >= Duration::from_millis(1_500), "{took:?}");
+    let crossed = ["lock", "--hold-at-least", "2s", "--max-hold", "1s", "a", "--", "true"];
+    let crossed = holdfast(&cluster, &crossed).await;
+    assert_eq!(crossed.code, Some(122), "{crossed:?}");
+    assert!(crossed.err.contains("max_hold (1000 ms) is shorter"), "{crossed:?}");
+    let shared = ["lock", "--hold-at-least", "2s", "--shared", "a", "--", "true"];
+    assert_eq!(holdfast(&cluster, &shared).await.code, Some(125));
+    let long = holdfast(&cluster, &["lock", "--max-hold", "25h", "a", "--", "true"]).await;
+    assert_eq!(long.code, Some(122), "{long:?}");
+    assert!(long.err.contains("a hold is bound to 86400000 ms at most"), "{long:?}");
+}
+
+/// Its session is alive all the time, and the command would hang for ever.
+#[tokio::test]
+async fn a_command_that_hangs_is_ended_at_its_max_hold_and_the_next_one_runs() {
+    let cluster = Cluster::start(&Setup::nodes(3)).await;
+    cluster.leader().await;
+    let mut hangs = holding(&cluster, &["--max-hold", "2s"]);
+    hangs.line("held", LIMIT).await;
+    let mut next = holding(&cluster, &[]);
+    let lock = so_many_wait(&cluster, 1).await;
+    assert_eq!(lock["holders"][0]["max_hold_ms"], 2_000, "{lock}");
+
+    next.line("held", LIMIT).await;
+    let ended = hangs.end(LIMIT).await;
+    assert!(ended.err.contains("it was held for as long as its max_hold allows"), "{ended:?}");
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    next.signal(Signal::SIGTERM);
+    next.end(LIMIT).await;
+}

@@ -78,9 +78,10 @@ async fn releases(cluster: &Cluster) -> Vec<String> {
 }
 
 /// What the release before does not know.
-const NEW: [&[&str]; 4] = [
+const NEW: [&[&str]; 5] = [
     &["lock", "-n", "2", "upgrade/permits", "--", "true"],
     &["lock", "--note", "now", "upgrade/noted", "--", "true"],
+    &["lock", "--max-hold", "1m", "upgrade/bound", "--", "true"],
     &["freeze", "upgrade/frozen"],
     &["sequence", "next", "upgrade/numbers"],
 ];

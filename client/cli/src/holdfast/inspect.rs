@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use holdfast::{
-    Holder, LockInfo, Mode, PermitLimit, Reader, RequestState, SessionInfo, SessionRequest, Waiter,
+    ClosedLock, Holder, LockInfo, Mode, PermitLimit, Reader, RequestState, SessionInfo,
+    SessionRequest, Waiter,
 };
 use holdfast_cli::block_on;
 use serde_json::{Value, json};
@@ -77,10 +78,13 @@ fn row(lock: &LockInfo) -> [String; 7] {
     };
     [
         show::escaped(&lock.name),
-        of_holder(&|holder| {
-            let label = show::label(&holder.label, &holder.identity, holder.is_imported);
-            format!("{label}{others}{}", show::note(&holder.note))
-        }),
+        match &lock.closed {
+            Some(closed) => format!("closed for another {}", show::length(closed.left)),
+            None => of_holder(&|holder| {
+                let label = show::label(&holder.label, &holder.identity, holder.is_imported);
+                format!("{label}{others}{}", show::note(&holder.note))
+            }),
+        },
         match lock.limit {
             Some(PermitLimit { permits, used, .. }) => format!("{used} of {permits} permits"),
             None => of_holder(&|holder| holder.mode.to_string()),
@@ -116,6 +120,7 @@ fn lock_json(lock: &LockInfo) -> Value {
         "value": lock.value.as_ref().map(show::value),
         "limit": lock.limit.map(limit_json),
         "frozen": lock.frozen.as_ref().map(freeze::as_json),
+        "closed": lock.closed.as_ref().map(closed_json),
         "scope": lock.scope.as_ref().map(|scope| {
             json!({
                 "prefix": scope.prefix,
@@ -124,6 +129,24 @@ fn lock_json(lock: &LockInfo) -> Value {
             })
         }),
     })
+}
+
+fn closed_json(closed: &ClosedLock) -> Value {
+    json!({
+        "token": closed.token.to_string(),
+        "label": closed.label,
+        "identity": closed.identity,
+        "closed_ms": show::millis(closed.closed),
+        "left_ms": show::millis(closed.left),
+        "hold_at_least_ms": show::millis(closed.hold_at_least),
+    })
+}
+
+/// `closed for another 40 s: host:1 held it and asked for 60 s at least`.
+fn closed_text(closed: &ClosedLock) -> String {
+    let label = show::label(&closed.label, &closed.identity, false);
+    let (left, least) = (show::length(closed.left), show::length(closed.hold_at_least));
+    format!("closed for another {left}: {label} held it, for {least} at least")
 }
 
 fn limit_json(limit: PermitLimit) -> Value {
@@ -139,6 +162,8 @@ fn print_lock(lock: &LockInfo) {
     let suspended = lock.scope.as_ref().is_some_and(|scope| scope.suspended);
     if lock.holders.is_empty() && suspended && lock.waiting > 0 {
         show::line(format!("{name} is not held, and waits for the scope's authority"));
+    } else if let Some(closed) = &lock.closed {
+        show::line(format!("{name} is {}", closed_text(closed)));
     } else if lock.holders.is_empty() {
         show::line(format!("{name} is free"));
     }
@@ -195,7 +220,18 @@ fn held(name: &str, holder: &Holder) -> String {
         id => format!(", session {id},"),
     };
     let note = show::note(&holder.note);
-    format!("{name} is {how} by {label}{session} for {held} under token {token}{ending}{note}")
+    let bounds = bounds(holder);
+    format!(
+        "{name} is {how} by {label}{session} for {held}{bounds} under token {token}{ending}{note}"
+    )
+}
+
+/// ` (at least 60 s, at most 10 min)`.
+fn bounds(holder: &Holder) -> String {
+    let least = holder.hold_at_least.map(|least| format!("at least {}", show::length(least)));
+    let most = holder.max_hold.map(|most| format!("at most {}", show::length(most)));
+    let both: Vec<String> = least.into_iter().chain(most).collect();
+    if both.is_empty() { String::new() } else { format!(" ({})", both.join(", ")) }
 }
 
 /// `host:1, waiting for 3 s to share it and 2 more locks`.

@@ -19,12 +19,14 @@ pub(crate) fn run(global: &Global, command: &SequenceCommand) -> Result<u8, Fail
     }
 }
 
-/// Takes numbers: for people and shells one on each line, for programs the first and the last.
+/// Takes numbers: for people and shells one on each line, for programs the first and the last. In JSON they are strings, as tokens are.
 fn next(global: &Global, name: &str, by: NonZeroU32, limit: &ClusterLimit) -> Result<u8, Failure> {
     let numbers = global.builder()?.connect_timeout(limit.timeout).sequence(name)?;
     let numbers = block_on(numbers.take(by))??;
     if global.json {
-        show::line(json!({ "name": name, "first": numbers.start(), "last": numbers.end() }));
+        show::line(
+            json!({ "name": name, "first": numbers.start().to_string(), "last": numbers.end().to_string() }),
+        );
     } else {
         numbers.for_each(show::line);
     }
@@ -35,7 +37,7 @@ fn begin(global: &Global, name: &str, at: u64, limit: &ClusterLimit) -> Result<u
     let admin = global.builder()?.admin(limit.timeout)?;
     block_on(admin.begin_sequence(name, at))??;
     let text = format!("the next number of {} is {at}", show::escaped(name));
-    show::either(global.json, json!({ "name": name, "next": at }), text);
+    show::either(global.json, json!({ "name": name, "next": at.to_string() }), text);
     Ok(0)
 }
 
@@ -45,7 +47,7 @@ fn list(global: &Global, prefix: &str, limit: &ClusterLimit) -> Result<u8, Failu
     let sequences = block_on(admin.sequences(prefix))??;
     if global.json {
         for SequenceInfo { name, last, .. } in &sequences {
-            show::line(json!({ "name": name, "last": last }));
+            show::line(json!({ "name": name, "last": last.to_string() }));
         }
     } else if sequences.is_empty() {
         show::line("there is no such sequence");

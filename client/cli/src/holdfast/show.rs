@@ -145,6 +145,8 @@ pub(crate) fn holder(holder: &Holder) -> Value {
         "identity": holder.identity,
         "ending": holder.is_ending,
         "note": holder.note,
+        "max_hold_ms": holder.max_hold.map(millis),
+        "hold_at_least_ms": holder.hold_at_least.map(millis),
     })
 }
 

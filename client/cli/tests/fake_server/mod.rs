@@ -152,6 +152,7 @@ fn shared_lock(name: String) -> v1::LockInfo {
         scope: None,
         limit: None,
         frozen: None,
+        closed: None,
     }
 }
 

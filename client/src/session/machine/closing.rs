@@ -1,4 +1,4 @@
-//! Holds that an operator closed (DESIGN §14, I35).
+//! Holds that an operator closed, or the leader when they had lasted their `max_hold` (DESIGN §14, I35).
 //!
 //! Every answer that renews the session names them, until the client has released them. The client gives
 //! each up before it moves its deadline, so that no answer makes a closed hold any safer. It releases
@@ -16,11 +16,16 @@ impl Machine {
     /// Gives up what an answer names as closed.
     pub(super) fn give_up_closed(&mut self, closed: &[v1::ClosedHold]) {
         let closed = if mutant!(ClosedIsBelieved) { &[] } else { closed };
-        for v1::ClosedHold { token, reason } in closed {
+        for v1::ClosedHold { token, reason, lasted_too_long } in closed {
             let token = FencingToken::from_raw(*token);
+            let lost = match lasted_too_long {
+                // The reason says it all.
+                true => (LostReason::HeldTooLong, ""),
+                false => (LostReason::Forced, reason.as_str()),
+            };
             self.closed.insert(token);
             match self.requests.with_token(token) {
-                Some(key) => self.close_hold(key, token, reason),
+                Some(key) => self.close_hold(key, token, lost),
                 // No guard has it: either the client released it and the release is still under way,
                 // or its grant has not come.
                 None => self.queue(Intent::LetGo(token)),
@@ -28,13 +33,12 @@ impl Machine {
         }
     }
 
-    fn close_hold(&mut self, key: Key, token: FencingToken, why: &str) {
-        let reason = LostReason::Forced;
+    fn close_hold(&mut self, key: Key, token: FencingToken, (reason, why): (LostReason, &str)) {
         match self.requests.phase(key) {
             Some(Phase::Held(hold)) => {
                 let hold = hold.clone();
                 hold.safety.take_away(reason, why);
-                tracing::warn!(token = token.get(), why, "an operator took a lock away");
+                tracing::warn!(token = token.get(), why, %reason, "a lock was taken away");
                 if let Some(request) = self.requests.get_mut(key) {
                     request.phase = Phase::Closed(token);
                 }

@@ -421,6 +421,8 @@ impl LockTable {
             | Command::BeginTokens { .. }
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
+            | Command::EndLongHold { .. }
+            | Command::OpenLock { .. }
             | Command::StopWaiting { .. }
             | Command::Suspend { .. }
             | Command::Resume { .. }

@@ -8,6 +8,7 @@ use crate::acquire::Denial;
 use crate::answer::Grant;
 use crate::command::{COMMAND_VERSION_OLDEST, TERMS_SINCE};
 use crate::freeze::FREEZES_MAX;
+use crate::hold_bounds::HOLD_BOUND_MAX_MS;
 use crate::holders::Holder;
 use crate::ids::{FencingToken, LockName, RequestId, SessionId};
 use crate::lock::Lock;
@@ -110,7 +111,8 @@ fn is_sound_denial(denial: Denial, lock_set: &LockSet) -> bool {
     let names_one = denial.at().is_some_and(|at| at < lock_set.len());
     let claim = denial == Denial::NotImported;
     let above = matches!(denial, Denial::AboveLimit { .. });
-    let outside = matches!(denial, Denial::Suspended | Denial::Restored | Denial::Frozen { .. });
+    let outside = matches!(denial, Denial::Suspended | Denial::Restored | Denial::Frozen { .. })
+        || matches!(denial, Denial::Closed { .. });
     let of_its_kind = names_one == lock_set.needs_all() || above || outside;
     (claim || above || !lock_set.waits()) && of_its_kind && (names_one || denial.at().is_none())
 }
@@ -130,7 +132,8 @@ impl LockTable {
     /// | I25 | the index has each imported row once, where the session of the import says |
     /// | I27 | values are no longer than allowed |
     /// | I35 | a revoked session waits for nothing; a closed hold is that of its request |
-    /// | I33 | a lock is in the table only while it is held, waited for, or carries a value |
+    /// | I33 | a lock is in the table only while it is held, waited for, closed, or carries a value |
+    /// | closed | a closed lock has no holder, was held under a token that was given out, and lies in no scope |
     /// | value | a value was set under a token that was given out, below those of its lock's holders, and is not suspect to the holder that set it |
     /// | scope | no two scopes overlap, their epochs are within bounds, and a request waits for or holds locks of one scope only, or of none |
     /// | terms | what requests say is said by requests that are there, and within its bounds |
@@ -167,6 +170,7 @@ impl LockTable {
         self.check_values(&mut records.counts, &mut usages)?;
         self.check_limits(&mut records.counts, &mut usages)?;
         self.check_sequences(&mut records.counts, &mut usages)?;
+        self.check_closed(&mut records.counts, &mut usages)?;
         self.check_work()?;
         for (name, lock) in &self.locks {
             self.check_lock(name, lock, &mut locks)?;
@@ -355,9 +359,10 @@ impl LockTable {
     fn check_lock<'a>(&self, name: &'a LockName, lock: &Lock, told: &mut Side<'a>) -> Check {
         let is_limited = self.kept_limits.get(name).is_some();
         let is_used = !lock.holders.is_empty() || !lock.queue.is_empty();
-        let needed = is_used || lock.value.is_some() || is_limited;
+        let is_closed = self.closed_locks.get(name).is_some();
+        let needed = is_used || lock.value.is_some() || is_limited || is_closed;
         ensure(needed, "I33", || {
-            format!("{name} is not held or waited for, and has no value or limit")
+            format!("{name} is not held, waited for or closed, and has no value or limit")
         })?;
         told.counts.held += u64::from(!lock.holders.is_empty());
         told.counts.values += u64::from(lock.value.is_some());
@@ -485,7 +490,7 @@ impl LockTable {
         let record = record.and_then(|records| records.get(&waiter.request));
         let Some(Record::Asked { lock_set, .. }) = record else { return false };
         let is_free = |(name, mode): (&LockName, Mode)| {
-            self.locks.get(name).filter(|_| !self.is_frozen(name)).is_some_and(|lock| {
+            self.locks.get(name).filter(|_| !self.is_kept_back(name)).is_some_and(|lock| {
                 let next = lock.queue.iter().next().map(|(rank, _)| rank);
                 let alike = |holder: Holder| match mode {
                     Mode::Exclusive => false,
@@ -531,6 +536,35 @@ impl LockTable {
         ensure(names == all && self.sequence_names.len() == all, "index", || {
             format!("{:?} are listed as sequences, and {all} are there", self.sequence_names)
         })
+    }
+
+    fn check_closed(&self, counts: &mut Counts, usages: &mut Usages) -> Check {
+        let mut count = 0;
+        for (name, closed) in self.closed_locks.iter() {
+            let cost = kept_cost(name);
+            usages.change(&closed.identity, Usage::default(), Usage::of_value(cost));
+            counts.value_bytes = counts.value_bytes.saturating_add(cost);
+            counts.table_bytes = counts.table_bytes.saturating_add(cost);
+            count += 1;
+            let lock = self.locks.get(name);
+            ensure(lock.is_some_and(|lock| lock.holders.is_empty()), "closed", || {
+                format!("{name} is closed, and is not there, or is held: {closed:?}")
+            })?;
+            let is_bound = (1..=HOLD_BOUND_MAX_MS).contains(&closed.hold_at_least_ms);
+            let was_given = Some(closed.token) <= self.last_token(name);
+            ensure(is_bound && was_given && self.scopes.of(name).is_none(), "closed", || {
+                format!("{name} cannot be closed, or not with {closed:?}")
+            })?;
+        }
+        ensure(count == self.closed_count, "index", || {
+            format!("{count} locks are closed, counted {}", self.closed_count)
+        })?;
+        let pending = self.work.pending();
+        ensure(
+            pending.ends_now.iter().all(|session| pending.ends.contains_key(session)),
+            "work",
+            || format!("{:?} end at once, and are not among {:?}", pending.ends_now, pending.ends),
+        )
     }
 
     fn check_values(&self, counts: &mut Counts, usages: &mut Usages) -> Check {

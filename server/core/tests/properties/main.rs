@@ -292,7 +292,7 @@ impl History {
         }
     }
 
-    /// The listing shows exactly the locks that are held, waited for or carry a value, each as it
+    /// The listing shows exactly the locks that are held, waited for, closed or carry a value, each as it
     /// is.
     fn compare_locks(&self) {
         let (model, table) = (&self.model, &self.table);
@@ -302,6 +302,7 @@ impl History {
         let mut names: BTreeSet<&LockName> = waited.chain(held).map(|item| &item.lock).collect();
         names.extend(model.values.iter().map(|(name, _)| name));
         names.extend(model.kept_limits.iter().map(|kept| &kept.lock));
+        names.extend(model.closed_locks.iter().map(|closed| &closed.lock));
         let views: Vec<_> = table.locks_after("", None, usize::MAX).collect();
         assert_eq!(views.iter().map(|view| view.name).collect::<Vec<_>>(), Vec::from_iter(names));
         for view in views {
@@ -313,6 +314,8 @@ impl History {
                 assert_eq!(table.grant_is_current(view.name, grant.token), !ending);
             }
             assert_eq!(view.frozen().is_some(), model.is_frozen(view.name));
+            let closed = model.closed_locks.iter().find(|closed| closed.lock == *view.name);
+            assert_eq!(view.closed.map(|closed| closed.token), closed.map(|closed| closed.token));
             assert_eq!(view.value, model.value(view.name));
             let scope = table.scope_of(view.name).map(|view| (view.scope, view.state));
             assert_eq!(scope, model.scope_of(view.name).map(|(scope, state)| (scope, *state)));

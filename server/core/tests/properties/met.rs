@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 53] = [
+const REJECTIONS: [&str; 58] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -63,10 +63,17 @@ const REJECTIONS: [&str; 53] = [
     "SequenceStep",
     "SequenceInScope",
     "SequenceNotAbove",
+    "LockClosed",
+    "HoldBoundTooLong",
+    "HoldBoundsCross",
+    "HoldAtLeastShared",
+    "NotClosed",
 ];
 /// Rejections that need a scope that was removed, or many scopes, or all numbers of a sequence.
-const RARE_REJECTIONS: [&str; 7] = [
+const RARE_REJECTIONS: [&str; 9] = [
     "SequenceExhausted",
+    "HoldBoundsInScope",
+    "ScopeHasHoldBounds",
     "PermitsInScope",
     "TooManyScopes",
     "HeldInOtherEpoch",
@@ -74,7 +81,7 @@ const RARE_REJECTIONS: [&str; 7] = [
     "ScopeHasHeadStart",
     "ScopeHasFreeze",
 ];
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "Configure",
     "OpenSession",
     "CloseSession",
@@ -88,10 +95,11 @@ const COMMANDS: [&str; 13] = [
     "Claim",
     "Resume",
     "By",
+    "OpenLock",
 ];
 /// Commands that are few, because otherwise a history would consist of little else.
-const RARE_COMMANDS: [&str; 6] =
-    ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed"];
+const RARE_COMMANDS: [&str; 7] =
+    ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed", "EndLongHold"];
 /// Situations that have to occur often, besides every command and rejection.
 const SCENES: [&str; 28] = [
     "a request with a head start entered its queue before others",

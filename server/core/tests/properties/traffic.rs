@@ -44,7 +44,8 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         160..170 => Command::Suspend { scope: scope(rng, model).0 },
         170..195 => resume(rng, model),
         195..205 => raise(rng, model),
-        205..560 => acquire(rng, model),
+        205..542 => acquire(rng, model),
+        542..560 => open_lock(rng, model),
         560..585 => import(rng),
         585..600 => claim(rng, model),
         600..670 => cancel(rng, model),
@@ -52,7 +53,8 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         800..830 => rule_traffic::from_outside(rng, model, tenure),
         830..860 => set_limit(rng, model),
         860..875 => freeze(rng, model),
-        875..900 => sequence(rng, model),
+        875..896 => sequence(rng, model),
+        896..900 => end_long_hold(rng, model),
         _ => release(rng, model),
     }
 }
@@ -236,7 +238,16 @@ fn terms(rng: &mut Xoshiro256PlusPlus) -> Terms {
     };
     let owner = if rng.random_bool(0.4) { rng.random_range(1..=2) } else { 0 };
     let note = if rng.random_bool(0.05) { "nightly import" } else { "" };
-    Terms { head_start_ms, owner, note: Label::parse(note).unwrap() }
+    let (max_hold_ms, hold_at_least_ms) = match rng.random_range(0..200) {
+        0..150 => (0, 0),
+        150..165 => (rng.random_range(1..100_000), 0),
+        165..192 => (0, rng.random_range(1..100_000)),
+        192..196 => (80_000, rng.random_range(1..=80_000)),
+        196..198 => (rng.random_range(1..1_000), 1_000),
+        _ => (0, rng.random_range(86_400_001..=u32::MAX)),
+    };
+    let note = Label::parse(note).unwrap();
+    Terms { head_start_ms, owner, note, max_hold_ms, hold_at_least_ms }
 }
 
 /// Mostly few of the four that a lock has unless its limit was set, and now and then impossible.
@@ -292,6 +303,25 @@ fn freeze(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         _ => Deed::Freeze { prefix, message: Label::parse("backup").unwrap() },
     };
     Command::By { caller, deed }
+}
+
+/// Mostly of a hold that there is; the table does not know how long it lasts.
+fn end_long_hold(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let held =
+        model.requests.iter().filter_map(|request| Some((request.session, request.token()?)));
+    let (session, token) = match held.collect::<Vec<_>>().choose(rng) {
+        Some(held) => *held,
+        None => (session(rng, model), FencingToken::from_raw(1)),
+    };
+    Command::EndLongHold { session, token }
+}
+
+/// Mostly one that is closed: little is granted meanwhile.
+fn open_lock(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    let any = (name(NAMES.choose(rng).unwrap()), FencingToken::from_raw(7));
+    let closed = model.closed_locks.choose(rng).map(|closed| (closed.lock.clone(), closed.token));
+    let (lock, token) = closed.filter(|_| rng.random_bool(0.95)).unwrap_or(any);
+    Command::OpenLock { lock, token }
 }
 
 /// Few names, because sequences never go. Many come to their end, and the rest of their history is refused.

@@ -54,7 +54,15 @@ pub(crate) fn acquire_on(
     owner: u64,
 ) -> Command {
     let who = (SessionId::new(session), RequestId::new(0), RequestId::new(request));
-    let terms = Terms { head_start_ms, owner, note: Label::parse("nightly").unwrap() };
+    let note = Label::parse("nightly").unwrap();
+    let terms = Terms { head_start_ms, owner, note, ..Terms::default() };
+    Command::acquire(who, exclusive(&[lock]), (Need::All, true), terms)
+}
+
+/// With bounds of the hold.
+pub(crate) fn hold_for(session: u64, request: u64, lock: &str, most: u32, least: u32) -> Command {
+    let who = (SessionId::new(session), RequestId::new(0), RequestId::new(request));
+    let terms = Terms { max_hold_ms: most, hold_at_least_ms: least, ..Terms::default() };
     Command::acquire(who, exclusive(&[lock]), (Need::All, true), terms)
 }
 
@@ -151,6 +159,12 @@ pub(crate) fn some_batch() -> Batch {
             by("cn:app", freeze("f/", "backup")),
             by("cn:app", Deed::Thaw { prefix: NamePrefix::parse("f/").unwrap() }),
             acquire_on(1, 6, "orders/43", 1_500, 7),
+            hold_for(1, 7, "cron/a", 2_000, 1_000),
+            Command::EndLongHold {
+                session: SessionId::new(1),
+                token: FencingToken::new(1, 3).unwrap(),
+            },
+            Command::OpenLock { lock: name("cron/a"), token: FencingToken::new(1, 3).unwrap() },
             by("cn:app", Deed::Rule { change: set_role("counter", &[right(Verb::Sequence, "n")]) }),
             by("cn:app", begin_sequence("orders", 5)),
             by("cn:app", advance("orders", 100)),
@@ -247,7 +261,8 @@ pub(crate) fn table_before_restores() -> LockTable {
 }
 
 /// The same, and permits: of `gpu`, whose limit is for good, 1 holds three and 2 waits for two; of `pool`, 3 holds
-/// one. `idle` has a limit alone. The sequences `orders` and `invoices` gave out numbers up to 104 and 1.
+/// one. `idle` has a limit alone. The sequences `orders` and `invoices` gave out numbers up to 104 and 1. `cron/a` and `cron/b`
+/// are closed; 1 holds `cron/c`, for at least 60 s and at most 90 s.
 pub(crate) fn busy_table() -> LockTable {
     let commands = vec![
         set_limit("gpu", 4),
@@ -261,9 +276,14 @@ pub(crate) fn busy_table() -> LockTable {
         as_admin(begin_sequence("orders", 5)),
         as_admin(advance("orders", 100)),
         as_admin(advance("invoices", 1)),
+        hold_for(1, 22, "cron/a", 0, 60_000),
+        cancel(1, 22),
+        hold_for(1, 23, "cron/b", 0, 60_000),
+        cancel(1, 23),
+        hold_for(1, 24, "cron/c", 90_000, 60_000),
     ];
     let table = table_with_rules([commands_before_permits(), commands].concat());
-    assert_eq!(table.counts().held, table_before_permits().counts().held + 2);
+    assert_eq!(table.counts().held, table_before_permits().counts().held + 3);
     table
 }
 

@@ -135,6 +135,10 @@ fn event_line(event: &Event) -> String {
             let now = if *frozen { "frozen" } else { "thawed" };
             format!("{:?} is {now}", prefix.as_str())
         }
+        Event::LockClosed { lock, token, hold_at_least_ms } => {
+            format!("{lock} is closed token={} least={hold_at_least_ms}", number(*token))
+        }
+        Event::LockOpened { lock, token } => format!("{lock} is open token={}", number(*token)),
         Event::ScopeChanged { scope, now } => scope_line(scope, *now),
         Event::RulesChanged => "the rules changed".into(),
         Event::SessionRevoked { session, reason } => {

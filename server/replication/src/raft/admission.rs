@@ -72,6 +72,8 @@ impl Kind {
             | Command::BeginTokens { .. }
             | Command::ExpireSession { .. }
             | Command::EndClosed { .. }
+            | Command::EndLongHold { .. }
+            | Command::OpenLock { .. }
             | Command::StopWaiting { .. }
             | Command::Suspend { .. }
             | Command::Resume { .. }
@@ -127,6 +129,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
         Command::CloseSession { session }
         | Command::ExpireSession { session, .. }
         | Command::EndClosed { session, .. }
+        | Command::EndLongHold { session, .. }
         | Command::Acquire { session, .. }
         | Command::AcquireOn(Ask { session, .. })
         | Command::Cancel { session, .. }
@@ -141,6 +144,7 @@ fn session_of(command: &Command) -> Option<SessionId> {
         | Command::CarryOn
         | Command::GrantAgain
         | Command::BeginTokens { .. }
+        | Command::OpenLock { .. }
         | Command::OpenSession { .. }
         | Command::Import { .. }
         | Command::SetScope { .. }

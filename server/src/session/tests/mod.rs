@@ -1,6 +1,7 @@
 //! Streams on virtual time, over a replica of one node that the test controls.
 
 mod bad_frames;
+mod bounds;
 mod call_leases;
 mod calls;
 mod histories;

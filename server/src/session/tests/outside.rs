@@ -58,7 +58,7 @@ fn revoked() -> Body {
 }
 
 fn closed(token: u64) -> Vec<ClosedHold> {
-    vec![ClosedHold { token, reason: REASON.to_owned() }]
+    vec![ClosedHold { token, reason: REASON.to_owned(), lasted_too_long: false }]
 }
 
 /// Waits for the grant; returns how long it took since `since`. The waiter keeps its session alive.

@@ -120,7 +120,7 @@ async fn the_answer_names_what_each_session_holds_and_which_of_it_is_closed() {
     world.done_outside(Deed::CloseHolds { lock, token: None, reason, now: false });
 
     let answer = world.keep_many(&keys).await.unwrap();
-    let closed = ClosedHold { token: first, reason: "on fire".to_owned() };
+    let closed = ClosedHold { token: first, reason: "on fire".to_owned(), lasted_too_long: false };
     assert_eq!(answer.sessions[0].closed, [closed]);
     assert_eq!(told(answer)[1], Ok(vec![]), "what was given back is not held");
 }

@@ -253,7 +253,9 @@ pub(super) fn each_change(
         | Event::FreezeChanged { .. }
         | Event::RulesChanged
         | Event::SessionRevoked { .. }
-        | Event::HoldClosed { .. } => {}
+        | Event::HoldClosed { .. }
+        | Event::LockClosed { .. }
+        | Event::LockOpened { .. } => {}
     }
 }
 

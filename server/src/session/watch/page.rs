@@ -93,6 +93,8 @@ fn add(events: &mut Vec<WatchEvent>, lock: &LockView<'_>, index: LogIndex, now_m
         scope: scope_of(lock),
         limit: limit_of(lock),
         frozen: lock.frozen().map(|(prefix, freeze)| freeze_of(prefix, freeze, now_ms)),
+        // No change says that it is open again.
+        closed: None,
     })));
     events.extend(holders.map(|holder| {
         let what = Some(What::Granted(holder));

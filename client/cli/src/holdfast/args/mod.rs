@@ -484,7 +484,7 @@ pub(crate) struct LockArgs {
     pub(crate) wait: Option<Duration>,
     /// Take over the import of the lock for OWNER, by its name in the other store, instead of
     /// waiting in line.
-    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any", "limit", "permits", "head_start", "note"])]
+    #[arg(long, value_name = "OWNER", conflicts_with_all = ["shared", "any", "limit", "permits", "head_start", "note", "max_hold", "hold_at_least"])]
     pub(crate) claim: Option<String>,
     #[command(flatten)]
     pub(crate) job: Job,
@@ -567,18 +567,30 @@ pub(crate) struct Terms {
     /// What others see beside the lock in `list`, `inspect` and where they wait for it, e.g. "ticket 4711".
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// End the command when the lock was held for so long, at most 24h, and pass the lock on once it has ended: for one that
+    /// may hang.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    max_hold: Option<Duration>,
+    /// Let nobody else have the lock before so long after it was granted, at most 24h, however short the command is: for a job that
+    /// every machine starts at the same time, with `try`.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["shared", "limit", "permits"])]
+    hold_at_least: Option<Duration>,
 }
 
 impl Terms {
     /// The same acquire with these terms.
     pub(crate) fn over(&self, acquire: Acquire) -> Acquire {
         let acquire = self.head_start.into_iter().fold(acquire, Acquire::head_start);
+        let acquire = self.max_hold.into_iter().fold(acquire, Acquire::max_hold);
+        let acquire = self.hold_at_least.into_iter().fold(acquire, Acquire::hold_at_least);
         self.note.iter().fold(acquire, Acquire::note)
     }
 
     /// The same for one that does not wait.
     pub(crate) fn over_try(&self, acquire: TryAcquire) -> TryAcquire {
         let acquire = self.head_start.into_iter().fold(acquire, TryAcquire::head_start);
+        let acquire = self.max_hold.into_iter().fold(acquire, TryAcquire::max_hold);
+        let acquire = self.hold_at_least.into_iter().fold(acquire, TryAcquire::hold_at_least);
         self.note.iter().fold(acquire, TryAcquire::note)
     }
 }

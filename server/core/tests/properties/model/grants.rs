@@ -87,7 +87,8 @@ impl Model {
                 r.arrival().is_some_and(|other| other < arrival) && asks_for(r, &item.lock)
             })
         };
-        let free = |item: &&Item| self.fits(item) && !earlier(item) && !self.is_frozen(&item.lock);
+        let is_kept_back = |lock: &LockName| self.is_frozen(lock) || self.is_shut(lock);
+        let free = |item: &&Item| self.fits(item) && !earlier(item) && !is_kept_back(&item.lock);
         items.iter().filter(free).cloned().collect()
     }
 

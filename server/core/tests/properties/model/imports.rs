@@ -56,7 +56,8 @@ impl Model {
                 if held
                     || waiting > 0
                     || self.is_suspended(&asked.items)
-                    || self.is_frozen(&row.lock) =>
+                    || self.is_frozen(&row.lock)
+                    || self.is_shut(&row.lock) =>
             {
                 Some(self.why_denied(&asked))
             }

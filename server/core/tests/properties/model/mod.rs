@@ -1,6 +1,7 @@
 //! The lock table again, written as plainly as possible: lists, searched from the front. It shares
 //! no code with the core except the contract's types (commands, events, rejections).
 
+mod bounds;
 mod freezes;
 mod grants;
 mod imports;
@@ -46,6 +47,8 @@ pub(crate) struct Model {
     pub(crate) freezes: Vec<freezes::Frozen>,
     /// In no order.
     pub(crate) sequences: Vec<sequences::Sequence>,
+    /// In no order.
+    pub(crate) closed_locks: Vec<bounds::Closed>,
     /// In no order.
     pub(crate) scopes: Vec<(ScopePrefix, ScopeState)>,
     pub(crate) rules: rules::Rules,
@@ -176,6 +179,7 @@ impl Model {
             age_ms: 0,
             freezes: Vec::new(),
             sequences: Vec::new(),
+            closed_locks: Vec::new(),
             scopes: Vec::new(),
             rules: rules::Rules::default(),
             epoch: counters.epoch,
@@ -192,6 +196,7 @@ impl Model {
         (outcome, events)
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table, one arm for each command")]
     fn outcome(&mut self, tenure: Tenure, command: Command, events: &mut Vec<Event>) -> Outcome {
         self.refuse_forbidden(&command)?;
         match command {
@@ -199,12 +204,14 @@ impl Model {
             Command::OpenSession { ttl_ms, label, .. } => {
                 self.open(&Caller::default(), ttl_ms, &label, false, events)
             }
-            Command::CloseSession { session } => self.end(session, EndCause::Closed, events),
+            Command::CloseSession { session } => {
+                self.end(session, (EndCause::Closed, false), events)
+            }
             Command::ExpireSession { session, tenure: heard_in } => {
                 if self.session(session).is_some() && heard_in != tenure {
                     return Err(Rejection::OtherTenure { session, heard_in, proposed_in: tenure });
                 }
-                self.end(session, EndCause::Expired, events)
+                self.end(session, (EndCause::Expired, false), events)
             }
             Command::Acquire { session, done_below, request, items, need, wait } => {
                 let mark = self.confirm(session, done_below)?;
@@ -246,6 +253,8 @@ impl Model {
             Command::EndClosed { session, token, tenure: heard_in } => {
                 self.end_closed((session, token), (heard_in, tenure), events)
             }
+            Command::EndLongHold { session, token } => self.end_long_hold(session, token, events),
+            Command::OpenLock { lock, token } => self.open_lock(&lock, token, events),
             Command::Suspend { scope } => self.suspend(&scope, events),
             Command::Resume { scope, epoch } => self.resume(&scope, epoch, events),
             Command::RaiseEpoch { scope, epoch } => self.raise_epoch(&scope, epoch, events),
@@ -344,11 +353,23 @@ impl Model {
         Ok(session)
     }
 
-    fn end(&mut self, session: SessionId, cause: EndCause, events: &mut Vec<Event>) -> Outcome {
+    /// Ends a session; `now`: its holds close no locks.
+    fn end(
+        &mut self,
+        session: SessionId,
+        (cause, now): (EndCause, bool),
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let Some(open) = self.session(session) else {
             return Err(Rejection::UnknownSession { session });
         };
         let cause = if open.revoked.is_some() { EndCause::Revoked } else { cause };
+        let least = |request: &Request| {
+            let token = request.token()?;
+            Some((token, self.least_of(Grant { session, request: request.id, token })))
+        };
+        let held = self.requests.iter().filter(|request| request.session == session);
+        let leasts: Vec<_> = held.filter_map(least).collect();
         self.sessions.retain(|open| open.id != session);
         let own = |request: &&Request| request.session == session;
         let mut waits: Vec<Request> = self.requests.iter().filter(own).cloned().collect();
@@ -364,6 +385,9 @@ impl Model {
             let lost = self.requests.swap_remove(at);
             let (request, token) = (lost.id, lost.token().unwrap());
             let items = lost.holds().iter().cloned().collect();
+            if let Some((_, least)) = leasts.iter().find(|(of, _)| *of == token && !now) {
+                self.close(least.clone(), token, lost.holds(), events);
+            }
             let why = LossCause::from(cause);
             events.push(Event::Lost { session, request, token, items, over: true, cause: why });
             if cause != EndCause::Closed {

@@ -43,7 +43,7 @@ impl Model {
             Some(_) => self.revoke(session, reason, events),
         }
         if now {
-            return self.end(session, EndCause::Revoked, events);
+            return self.end(session, (EndCause::Revoked, true), events);
         }
         Ok(Answer::Revoked { sessions: 1 })
     }
@@ -107,13 +107,13 @@ impl Model {
         for &grant in &holds {
             self.close_hold(grant, reason, events);
             if now {
-                self.lose(grant, events);
+                self.lose(grant, true, events);
             }
         }
         Ok(Answer::HoldsClosed { holds })
     }
 
-    fn close_hold(&mut self, grant: Grant, reason: &Label, events: &mut Vec<Event>) {
+    pub(super) fn close_hold(&mut self, grant: Grant, reason: &Label, events: &mut Vec<Event>) {
         let Grant { session, request, token } = grant;
         if self.is_ending(session, token) {
             return;
@@ -142,13 +142,16 @@ impl Model {
             return Err(Rejection::NotHolder { session, token });
         }
         let request = self.held(session, token)?.id;
-        self.lose(Grant { session, request, token }, events);
+        self.lose(Grant { session, request, token }, false, events);
         Ok(Answer::Released { request, token, over: true })
     }
 
-    fn lose(&mut self, grant: Grant, events: &mut Vec<Event>) {
+    fn lose(&mut self, grant: Grant, now: bool, events: &mut Vec<Event>) {
         let Grant { session, request, token } = grant;
         let lost = self.request(session, request).unwrap().holds().to_vec();
+        if !now {
+            self.close(self.least_of(grant), token, &lost, events);
+        }
         self.finish(session, request);
         let items = lost.iter().cloned().collect();
         let cause = LossCause::Forced;

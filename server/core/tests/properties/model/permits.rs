@@ -94,7 +94,9 @@ impl Model {
             let arrival = request.arrival()?;
             let wrong = request.items().iter().find_map(|Item { lock, mode }| {
                 let limit = self.limit(lock)?;
-                let first = self.queue(lock)[0].arrival() == Some(arrival) && !self.is_frozen(lock);
+                let first = self.queue(lock)[0].arrival() == Some(arrival)
+                    && !self.is_frozen(lock)
+                    && !self.is_shut(lock);
                 let permits = mode.permits();
                 (first && permits > limit).then(|| Rejection::PermitsOutOfRange {
                     lock: lock.clone(),

@@ -26,7 +26,9 @@ impl Model {
         let limits = limits.map(|kept| permits::cost(&kept.lock));
         let sequences = self.sequences.iter().filter(|sequence| sequence.owner == *identity);
         let sequences = sequences.map(|sequence| permits::cost(&sequence.name));
-        usage.value_bytes = values.map(cost).chain(limits).chain(sequences).sum();
+        let closed = self.closed_locks.iter().filter(|closed| closed.owner == *identity);
+        let closed = closed.map(|closed| permits::cost(&closed.lock));
+        usage.value_bytes = values.map(cost).chain(limits).chain(sequences).chain(closed).sum();
         usage
     }
 
@@ -36,7 +38,9 @@ impl Model {
         let owners = self.values.iter().filter_map(|(_, value)| value.owner.clone());
         let limits = self.kept_limits.iter().map(|kept| kept.owner.clone());
         let sequences = self.sequences.iter().map(|sequence| sequence.owner.clone());
-        let mut all: Vec<Identity> = opened.chain(owners).chain(limits).chain(sequences).collect();
+        let closed = self.closed_locks.iter().map(|closed| closed.owner.clone());
+        let kept = limits.chain(sequences).chain(closed);
+        let mut all: Vec<Identity> = opened.chain(owners).chain(kept).collect();
         all.sort();
         all.dedup();
         let all = all.into_iter().map(|identity| (identity.clone(), self.usage(&identity)));

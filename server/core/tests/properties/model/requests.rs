@@ -29,6 +29,7 @@ impl Model {
         self.refuse_permits(&asked.items)?;
         self.refuse_head_start(asked)?;
         self.refuse_owner(session, asked)?;
+        self.refuse_bounds(session, asked)?;
         let fitting = asked.items.iter().filter(|item| self.fits(item)).cloned().collect();
         if !self.has_tokens() && asked.takes(fitting).is_some() {
             return Err(Rejection::TokensExhausted { epoch: self.epoch_for(&asked.items) });
@@ -140,6 +141,9 @@ impl Model {
         }
         if let Some(lock) = self.frozen_of(asked) {
             return Rejection::Frozen { lock };
+        }
+        if let Some(lock) = self.shut_of(asked) {
+            return Rejection::LockClosed { lock };
         }
         if asked.need != Need::All {
             return Rejection::NothingFree;
@@ -266,8 +270,9 @@ impl Model {
         events: &mut Vec<Event>,
     ) {
         let held = |r: &&mut Request| r.session == session && r.token() == Some(token);
+        let request = self.held(session, token).unwrap().id;
+        self.close(self.least_of(Grant { session, request, token }), token, given, events);
         let found = self.requests.iter_mut().find(held).unwrap();
-        let request = found.id;
         let State::Held { holds, .. } = &mut found.state else { unreachable!("it holds") };
         holds.retain(|item| !given.contains(item));
         let over = holds.is_empty();

@@ -41,9 +41,14 @@ impl Model {
             all.map(|item| item.lock).filter(|lock| is_in(scope, lock)).collect();
         let limited = self.permit_limits.iter().map(|(lock, _)| lock.clone());
         inside.extend(limited.filter(|lock| is_in(scope, lock)));
+        let closed = self.closed_locks.iter().map(|closed| closed.lock.clone());
+        inside.extend(closed.filter(|lock| is_in(scope, lock)));
         inside.sort();
         inside.dedup();
         for lock in inside {
+            if self.is_shut(&lock) {
+                return Err(Rejection::ScopeHasHoldBounds { scope: scope.clone(), lock });
+            }
             if self.limit(&lock).is_some() {
                 return Err(Rejection::ScopeHasLimit { scope: scope.clone(), lock });
             }
@@ -55,6 +60,10 @@ impl Model {
                 if in_use(found).iter().any(|item| !is_in(scope, &item.lock)) {
                     let (scope, lock) = (scope.clone(), lock.clone());
                     return Err(Rejection::ScopeCutsRequest { scope, session, lock });
+                }
+                if self.is_bound(session, request) {
+                    let (scope, lock) = (scope.clone(), lock.clone());
+                    return Err(Rejection::ScopeHasHoldBounds { scope, lock });
                 }
                 if let Some(token) = found.token()
                     && token.epoch() != u64::from(self.epoch)

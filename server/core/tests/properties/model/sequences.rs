@@ -62,10 +62,11 @@ impl Model {
         self.sequences.push(Sequence { name, last, owner });
     }
 
-    /// What limits for good and sequences count, each as a value without bytes.
+    /// What limits for good, sequences and closed locks count, each as a value without bytes.
     pub(super) fn kept_bytes(&self) -> u64 {
         let limits = self.kept_limits.iter().map(|kept| &kept.lock);
         let sequences = self.sequences.iter().map(|sequence| &sequence.name);
-        limits.chain(sequences).map(permits::cost).sum()
+        let closed = self.closed_locks.iter().map(|closed| &closed.lock);
+        limits.chain(sequences).chain(closed).map(permits::cost).sum()
     }
 }
