@@ -91,6 +91,19 @@ impl Acquire {
         self
     }
 
+    /// Of any of several locks, needs so many at once: from 1 to their number, [`Client::any_of`](crate::Client::any_of) without it 1. It is granted
+    /// all that are free to it at that moment, under one token. While it waits, it keeps later requests out of those that are free
+    /// to it already, so that it does not starve; it holds none of them.
+    ///
+    /// # Errors
+    ///
+    /// Awaiting it: [`RefusalReason::Invalid`](crate::RefusalReason::Invalid) for 0, for more than there are names, and for a
+    /// request that needs all of its locks.
+    pub fn at_least(mut self, count: u32) -> Self {
+        self.request.floor = Some(count);
+        self
+    }
+
     /// Has the store end the hold when it has lasted so long: 1 ms to 24 hours, counted by the leader from the grant, and anew in full
     /// by a new leader. The guard is lost then ([`LostReason::HeldTooLong`](crate::LostReason::HeldTooLong)), and the next
     /// in line is granted the lock once this client has let go of it, or when its lease would have run out: never while the guard
@@ -209,6 +222,11 @@ impl TryAcquire {
     /// As [`Acquire::note`].
     pub fn note(self, note: impl Into<String>) -> Self {
         Self(self.0.note(note))
+    }
+
+    /// As [`Acquire::at_least`]: with fewer free it is not granted.
+    pub fn at_least(self, count: u32) -> Self {
+        Self(self.0.at_least(count))
     }
 
     /// As [`Acquire::max_hold`].

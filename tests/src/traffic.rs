@@ -36,6 +36,8 @@ pub struct Plan {
     pub permits: bool,
     /// A third of [`Mix::Everything`] have a head start.
     pub head_starts: bool,
+    /// Some requests for any of several names need two of them.
+    pub floors: bool,
     /// The resources that holders write to under their tokens, if any.
     pub resources: Option<Resources>,
 }
@@ -70,6 +72,7 @@ impl Default for Plan {
             mix: Mix::Exclusive,
             permits: false,
             head_starts: false,
+            floors: false,
             resources: None,
         }
     }
@@ -286,7 +289,8 @@ impl Worker {
             // A minimum of 0 never waits, so a request with a minimum of 1 always does.
             7..=8 => {
                 let wait = if wait == Limit::None { Limit::Planned } else { wait };
-                (Wish::any(1, self.several()), wait)
+                let min = if self.plan.floors { 1 + self.draw.below(2) } else { 1 };
+                (Wish::any(u32::try_from(min).unwrap_or(1), self.several()), wait)
             }
             _ => (Wish::any(0, self.several()), Limit::None),
         }

@@ -97,6 +97,8 @@ pub(crate) enum Need {
 pub(crate) struct AcquireRequest {
     pub(crate) items: Vec<LockItem>,
     pub(crate) need: Need,
+    /// How many of any of its locks it needs, if it says so.
+    pub(crate) floor: Option<u32>,
     pub(crate) wait: bool,
     pub(crate) follow_place: bool,
     /// The owner whose import it takes over.
@@ -127,6 +129,7 @@ impl AcquireRequest {
         Self {
             items,
             need,
+            floor: None,
             wait,
             follow_place: false,
             claim_owner: None,
@@ -141,6 +144,7 @@ impl AcquireRequest {
     /// [`Error::Refused`] for a request that no server would accept.
     pub(crate) fn check(&self) -> Result<()> {
         check_number(self.items.len())?;
+        self.check_floor()?;
         self.terms.check()?;
         let mut modes = BTreeMap::new();
         for item in &self.items {
@@ -149,6 +153,19 @@ impl AcquireRequest {
             if let Some(before) = modes.insert(&item.name, item.mode) {
                 return Err(named_again(&item.name, before, item.mode));
             }
+        }
+        Ok(())
+    }
+
+    fn check_floor(&self) -> Result<()> {
+        let (Some(floor), names) = (self.floor, self.items.len()) else { return Ok(()) };
+        if self.need == Need::All {
+            let message = "a request for all of its locks needs no number of them".to_owned();
+            return Err(Error::invalid(message));
+        }
+        if floor == 0 || floor as usize > names {
+            let message = format!("of {names} locks, a request needs 1 to {names}, not {floor}");
+            return Err(Error::invalid(message));
         }
         Ok(())
     }
@@ -186,7 +203,7 @@ impl AcquireRequest {
         };
         let any = match self.need {
             Need::All => None,
-            Need::Any { min } => Some(v1::AnyOf { min }),
+            Need::Any { min } => Some(v1::AnyOf { min: self.floor.unwrap_or(min) }),
         };
         let items: Vec<v1::Item> = self.items.iter().map(item).collect();
         let Terms { head_start_ms, owner, ref note, max_hold_ms, hold_at_least_ms } = self.terms;

@@ -348,3 +348,22 @@ async fn a_request_for_any_is_sent_again_as_it_was() {
     let names: Vec<_> = again.items.iter().map(|item| item.name.clone()).collect();
     assert_eq!(texts(&names), NAMES);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_floor_goes_with_the_request_and_one_that_makes_no_sense_is_refused_here() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    let (_task, outcome) = start(&net, client.any_of(NAMES).at_least(2));
+    let any = server.acquire().await.any.unwrap();
+    assert_eq!(any.min, 2);
+    server.say(granted_names(1, 41, &NAMES[..2])).await;
+    assert_eq!(outcome.await.unwrap().unwrap().names().count(), 2);
+
+    let (some, all) = (|| client.any_of(NAMES), client.lock_all(NAMES).at_least(2).await);
+    let above = u32::try_from(NAMES.len()).unwrap() + 1;
+    for refused in [all, some().at_least(0).await, some().at_least(above).await] {
+        let refused = refused.unwrap_err();
+        let is_invalid = matches!(refused, Error::Refused { reason: RefusalReason::Invalid, .. });
+        assert!(is_invalid, "{refused:?}");
+    }
+}

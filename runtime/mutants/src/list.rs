@@ -138,6 +138,8 @@ mutants! {
         "a snapshot leaves out the limits that were set for good";
     SnapshotWithoutClosed, "snapshot-without-closed", "I17",
         "a snapshot leaves out which locks are closed";
+    FloorIgnored, "floor-ignored", "I14",
+        "a request that needs some of its locks is granted as soon as one is free";
     LeastNotCounted, "least-not-counted", "DESIGN §16",
         "the leader opens a closed lock at once";
     HoldAtLeastIgnored, "hold-at-least-ignored", "DESIGN §16",

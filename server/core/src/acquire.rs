@@ -37,6 +37,8 @@ pub(crate) enum Denial {
     Frozen { at: u8 },
     /// The lock was closed.
     Closed { at: u8 },
+    /// Fewer of its locks were free to it than it needs.
+    TooFewFree { min: u8, free: u8 },
 }
 
 impl Denial {
@@ -49,7 +51,7 @@ impl Denial {
             | Self::Frozen { at }
             | Self::Closed { at } => Some(at.into()),
             Self::NotImported | Self::Suspended => Some(0),
-            Self::NothingFree | Self::Restored => None,
+            Self::NothingFree | Self::Restored | Self::TooFewFree { .. } => None,
         }
     }
 
@@ -58,6 +60,9 @@ impl Denial {
         let permits = named.map_or(0, |(_, mode)| mode.permits());
         match (self, named.map(|(lock, _)| lock.clone())) {
             (Self::Restored, _) => Rejection::Restored,
+            (Self::TooFewFree { min, free }, _) => {
+                Rejection::TooFewFree { min: min.into(), free: free.into() }
+            }
             (Self::Held { holder, token, .. }, Some(lock)) => {
                 Rejection::LockHeld { lock, holder, token }
             }
@@ -80,6 +85,8 @@ pub(crate) struct Asks<'a> {
     pub(crate) need: Need,
     pub(crate) wait: bool,
     pub(crate) terms: &'a Terms,
+    /// Whether every release that knows the command knows floors above one.
+    pub(crate) knows_floors: bool,
 }
 
 /// What a request is recorded with.
@@ -125,8 +132,12 @@ impl LockTable {
         asks: &Asks<'_>,
         events: &mut Vec<Event>,
     ) -> Outcome {
-        let Asks { items, need, wait, terms } = *asks;
-        let lock_set = LockSet::new(items, need, wait)?;
+        let Asks { items, need, wait, terms, knows_floors } = *asks;
+        let lock_set = if knows_floors {
+            LockSet::new(items, need, wait)?
+        } else {
+            LockSet::as_before(items, need, wait)?
+        };
         let mut wish = Wish { lock_set, terms: terms.clone() };
         let limit = self.limits.max_requests_per_session;
         let (session, request) = who;
@@ -349,6 +360,11 @@ impl LockTable {
         }
         if let Some(at) = self.closed_in_the_way(lock_set) {
             return Denial::Closed { at: u8::try_from(at).unwrap_or(u8::MAX) };
+        }
+        if !lock_set.needs_all() && lock_set.least() > 1 {
+            let free = self.free_to_newcomer(lock_set, head_start_ms).len();
+            let small = |count| u8::try_from(count).unwrap_or(u8::MAX);
+            return Denial::TooFewFree { min: small(lock_set.least()), free: small(free) };
         }
         if !lock_set.needs_all() {
             return Denial::NothingFree;

@@ -441,14 +441,16 @@ impl Deed {
 }
 
 impl Command {
-    /// An `Acquire`, in the form that every version knows unless it says something besides its locks.
+    /// An `Acquire`, in the form that every version knows unless it says something besides its locks, or needs some of them.
     pub fn acquire(
         (session, done_below, request): (SessionId, RequestId, RequestId),
         items: Vec<Item>,
         (need, wait): (Need, bool),
         terms: Terms,
     ) -> Self {
-        if terms == Terms::default() {
+        // What older releases refuse comes in a form that they do not know.
+        let has_floor = matches!(need, Need::Any { min: 2.. });
+        if terms == Terms::default() && !has_floor {
             Self::Acquire { session, done_below, request, items, need, wait }
         } else {
             Self::AcquireOn(Ask { session, done_below, request, items, need, wait, terms })

@@ -85,14 +85,9 @@ impl LockTable {
         self.freeze_over(name).is_some()
     }
 
-    /// The place of the frozen lock that keeps a request from being granted: of one that needs all of them the first, of one that needs any
-    /// only if all are frozen.
+    /// The place of the frozen lock that keeps a request from being granted: the first of them, if too few are left.
     pub(crate) fn frozen_in_the_way(&self, lock_set: &LockSet) -> Option<usize> {
-        let mut frozen = lock_set.iter().map(|(name, _)| self.is_frozen(name));
-        if lock_set.needs_all() {
-            return frozen.position(|frozen| frozen);
-        }
-        frozen.all(|frozen| frozen).then_some(0)
+        lock_set.first_in_the_way(|name| self.is_frozen(name))
     }
 
     /// Every freeze, in the order of their prefixes; at most [`FREEZES_MAX`].

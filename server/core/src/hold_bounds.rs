@@ -228,10 +228,6 @@ impl LockTable {
 
     /// The place of the closed lock that keeps a request from being granted, as of one that is frozen.
     pub(crate) fn closed_in_the_way(&self, lock_set: &LockSet) -> Option<usize> {
-        let mut closed = lock_set.iter().map(|(name, _)| self.is_closed(name));
-        if lock_set.needs_all() {
-            return closed.position(|closed| closed);
-        }
-        closed.all(|closed| closed).then_some(0)
+        lock_set.first_in_the_way(|name| self.is_closed(name))
     }
 }

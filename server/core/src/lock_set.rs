@@ -114,11 +114,11 @@ pub enum Need {
     All,
     /// At least `min`; the grant takes all of them that are free to it at that moment.
     ///
-    /// With `min` 0 it never waits: it is granted the free locks, or denied if there are none. With
-    /// `min` 1 it stands in all queues until the first lock is free to it, and then leaves the
-    /// others.
+    /// With `min` 0 it never waits: it is granted the free locks, or denied if there are none. Otherwise
+    /// it stands in all queues until so many locks are free to it at once, and then leaves the
+    /// others. Of those that are free before, it keeps later requests out, as a set does.
     Any {
-        /// The minimum; 0 or 1. Larger ones are refused so far ([`Rejection::MinUnsupported`]).
+        /// The minimum. More than 1 needs [`Command::AcquireOn`](crate::Command::AcquireOn).
         min: u32,
     },
 }
@@ -129,6 +129,8 @@ pub(crate) enum CheckedNeed {
     All,
     AnyOrNothing,
     AnyOne,
+    /// Two or more.
+    AnyOf(u8),
 }
 
 impl CheckedNeed {
@@ -140,7 +142,8 @@ impl CheckedNeed {
             }
             Need::Any { min: 0 } => Ok(Self::AnyOrNothing),
             Need::Any { min: 1 } => Ok(Self::AnyOne),
-            Need::Any { min } => Err(Rejection::MinUnsupported { min }),
+            // No request has more names than fit.
+            Need::Any { min } => Ok(Self::AnyOf(u8::try_from(min).unwrap_or(u8::MAX))),
         }
     }
 }
@@ -209,10 +212,31 @@ impl LockSet {
     /// # Errors
     ///
     /// [`Rejection::NoNames`], [`Rejection::TooManyNames`], [`Rejection::NameTwice`],
-    /// [`Rejection::MinAboveNames`], [`Rejection::MinUnsupported`].
+    /// [`Rejection::MinAboveNames`].
     pub(crate) fn new(items: &[Item], need: Need, wait: bool) -> Result<Self, Rejection> {
+        Self::checked(items, need, wait, true)
+    }
+
+    /// The same for a command that older releases know, and refuse with a floor above one.
+    ///
+    /// # Errors
+    ///
+    /// As there; [`Rejection::MinUnsupported`].
+    pub(crate) fn as_before(items: &[Item], need: Need, wait: bool) -> Result<Self, Rejection> {
+        Self::checked(items, need, wait, false)
+    }
+
+    fn checked(
+        items: &[Item],
+        need: Need,
+        wait: bool,
+        knows_floors: bool,
+    ) -> Result<Self, Rejection> {
         check_count(items.len())?;
         let rule = GrantRule { need: CheckedNeed::of(need, items.len())?, wait };
+        if let (Need::Any { min: min @ 2.. }, false) = (need, knows_floors) {
+            return Err(Rejection::MinUnsupported { min });
+        }
         if let Some(one) = Self::one(items, rule) {
             return Ok(one);
         }
@@ -256,9 +280,27 @@ impl LockSet {
 
     /// The locks that it is granted if `free` are free to it; `None` if that is not enough.
     pub(crate) fn takes(&self, free: Part) -> Option<Part> {
-        let whole = self.needs_all() && !mutant!(SetGrantedInParts);
-        let enough = if whole { free == self.whole() } else { !free.is_empty() };
-        enough.then_some(free)
+        (free.len() >= self.least() && !free.is_empty()).then_some(free)
+    }
+
+    /// How many of its locks it needs.
+    pub(crate) fn least(&self) -> u32 {
+        match self.rule().need {
+            CheckedNeed::All if mutant!(SetGrantedInParts) => 1,
+            CheckedNeed::All => self.whole().len(),
+            CheckedNeed::AnyOrNothing | CheckedNeed::AnyOne => 1,
+            CheckedNeed::AnyOf(_) if mutant!(FloorIgnored) => 1,
+            CheckedNeed::AnyOf(min) => min.into(),
+        }
+    }
+
+    /// Of which of its locks it has to wait for the end of `kept_back`, if it needs so many: the place of the first.
+    pub(crate) fn first_in_the_way(&self, kept_back: impl Fn(&LockName) -> bool) -> Option<usize> {
+        let mut places = self.iter().enumerate().filter(|(_, (name, _))| kept_back(name));
+        let (first, _) = places.next()?;
+        let others = places.count() + 1;
+        let left = u32::try_from(self.len() - others).unwrap_or(u32::MAX);
+        (left < self.least()).then_some(first)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -362,6 +404,10 @@ impl BorshDeserialize for LockSet {
         if !items.is_sorted_by(|a, b| a.lock < b.lock) {
             return Err(damaged("the names of a request are out of order"));
         }
+        if matches!(rule.need, CheckedNeed::AnyOf(min) if min < 2 || usize::from(min) > items.len())
+        {
+            return Err(damaged("a request needs a number of its names that it cannot need"));
+        }
         Ok(match Self::one(&items, rule) {
             Some(one) => one,
             None => Self::Many { items: items.into(), rule },
@@ -423,7 +469,9 @@ mod tests {
         let above = Err(Rejection::MinAboveNames { min: 3, names: 2 });
         assert_eq!(lock_set(&["a", "b"], Need::Any { min: 3 }), above);
         let unsupported = Err(Rejection::MinUnsupported { min: 2 });
-        assert_eq!(lock_set(&["a", "b"], Need::Any { min: 2 }), unsupported);
+        let before = LockSet::as_before(&items(&["a", "b"]), Need::Any { min: 2 }, true);
+        assert_eq!(before.map(drop), unsupported);
+        assert_eq!(lock_set(&["a", "b"], Need::Any { min: 2 }), Ok(()));
         assert_eq!(lock_set(&["a", "b"], Need::Any { min: 1 }), Ok(()));
         assert_eq!(lock_set(&["a"], Need::Any { min: 0 }), Ok(()));
     }

@@ -169,8 +169,8 @@ pub enum Rejection {
         /// How many locks the request names.
         names: u64,
     },
-    /// An `any` for more than one lock is not supported yet.
-    #[error("at least {min} locks is not supported yet; ask for 0 or 1, or for all")]
+    /// An `any` that needs more than one lock, in the form of a command that older releases know, and refuse.
+    #[error("at least {min} locks is not supported by this form of request")]
     MinUnsupported {
         /// The requested minimum.
         min: u32,
@@ -571,6 +571,14 @@ pub enum Rejection {
         /// The lock.
         lock: LockName,
     },
+    /// An `any` that would not wait found fewer of its locks free than it needs. Recorded.
+    #[error("{free} of the locks asked for are free, and at least {min} are needed")]
+    TooFewFree {
+        /// How many it needs.
+        min: u32,
+        /// How many were free to it.
+        free: u32,
+    },
     /// The lock is not closed since that hold ended: it was opened already, or was never closed.
     #[error("{lock} is not closed since the end of the hold under token {token}")]
     NotClosed {
@@ -602,6 +610,7 @@ impl Rejection {
                 | Self::LockClosed { .. }
                 | Self::Restored
                 | Self::NothingFree
+                | Self::TooFewFree { .. }
         )
     }
 }

@@ -227,7 +227,8 @@ impl LockTable {
             }
             Command::Acquire { session, done_below, request, ref items, need, wait } => {
                 self.confirm(session, done_below)?;
-                let asks = &Asks { items, need, wait, terms: &Terms::default() };
+                let terms = &Terms::default();
+                let asks = &Asks { items, need, wait, terms, knows_floors: false };
                 self.acquire((session, request), asks, events)
             }
             Command::AcquireOn(ref ask) => self.ask(ask, events),
@@ -277,7 +278,8 @@ impl LockTable {
     fn ask(&mut self, ask: &Ask, events: &mut Vec<Event>) -> Outcome {
         let Ask { session, done_below, request, ref items, need, wait, ref terms } = *ask;
         self.confirm(session, done_below)?;
-        self.acquire((session, request), &Asks { items, need, wait, terms }, events)
+        let asks = &Asks { items, need, wait, terms, knows_floors: true };
+        self.acquire((session, request), asks, events)
     }
 
     fn open_for_nobody(

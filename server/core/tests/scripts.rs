@@ -107,11 +107,13 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let frozen = include_str!("scripts/a_freeze_grants_nothing.txt");
     let urgent = include_str!("scripts/contended_is_told_again_of_larger_head_starts.txt");
     let numbers = include_str!("scripts/a_sequence_gives_each_number_once.txt");
+    let floor = include_str!("scripts/some_of_several_are_granted_together.txt");
     let bound = include_str!("scripts/a_hold_lasts_its_least_and_its_most.txt");
     let broken = [
         (Mutant::FrozenIsGranted, frozen),
         (Mutant::ThawLooksAtNothing, frozen),
         (Mutant::MoreUrgentUntold, urgent),
+        (Mutant::FloorIgnored, floor),
         (Mutant::HoldAtLeastIgnored, bound),
         (Mutant::SnapshotWithoutClosed, bound),
         (Mutant::SequenceRepeats, numbers),

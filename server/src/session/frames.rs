@@ -371,9 +371,6 @@ fn read_need(any: Option<AnyOf>, names: usize) -> Result<Need, Refusal> {
         let above = Rejection::MinAboveNames { min, names: names as u64 };
         return Err(refusals::of_rejection(&above));
     }
-    if min > 1 {
-        return Err(refusals::of_rejection(&Rejection::MinUnsupported { min }));
-    }
     Ok(Need::Any { min })
 }
 

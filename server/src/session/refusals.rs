@@ -103,7 +103,7 @@ const fn reason_of(rejection: &Rejection) -> RefusalReason {
         Rejection::LockHeld { .. }
         | Rejection::LockAwaited { .. }
         | Rejection::LockClosed { .. } => RefusalReason::LockHeld,
-        Rejection::NothingFree => RefusalReason::NothingFree,
+        Rejection::NothingFree | Rejection::TooFewFree { .. } => RefusalReason::NothingFree,
         Rejection::NotImported { .. } => RefusalReason::NotImported,
         Rejection::NothingToWaitFor { .. } => RefusalReason::NothingToWaitFor,
         Rejection::RequestGone { .. } => RefusalReason::RequestGone,

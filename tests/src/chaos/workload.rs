@@ -88,6 +88,7 @@ pub async fn work(work: &Work, recorder: &Recorder, mut stopped: watch::Receiver
         mix: Mix::Everything,
         permits: true,
         head_starts: true,
+        floors: true,
         ..Plan::default()
     };
     let ids = |from: u64, count: u64| (from..from + count).map(ClientId);

@@ -28,7 +28,9 @@ fn differs(request: &Request, grant: &Grant) -> Option<(u8, String)> {
         None if grant.names.len() < request.items.len() => {
             Some((14, format!("in part: {:?}", grant.names)))
         }
-        Some(_) if grant.names.is_empty() => Some((14, "without any name".into())),
+        Some(min) if grant.names.len() < min.max(1) as usize => {
+            Some((14, format!("with {:?}, and needs {}", grant.names, min.max(1))))
+        }
         _ => None,
     }
 }

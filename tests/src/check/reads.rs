@@ -146,7 +146,8 @@ impl Sets {
 fn waiting_sets(story: &Story) -> BTreeMap<&str, Sets> {
     let mut sets: BTreeMap<&str, Sets> = BTreeMap::new();
     // Requests are in the order in which they were made.
-    for request in story.requests.iter().filter(|one| one.any.is_none() && one.items.len() > 1) {
+    let needs_several = |one: &&Request| one.items.len() > 1 && one.any.is_none_or(|min| min > 1);
+    for request in story.requests.iter().filter(needs_several) {
         for name in request.items.keys() {
             let of_name = &mut sets.entry(name).or_default().0;
             let longest = of_name.last().map_or(0, |(_, until)| *until);

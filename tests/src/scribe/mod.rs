@@ -86,6 +86,7 @@ impl Wish {
     /// The library's request for it.
     fn waiting(&self, client: &Client) -> Acquire {
         let acquire = match (self.any, self.items.as_slice()) {
+            (Some(min @ 2..), _) => client.any_of(self.items()).at_least(min),
             (Some(_), _) => client.any_of(self.items()),
             (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
                 client.semaphore(name, *limit).permits(*count)

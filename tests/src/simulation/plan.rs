@@ -64,7 +64,7 @@ const DISASTER_STREAM: u64 = 0x6469_7361_7374_6572;
 const VOCABULARY_STREAM: u64 = 0x7065_726d_6974_7331;
 /// The same for what requests say besides their locks.
 const TERMS_STREAM: u64 = 0x7465_726d_7331_3233;
-/// The same for numbers of sequences: in a third of the runs.
+/// The same for numbers of sequences, in a third of the runs, and for floors.
 const NUMBERS_STREAM: u64 = 0x6e75_6d62_6572_7331;
 const NUMBERS_ONE_IN: u64 = 3;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
@@ -139,6 +139,9 @@ pub struct Plan {
     /// Some more clients take numbers of sequences.
     #[serde(default)]
     pub numbers: bool,
+    /// Some of their requests for any of several names need two of them.
+    #[serde(default)]
+    pub floors: bool,
 }
 
 /// Settings of the nodes.
@@ -336,6 +339,7 @@ impl Plan {
             permits: false,
             head_starts: false,
             numbers: false,
+            floors: false,
         };
         plan.with_lasting()
     }
@@ -410,10 +414,11 @@ impl Plan {
         self
     }
 
-    /// Adds clients that take numbers.
+    /// Adds clients that take numbers, and requests with a floor.
     fn with_numbers(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ NUMBERS_STREAM);
         self.numbers = draw.below(NUMBERS_ONE_IN) == 0;
+        self.floors = draw.below(2) == 0;
         self
     }
 
@@ -479,6 +484,7 @@ impl Plan {
         self.permits = false;
         self.head_starts = false;
         self.numbers = false;
+        self.floors = false;
         self
     }
 
@@ -509,6 +515,7 @@ impl Plan {
             mix: if client.everything { Mix::Everything } else { Mix::Exclusive },
             permits: self.permits,
             head_starts: self.head_starts,
+            floors: self.floors,
             resources: None,
         }
     }
@@ -831,6 +838,7 @@ mod tests {
             rest.permits = false;
             rest.head_starts = false;
             rest.numbers = false;
+            rest.floors = false;
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

@@ -151,3 +151,15 @@ async fn one_of_two_machines_writes_the_report_and_the_third_the_next_one() {
     assert!(lines[2].starts_with("machine three writes the report under token "), "{lines:?}");
     assert!(token(&lines[0]) < token(&lines[2]), "{lines:?}");
 }
+
+/// I14: two at once, under one token, as soon as there are two.
+#[tokio::test]
+async fn a_book_gets_two_of_three_printers_at_once() {
+    let lines = lines("two_printers").await;
+
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines[0], "the letter is done");
+    let book = "the book is printed by printers/ada and printers/cleo under token ";
+    assert!(lines[1].starts_with(book), "{lines:?}");
+    assert_eq!(lines[2], "the poster is done");
+}

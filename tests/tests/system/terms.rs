@@ -325,3 +325,35 @@ async fn a_command_that_hangs_is_ended_at_its_max_hold_and_the_next_one_runs() {
     next.signal(Signal::SIGTERM);
     next.end(LIMIT).await;
 }
+
+#[tokio::test]
+async fn a_command_waits_for_some_of_several_locks() {
+    let cluster = Cluster::start(&Setup::nodes(1)).await;
+    cluster.leader().await;
+    let mut holder = holding(&cluster, &[]);
+    holder.line("held", LIMIT).await;
+    let some = |verb: &'static str, count: &'static str| {
+        [verb, "--any", "--at-least", count, "jobs", "b", "c", "--", "true"]
+    };
+    assert_eq!(holdfast(&cluster, &some("lock", "2")).await.code, Some(0));
+    let tried = holdfast(&cluster, &some("try", "3")).await;
+    assert_eq!(tried.code, Some(124), "{tried:?}");
+    let above = holdfast(&cluster, &some("lock", "4")).await;
+    assert_eq!(above.code, Some(122), "{above:?}");
+    assert!(above.err.contains("of 3 locks, a request needs 1 to 3, not 4"), "{above:?}");
+    for wrong in [&["lock", "--at-least", "2", "a", "b", "--", "true"][..], &some("lock", "0")] {
+        assert_eq!(holdfast(&cluster, wrong).await.code, Some(125), "{wrong:?}");
+    }
+    let endpoints = cluster.endpoints();
+    let all = Program::start(
+        "holdfast",
+        &[&["--endpoints", &endpoints][..], &some("lock", "3")].concat(),
+    );
+    so_many_wait(&cluster, 1).await;
+    // Those that are free are kept for it.
+    let kept = holdfast(&cluster, &["try", "b", "--", "true"]).await;
+    assert_eq!(kept.code, Some(124), "{kept:?}");
+    holder.signal(Signal::SIGTERM);
+    holder.end(LIMIT).await;
+    assert_eq!(all.end(LIMIT).await.code, Some(0));
+}

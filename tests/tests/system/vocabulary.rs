@@ -25,7 +25,16 @@ const INHERITED_WITHIN: Duration = Duration::from_secs(40);
 
 fn plan(clients: u64) -> Plan {
     let (names, mix) = (NAMES, Mix::Everything);
-    Plan { clients, names, mix, permits: true, head_starts: true, seed: 4, ..Plan::default() }
+    Plan {
+        clients,
+        names,
+        mix,
+        permits: true,
+        head_starts: true,
+        floors: true,
+        seed: 4,
+        ..Plan::default()
+    }
 }
 
 /// So few names that each has a long queue, and sets meet.

@@ -504,8 +504,7 @@ impl LockTable {
                 next == Some(rank) && lock.holders.iter().all(alike) && has_room
             })
         };
-        let needs_all = LockSet::needs_all(lock_set);
-        if needs_all { lock_set.iter().all(is_free) } else { lock_set.iter().any(is_free) }
+        lock_set.iter().filter(|item| is_free(*item)).count() >= lock_set.least() as usize
     }
 
     fn check_limits(&self, counts: &mut Counts, usages: &mut Usages) -> Check {

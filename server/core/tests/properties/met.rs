@@ -9,7 +9,7 @@ use holdfast_core::{
 
 use crate::model::{Model, Request, What};
 
-const REJECTIONS: [&str; 58] = [
+const REJECTIONS: [&str; 55] = [
     "UnknownSession",
     "TtlOutOfRange",
     "TooManySessions",
@@ -63,15 +63,16 @@ const REJECTIONS: [&str; 58] = [
     "SequenceStep",
     "SequenceInScope",
     "SequenceNotAbove",
-    "LockClosed",
-    "HoldBoundTooLong",
-    "HoldBoundsCross",
     "HoldAtLeastShared",
     "NotClosed",
 ];
-/// Rejections that need a scope that was removed, or many scopes, or all numbers of a sequence.
-const RARE_REJECTIONS: [&str; 9] = [
+/// Rejections that need what a history has rarely: a scope that was removed, many scopes, the end of a sequence.
+const RARE_REJECTIONS: [&str; 13] = [
     "SequenceExhausted",
+    "TooFewFree",
+    "LockClosed",
+    "HoldBoundTooLong",
+    "HoldBoundsCross",
     "HoldBoundsInScope",
     "ScopeHasHoldBounds",
     "PermitsInScope",
@@ -81,7 +82,7 @@ const RARE_REJECTIONS: [&str; 9] = [
     "ScopeHasHeadStart",
     "ScopeHasFreeze",
 ];
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 13] = [
     "Configure",
     "OpenSession",
     "CloseSession",
@@ -95,11 +96,18 @@ const COMMANDS: [&str; 14] = [
     "Claim",
     "Resume",
     "By",
-    "OpenLock",
 ];
 /// Commands that are few, because otherwise a history would consist of little else.
-const RARE_COMMANDS: [&str; 7] =
-    ["SetScope", "RemoveScope", "Suspend", "RaiseEpoch", "LimitTable", "EndClosed", "EndLongHold"];
+const RARE_COMMANDS: [&str; 8] = [
+    "SetScope",
+    "RemoveScope",
+    "Suspend",
+    "RaiseEpoch",
+    "LimitTable",
+    "EndClosed",
+    "EndLongHold",
+    "OpenLock",
+];
 /// Situations that have to occur often, besides every command and rejection.
 const SCENES: [&str; 28] = [
     "a request with a head start entered its queue before others",

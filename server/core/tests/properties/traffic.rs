@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use holdfast_core::{
-    Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, NamePrefix, Need,
-    RequestId, ScopePrefix, ScopeState, SessionId, Tenure, Terms, ValueChange,
+    Command, Deed, FencingToken, Has, ImportRow, Item, Label, Limits, LockName, Mode, NamePrefix,
+    Need, RequestId, ScopePrefix, ScopeState, SessionId, Tenure, Terms, ValueChange,
 };
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
@@ -51,9 +51,9 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
         800..830 => rule_traffic::from_outside(rng, model, tenure),
-        830..860 => set_limit(rng, model),
-        860..875 => freeze(rng, model),
-        875..896 => sequence(rng, model),
+        830..868 => set_limit(rng, model),
+        868..880 => freeze(rng, model),
+        880..896 => sequence(rng, model),
         896..900 => end_long_hold(rng, model),
         _ => release(rng, model),
     }
@@ -177,6 +177,10 @@ fn acquire(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
         _ => {}
     }
     let Asked { items, need, wait, terms } = asked;
+    // The older form of the command, which knows no such number.
+    if matches!(need, Need::Any { min: 2.. }) && rng.random_bool(0.3) {
+        return Command::Acquire { session, done_below, request, items, need, wait };
+    }
     Command::acquire((session, done_below, request), items, (need, wait), terms)
 }
 
@@ -222,10 +226,19 @@ fn asked(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Asked {
     let need = match rng.random_range(0..100) {
         0..60 => Need::All,
         60..78 => Need::Any { min: 0 },
-        78..98 => Need::Any { min: 1 },
+        78..90 => Need::Any { min: 1 },
         _ => Need::Any { min: rng.random_range(2..=3) },
     };
-    Asked { items, need, wait: rng.random_bool(0.75), terms: terms(rng) }
+    let waits = if matches!(need, Need::Any { min: 2.. }) { 0.4 } else { 0.75 };
+    let mut terms = terms(rng);
+    // A hold with bounds, and a closed lock, keep their names from being in a scope, as a limit does.
+    if items.iter().any(|item| item.lock.as_str().contains('/')) && rng.random_bool(0.9) {
+        (terms.max_hold_ms, terms.hold_at_least_ms) = (0, 0);
+    }
+    if items.iter().any(|item| item.mode != Mode::Exclusive) && rng.random_bool(0.8) {
+        terms.hold_at_least_ms = 0;
+    }
+    Asked { items, need, wait: rng.random_bool(waits), terms }
 }
 
 /// Mostly nothing. Head starts are about as long as it takes until a few more come, and now and then impossible.
@@ -239,11 +252,11 @@ fn terms(rng: &mut Xoshiro256PlusPlus) -> Terms {
     let owner = if rng.random_bool(0.4) { rng.random_range(1..=2) } else { 0 };
     let note = if rng.random_bool(0.05) { "nightly import" } else { "" };
     let (max_hold_ms, hold_at_least_ms) = match rng.random_range(0..200) {
-        0..150 => (0, 0),
-        150..165 => (rng.random_range(1..100_000), 0),
-        165..192 => (0, rng.random_range(1..100_000)),
-        192..196 => (80_000, rng.random_range(1..=80_000)),
-        196..198 => (rng.random_range(1..1_000), 1_000),
+        0..115 => (0, 0),
+        115..132 => (rng.random_range(1..100_000), 0),
+        132..190 => (0, rng.random_range(1..100_000)),
+        190..193 => (80_000, rng.random_range(1..=80_000)),
+        193..196 => (rng.random_range(1..1_000), 1_000),
         _ => (0, rng.random_range(86_400_001..=u32::MAX)),
     };
     let note = Label::parse(note).unwrap();
@@ -318,6 +331,9 @@ fn end_long_hold(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
 
 /// Mostly one that is closed: little is granted meanwhile.
 fn open_lock(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
+    if model.closed_locks.is_empty() && rng.random_bool(0.9) {
+        return acquire(rng, model);
+    }
     let any = (name(NAMES.choose(rng).unwrap()), FencingToken::from_raw(7));
     let closed = model.closed_locks.choose(rng).map(|closed| (closed.lock.clone(), closed.token));
     let (lock, token) = closed.filter(|_| rng.random_bool(0.95)).unwrap_or(any);
@@ -334,9 +350,9 @@ fn sequence(rng: &mut Xoshiro256PlusPlus, model: &Model) -> Command {
             let at = last.saturating_add(rng.random_range(0..3));
             Deed::BeginSequence { sequence, at }
         }
-        4..6 => Deed::BeginSequence { sequence, at: u64::MAX - rng.random_range(0..99_999) },
-        6 => Deed::Advance { sequence, by: *[0, 65_537].choose(rng).unwrap() },
-        7..14 => Deed::Advance { sequence, by: rng.random_range(1..=65_536) },
+        4..8 => Deed::BeginSequence { sequence, at: u64::MAX - rng.random_range(0..99_999) },
+        8 => Deed::Advance { sequence, by: *[0, 65_537].choose(rng).unwrap() },
+        9..15 => Deed::Advance { sequence, by: rng.random_range(1..=65_536) },
         _ => Deed::Advance { sequence, by: 1 },
     };
     Command::By { caller: rule_traffic::somebody(rng, "cn:ops"), deed }

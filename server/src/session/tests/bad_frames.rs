@@ -73,7 +73,6 @@ async fn a_set_is_refused_for_what_is_wrong_with_it_first() {
         (many, None, RefusalReason::Limit, "65 names are more than the 64 allowed"),
         (odd, None, RefusalReason::Invalid, "mode 7 of b is not one that this server knows"),
         (set(&["a", "b"]), any(3), RefusalReason::Invalid, "at least 3 of 2 locks"),
-        (set(&["a", "b"]), any(2), RefusalReason::Unsupported, "at least 2 locks is not supported"),
     ];
     for (items, any, reason, words) in cases {
         let (subject, refusal) = refusal_of(acquire_items(7, items, any)).await;

@@ -802,3 +802,22 @@ fn a_number_below_one_that_was_given_out_before_is_found() {
 
     assert_eq!(broken(history), [37]);
 }
+
+/// It waits for two of its names, and the one that is free is kept for it.
+#[test]
+fn a_lock_kept_for_a_request_with_a_floor_is_right_and_a_grant_below_the_floor_is_found() {
+    let right = "0 a asks 1 jobs
+         1 a granted 1 5
+         2 b asks 1 jobs|stock|desk any=2
+         3 b queued 1 index=4
+         4 z reads 1 stock
+         5 z read 1 - waiting=1
+         6 a releases 5
+         7 a released 5
+         8 b granted 1 6 names=jobs+stock";
+    assert_eq!(broken(right), RIGHT);
+
+    let below = "0 b asks 1 jobs|stock any=2
+         1 b granted 1 6 names=jobs";
+    assert_eq!(broken(below), [14]);
+}

@@ -517,7 +517,8 @@ impl From<ElectArgs> for LockArgs {
     fn from(args: ElectArgs) -> Self {
         let ElectArgs { name, value, wait, heard, lease, work } = args;
         let (mode, terms) = (ModeArgs::default(), Terms::default());
-        let job = Job { names: vec![name], mode, any: false, terms, heard, lease, work };
+        let job =
+            Job { names: vec![name], mode, any: false, at_least: None, terms, heard, lease, work };
         Self { wait, claim: None, job, proclaims: Some(Proclaims(value)) }
     }
 }
@@ -537,6 +538,9 @@ pub(crate) struct Job {
     /// Not all of them, but whichever are free: at least one.
     #[arg(long)]
     pub(crate) any: bool,
+    /// With --any, wait until so many of them are free at once: 1 to their number.
+    #[arg(long, value_name = "N", requires = "any", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) at_least: Option<u32>,
     #[command(flatten)]
     pub(crate) terms: Terms,
     #[command(flatten)]

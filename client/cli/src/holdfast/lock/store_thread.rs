@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use holdfast::{Builder, Client, Guard, GuardStates, Instant, Mode, Place, QueuePlace, TryAcquire};
+use holdfast::{
+    Acquire, Builder, Client, Guard, GuardStates, Instant, Mode, Place, QueuePlace, TryAcquire,
+};
 use holdfast_cli::{block_on, progress_bar};
 use holdfast_runtime::{Runtime, select};
 use indicatif::ProgressBar;
@@ -29,9 +31,14 @@ impl LockArgs {
         let items = names.iter().map(|name| self.job.mode.of(name));
         let acquire = match (&self.claim, self.job.any) {
             (Some(owner), _) => client.claim(first, owner),
-            (None, true) if self.is_try() => return self.tried(client.try_any_of(items)),
+            (None, true) if self.is_try() => {
+                let some = client.try_any_of(items);
+                return self.tried(self.job.at_least.into_iter().fold(some, TryAcquire::at_least));
+            }
             (None, false) if self.is_try() => return self.tried(client.try_lock_all(items)),
-            (None, true) => client.any_of(items),
+            (None, true) => {
+                self.job.at_least.into_iter().fold(client.any_of(items), Acquire::at_least)
+            }
             (None, false) => client.lock_all(items),
         };
         let acquire = acquire.traceparent(self.job.lease.traceparent());

@@ -93,10 +93,7 @@ impl Model {
 
     /// The closed lock that keeps a try from being granted.
     pub(super) fn shut_of(&self, asked: &Asked) -> Option<LockName> {
-        let is_shut = |item: &&Item| self.is_shut(&item.lock);
-        let first = asked.items.iter().find(is_shut)?;
-        let kept_out = asked.need == Need::All || asked.items.iter().all(|item| is_shut(&item));
-        kept_out.then(|| first.lock.clone())
+        in_the_way(asked, |lock| self.is_shut(lock))
     }
 
     pub(super) fn open_lock(
@@ -131,4 +128,18 @@ impl Model {
         self.close_hold(grant, &reason, events);
         Ok(Answer::HoldsClosed { holds: vec![grant] })
     }
+}
+
+/// The first of those locks that nobody is granted, if a request is left with fewer than it needs.
+pub(super) fn in_the_way(
+    asked: &Asked,
+    is_kept_back: impl Fn(&LockName) -> bool,
+) -> Option<LockName> {
+    let least = match asked.need {
+        Need::All => asked.items.len(),
+        Need::Any { min } => min.max(1) as usize,
+    };
+    let (kept_back, left): (Vec<&Item>, Vec<&Item>) =
+        asked.items.iter().partition(|item| is_kept_back(&item.lock));
+    kept_back.first().filter(|_| left.len() < least).map(|item| item.lock.clone())
 }

@@ -1,9 +1,10 @@
 //! Freezes in the model.
 
 use holdfast_core::{
-    Answer, Caller, Event, Item, Label, LockName, NamePrefix, Need, Outcome, Rejection, ScopePrefix,
+    Answer, Caller, Event, Label, LockName, NamePrefix, Outcome, Rejection, ScopePrefix,
 };
 
+use super::bounds::in_the_way;
 use super::{Asked, Model};
 
 pub(crate) struct Frozen {
@@ -70,9 +71,6 @@ impl Model {
 
     /// The frozen lock that keeps a try from being granted.
     pub(super) fn frozen_of(&self, asked: &Asked) -> Option<LockName> {
-        let is_frozen = |item: &&Item| self.is_frozen(&item.lock);
-        let first = asked.items.iter().find(is_frozen)?;
-        let kept_out = asked.need == Need::All || asked.items.iter().all(|item| is_frozen(&item));
-        kept_out.then(|| first.lock.clone())
+        in_the_way(asked, |lock| self.is_frozen(lock))
     }
 }

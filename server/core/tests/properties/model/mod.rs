@@ -157,7 +157,7 @@ impl Asked {
     fn takes(&self, free: Vec<Item>) -> Option<Vec<Item>> {
         let enough = match self.need {
             Need::All => free.len() == self.items.len(),
-            Need::Any { .. } => !free.is_empty(),
+            Need::Any { min } => free.len() >= min.max(1) as usize,
         };
         enough.then_some(free)
     }
@@ -215,6 +215,7 @@ impl Model {
             }
             Command::Acquire { session, done_below, request, items, need, wait } => {
                 let mark = self.confirm(session, done_below)?;
+                requests::refuse_floor(items.len(), need)?;
                 let asked = requests::in_order(items, need, wait, Terms::default())?;
                 self.acquire(mark, session, request, &asked, events)
             }

@@ -145,8 +145,13 @@ impl Model {
         if let Some(lock) = self.shut_of(asked) {
             return Rejection::LockClosed { lock };
         }
-        if asked.need != Need::All {
-            return Rejection::NothingFree;
+        if let Need::Any { min } = asked.need {
+            let arrival = self.arrival_now(asked.terms.head_start_ms, u64::MAX);
+            let free = u32::try_from(self.free_to(&asked.items, arrival).len()).unwrap();
+            return match min {
+                0 | 1 => Rejection::NothingFree,
+                min => Rejection::TooFewFree { min, free },
+            };
         }
         for item in &asked.items {
             let lock = item.lock.clone();
@@ -307,6 +312,16 @@ pub(super) fn in_order(
     Ok(Asked { items, need, wait, terms })
 }
 
+/// What the older form of the command does not know; a request that makes no sense is refused for that.
+pub(super) fn refuse_floor(names: usize, need: Need) -> Result<(), Rejection> {
+    match need {
+        Need::Any { min: min @ 2.. } if min as usize <= names && names <= 64 => {
+            Err(Rejection::MinUnsupported { min })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {
     let names = items.len() as u64;
     if items.is_empty() {
@@ -315,13 +330,10 @@ fn refuse_nonsense(items: &[Item], need: Need) -> Result<(), Rejection> {
     if names > 64 {
         return Err(Rejection::TooManyNames { names, max: 64 });
     }
-    if let Need::Any { min } = need {
-        if u64::from(min) > names {
-            return Err(Rejection::MinAboveNames { min, names });
-        }
-        if min > 1 {
-            return Err(Rejection::MinUnsupported { min });
-        }
+    if let Need::Any { min } = need
+        && u64::from(min) > names
+    {
+        return Err(Rejection::MinAboveNames { min, names });
     }
     for (at, item) in items.iter().enumerate() {
         if items[..at].iter().any(|other| other.lock == item.lock) {
