@@ -180,6 +180,9 @@ impl Formation {
     }
 
     async fn form(&self, raft: &Raft) -> Result<(), Fault> {
+        if self.lost_the_first_entry() {
+            self.initialise(raft).await?;
+        }
         if !self.has_history() {
             if self.joining {
                 self.wait_to_be_added().await?;
@@ -199,6 +202,16 @@ impl Formation {
         })
         .await
         .map_err(|error| Fault::Stopped { message: error.to_string() })
+    }
+
+    /// Whether this node noted that the cluster is initialised, and was killed before the first entry was on its disk:
+    /// openraft answers before it is. It has cast no vote, and nobody can cast one before it has (I20), so it may
+    /// write the entry again. Otherwise all members would wait for it for ever.
+    fn lost_the_first_entry(&self) -> bool {
+        let log = self.store.log();
+        let is_noted = self.store.identity().stage == storage::Stage::Initialised;
+        let is_empty = log.last().is_none() && log.vote().is_none();
+        is_noted && is_empty && !self.joining && self.leads_formation()
     }
 
     /// Whether this node has the lowest id of the members and may form a cluster with them. A node

@@ -46,6 +46,24 @@ async fn killed_after_any_promise_the_cluster_forms_under_the_promised_id() {
     }
 }
 
+/// The lowest id notes that the cluster is initialised when openraft has taken the first entry, which is not on its disk
+/// yet: all are killed in between.
+#[tokio::test(start_paused = true)]
+async fn killed_before_the_first_entry_is_on_a_disk_the_cluster_forms_all_the_same() {
+    let mut cluster = Cluster::stopped(3, AS_IT_IS);
+    let noted = promised(1);
+    noted.set_initialised().unwrap();
+    cluster.start(1, noted).await;
+    for node_id in [2, 3] {
+        cluster.start(node_id, promised(node_id)).await;
+    }
+    cluster.formed().await;
+    let (leader, _) = cluster.leader().await;
+    open(cluster.replica(leader)).await;
+    cluster.level().await;
+    cluster.shutdown().await;
+}
+
 /// Each node in turn is killed after each of the first milliseconds and restarts; the cluster
 /// forms, whatever step that hits.
 #[tokio::test(start_paused = true)]
