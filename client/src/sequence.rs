@@ -86,7 +86,7 @@ impl Sequence {
     /// that is too large, or a new sequence for which there is no room, because it counts as a value; with
     /// [`RefusalReason::Forbidden`](crate::RefusalReason::Forbidden) without the verb `sequence` on the name.
     pub async fn next(&self) -> Result<u64> {
-        // Whoever comes while a block is under way waits for it, and takes no block of its own.
+        // A caller that comes while a block is under way waits for it, and asks for none of its own.
         let mut at_hand = self.at_hand.lock().await;
         if at_hand.left == 0 {
             let first = self.advance(self.block).await?;

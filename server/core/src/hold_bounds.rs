@@ -80,7 +80,7 @@ pub struct BoundHold {
 }
 
 impl LockTable {
-    /// The bounds of a hold; `None` if it has none, or is over.
+    /// The bounds that the request of a grant named; `None` if it named none, or the table keeps nothing of it.
     pub fn bounds_of(&self, grant: Grant) -> Option<BoundHold> {
         let Grant { session, request, token } = grant;
         let Terms { max_hold_ms, hold_at_least_ms, .. } =

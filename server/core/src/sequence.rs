@@ -1,6 +1,6 @@
 //! Sequences (DESIGN §16): numbers that are given out once, in rising order, by name.
 //!
-//! Whoever asks gets the next numbers, up to [`SEQUENCE_BY_MAX`] of them in one block, and needs no lock for it. A block
+//! A caller gets the next numbers, up to [`SEQUENCE_BY_MAX`] of them in one block, and needs no lock for it. A block
 //! whose answer is lost is lost too: the numbers of a sequence have gaps, and none is given out twice.
 //!
 //! # Invariants

@@ -389,65 +389,50 @@ impl LockTable {
         Ok(())
     }
 
-    fn read_limits(
-        &mut self,
-        blocks: &mut BlockReader<'_, impl Read>,
-    ) -> Result<(), SnapshotError> {
-        let mut last = None;
-        for _ in 0..u64::deserialize_reader(blocks)? {
-            let name = LockName::deserialize_reader(blocks)?;
-            let read = KeptLimit::deserialize_reader(blocks)?;
-            let place = Some((name.shard(), name.clone()));
-            if last >= place {
-                return Err(damaged(format!("the limit of {name} is out of order")).into());
-            }
-            last = place;
-            let owner = self.usages.kept(read.owner);
+    fn read_limits(&mut self, input: &mut impl Read) -> Result<(), SnapshotError> {
+        self.read_kept(input, "limit of", |table, name, read: KeptLimit| {
+            let owner = table.usages.kept(read.owner.clone());
             if !mutant!(SnapshotWithoutLimits) {
-                self.keep_limit(&name, KeptLimit { owner, ..read });
+                table.keep_limit(name, KeptLimit { owner, ..read });
             }
-        }
-        Ok(())
+        })
     }
 
-    fn read_sequences(
-        &mut self,
-        blocks: &mut BlockReader<'_, impl Read>,
-    ) -> Result<(), SnapshotError> {
-        let mut last = None;
-        for _ in 0..u64::deserialize_reader(blocks)? {
-            let name = LockName::deserialize_reader(blocks)?;
-            let read = Sequence::deserialize_reader(blocks)?;
-            let place = Some((name.shard(), name.clone()));
-            if last >= place {
-                return Err(damaged(format!("the sequence {name} is out of order")).into());
-            }
-            last = place;
-            let owner = self.usages.kept(read.owner);
+    fn read_sequences(&mut self, input: &mut impl Read) -> Result<(), SnapshotError> {
+        self.read_kept(input, "sequence", |table, name, read: Sequence| {
+            let owner = table.usages.kept(read.owner);
             if !mutant!(SnapshotWithoutSequences) {
-                self.keep_sequence(&name, Sequence { owner, ..read });
+                table.keep_sequence(name, Sequence { owner, last: read.last });
             }
-        }
-        Ok(())
+        })
     }
 
-    fn read_closed(
+    fn read_closed(&mut self, input: &mut impl Read) -> Result<(), SnapshotError> {
+        self.read_kept(input, "closed lock", |table, name, read: ClosedLock| {
+            let identity = table.usages.kept(read.identity.clone());
+            if !mutant!(SnapshotWithoutClosed) {
+                table.keep_closed(name, ClosedLock { identity, ..read });
+            }
+        })
+    }
+
+    /// Reads what [`write_all`] wrote, whose names have to rise; `what` they name, for errors.
+    fn read_kept<V: BorshDeserialize>(
         &mut self,
-        blocks: &mut BlockReader<'_, impl Read>,
+        input: &mut impl Read,
+        what: &str,
+        keep: impl Fn(&mut Self, &LockName, V),
     ) -> Result<(), SnapshotError> {
         let mut last = None;
-        for _ in 0..u64::deserialize_reader(blocks)? {
-            let name = LockName::deserialize_reader(blocks)?;
-            let read = ClosedLock::deserialize_reader(blocks)?;
+        for _ in 0..u64::deserialize_reader(input)? {
+            let name = LockName::deserialize_reader(input)?;
+            let read = V::deserialize_reader(input)?;
             let place = Some((name.shard(), name.clone()));
             if last >= place {
-                return Err(damaged(format!("the closed lock {name} is out of order")).into());
+                return Err(damaged(format!("the {what} {name} is out of order")).into());
             }
             last = place;
-            let identity = self.usages.kept(read.identity);
-            if !mutant!(SnapshotWithoutClosed) {
-                self.keep_closed(&name, ClosedLock { identity, ..read });
-            }
+            keep(self, &name, read);
         }
         Ok(())
     }

@@ -33,10 +33,15 @@ fn millis(moment: Instant) -> u64 {
     u64::try_from(moment.since_origin().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// When something begins that is counted: rounded up, so that nothing is due a part of a millisecond early.
+fn begun(moment: Instant) -> u64 {
+    u64::try_from(moment.since_origin().as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 impl Bounds {
     /// A hold with bounds was granted, or is there when the tenure begins.
     pub(super) fn held(&mut self, hold: BoundHold, now: Instant) {
-        self.times.held(hold, millis(now));
+        self.times.held(hold, begun(now));
     }
 
     /// A hold is over, whether it had bounds or not.
@@ -51,7 +56,7 @@ impl Bounds {
         (token, least_ms): (FencingToken, u32),
         now: Instant,
     ) {
-        self.times.closed(lock, token, least_ms, millis(now));
+        self.times.closed(lock, token, least_ms, begun(now));
     }
 
     /// A lock is open again.
@@ -154,5 +159,22 @@ impl Hub {
         let now = self.runtime().clock.now();
         let state = self.registry.lock();
         state.leases.as_ref()?.bounds.closed_for(lock, closed, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The grant came in the middle of a millisecond.
+    #[test]
+    fn nothing_is_due_a_part_of_a_millisecond_early() {
+        let at = |micros| Instant::from_origin(Duration::from_micros(micros));
+        let (session, token) = (SessionId::new(1), FencingToken::from_raw(7));
+        let hold = BoundHold { session, token, max_hold_ms: 10, hold_at_least_ms: 0 };
+        let mut bounds = Bounds::default();
+        bounds.held(hold, at(1_900));
+        assert_eq!(bounds.due(at(11_899)), []);
+        assert_eq!(bounds.due(at(12_000)), [HoldDue::Most { session, token }]);
     }
 }
