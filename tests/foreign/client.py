@@ -196,6 +196,11 @@ def readers_share_sets_are_whole_and_any_takes_what_is_free(stub):
     nothing = lambda: second.acquire("py/a", "py/b", any_of=pb.AnyOf(min=0))  # noqa: E731
     refused(nothing, grpc.StatusCode.FAILED_PRECONDITION, pb.REFUSAL_REASON_NOTHING_FREE, "none of the locks")
 
+    two = second.acquire_later("py/a", "py/b", "py/c", any_of=pb.AnyOf(min=2))
+    until_waiting(stub, "py/c", 1)
+    first.release(both.token)
+    assert list(two().names) == [b"py/b", b"py/c"]
+
 
 def what_another_store_held_is_brought_in_and_claimed_by_its_owner(stub):
     name = "py/moved"
@@ -279,7 +284,6 @@ def what_is_wrong_is_refused_with_its_own_words(stub):
     invalid = (grpc.StatusCode.INVALID_ARGUMENT, pb.REFUSAL_REASON_INVALID)
     not_holder = (grpc.StatusCode.FAILED_PRECONDITION, pb.REFUSAL_REASON_NOT_HOLDER)
     limit = (grpc.StatusCode.RESOURCE_EXHAUSTED, pb.REFUSAL_REASON_LIMIT)
-    unsupported = (grpc.StatusCode.UNIMPLEMENTED, pb.REFUSAL_REASON_UNSUPPORTED)
     shared = session.acquire("py/shared", mode=pb.MODE_SHARED).token
     not_exclusive = (grpc.StatusCode.FAILED_PRECONDITION, pb.REFUSAL_REASON_NOT_EXCLUSIVE)
     nonsense = pb.ListRequest(page_token="nonsense")
@@ -289,7 +293,6 @@ def what_is_wrong_is_refused_with_its_own_words(stub):
     refused(lambda: session.acquire("twice", "twice"), *invalid, "twice is named twice")
     refused(lambda: session.acquire(*[str(number) for number in range(65)]), *limit, "65 names")
     refused(lambda: session.acquire("a", any_of=pb.AnyOf(min=2)), *invalid, "at least 2 of 1")
-    refused(lambda: session.acquire("a", "b", any_of=pb.AnyOf(min=2)), *unsupported, "at least 2")
     refused(lambda: session.acquire("a", mode=9), *invalid, "mode 9 of a")
     refused(lambda: session.release(foreign), *not_holder, "does not hold anything")
     refused(lambda: session.set_value(foreign, "py/foreign", value=b"x"), *not_holder, "does not hold")

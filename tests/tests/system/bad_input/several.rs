@@ -33,12 +33,6 @@ async fn a_set_that_cannot_be_is_refused_with_the_reason_and_the_stream_goes_on(
         (vec![alone("good"), alone("bad\n")], None, RefusalReason::Invalid, &["bad", "000A"]),
         (vec![alone("one")], Some(2), RefusalReason::Invalid, &["2", "1"]),
         (vec![alone("one"), alone("two")], Some(u32::MAX), RefusalReason::Invalid, &["4294967295"]),
-        (
-            vec![alone("one"), alone("two")],
-            Some(2),
-            RefusalReason::Unsupported,
-            &["2", "not supported"],
-        ),
         (vec![alone("one"), unknown], None, RefusalReason::Invalid, &["mode 7", "odd"]),
     ];
 
