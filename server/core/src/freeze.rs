@@ -1,4 +1,4 @@
-//! Freezes: prefixes of names of which nothing is granted while somebody looks into something (DESIGN §16).
+//! Freezes: prefixes of names of which nothing is granted while somebody looks into something (DESIGN §16, I38).
 //!
 //! Queues fill as usual, and holds stay: they are released, and expire. A request for several names needs all of them free of
 //! freezes; one for any of several is granted those that are. When the last freeze over a name is lifted, its queue is

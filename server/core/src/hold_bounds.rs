@@ -1,4 +1,4 @@
-//! How long a hold lasts at least and at most (DESIGN §16).
+//! How long a hold lasts at least and at most (DESIGN §16, I38).
 //!
 //! The table knows no time, so the leader counts from the grant, and tells it by commands. A hold that has lasted its
 //! longest is closed, as from outside: its client is told, and gives it up ([`LockTable::end_long_hold`]). A hold that ends

@@ -1,5 +1,5 @@
 //! When holds with bounds have lasted their most and their least, as a machine without I/O; only a leader has one (DESIGN
-//! §16).
+//! §16, I38).
 //!
 //! Callers pass times in as milliseconds of the leader's monotonic clock. A hold counts from when this leader saw its
 //! grant, or from when it began to lead: late, and never early. Every operation is O(log n), and a wrong order of calls

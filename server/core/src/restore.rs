@@ -9,7 +9,7 @@
 //! - has every value as suspect: its next holder has to check it;
 //! - grants nothing until [`Command::GrantAgain`](crate::Command::GrantAgain), which the leader proposes
 //!   after [`LockTable::grants_after_ms`] (I6);
-//! - has every sequence far above its last number ([`Sequence::restored`]);
+//! - has every sequence far above its last number, and above that of one that it does not know (`Origin`);
 //! - marks its scopes until their next `RaiseEpoch`: the row of the other store may have a later epoch
 //!   than the backup ([`LockTable::is_scope_restored`]).
 //!
@@ -29,7 +29,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_mutants::mutant;
 
 use crate::answer::{Answer, Outcome};
-use crate::command::RESTORES_SINCE;
+use crate::command::SEQUENCES_SINCE;
 use crate::counters::Counters;
 use crate::event::Event;
 use crate::hold_bounds::ClosedLock;
@@ -41,8 +41,8 @@ use crate::session::Record;
 use crate::work::Work;
 use crate::{LockTable, Rejection};
 
-/// 2026-01-01, Unix milliseconds: the origin of the numbers that tokens begin with.
-const ORIGIN_MS: u64 = 1_767_225_600_000;
+/// 2026-01-01, Unix milliseconds: the origin of the numbers that tokens and sequences go on with.
+pub(crate) const ORIGIN_MS: u64 = 1_767_225_600_000;
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 /// A cluster may grant 2 to this power times a second, on average over its life.
@@ -211,7 +211,9 @@ impl LockTable {
         table.limits = self.limits;
         table.max_table_bytes = self.max_table_bytes;
         table.stamp_ms = self.stamp_ms;
-        table.applied_version = RESTORES_SINCE.max(self.applied_version);
+        // Its snapshot has to say from where sequences count.
+        table.applied_version = SEQUENCES_SINCE.max(self.applied_version);
+        table.numbers = self.numbers.restored(plan.now_ms);
         table.rules = self.rules.clone();
         table.freezes = Arc::clone(&self.freezes);
         table.work = Work::restored(self.work.limit(), crate::work::Pending::default());
@@ -235,7 +237,7 @@ impl LockTable {
         self.restore_closed(&mut table);
         for (name, was) in self.sequences.iter() {
             let owner = table.usages.kept(was.owner.clone());
-            let last = Sequence::restored(was.last, plan.now_ms.saturating_sub(self.stamp_ms));
+            let last = self.numbers.after_restore(was.last, plan.now_ms);
             table.keep_sequence(name, Sequence { last, owner });
         }
         if !plan.now && !mutant!(RestoreGrantsAtOnce) {

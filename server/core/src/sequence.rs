@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! - A sequence only rises: each block begins above the last number given out before, and it never wraps.
-//! - A restore repeats no number, from whichever backup and however often ([`Sequence::restored`]).
+//! - A restore repeats no number, from whichever backup and however often ([`Origin`], I37).
 //!
 //! A sequence is never removed, because its name could begin anew then. It counts as a value without bytes, so that
 //! quotas and [`Limits::max_value_bytes`](crate::Limits) bound how many there are.
@@ -20,6 +20,7 @@ use crate::access::{Caller, Identity};
 use crate::answer::{Answer, Outcome};
 use crate::ids::LockName;
 use crate::quota::Usage;
+use crate::restore::ORIGIN_MS;
 use crate::value::kept_cost;
 use crate::{LockTable, Rejection};
 
@@ -28,9 +29,10 @@ use crate::{LockTable, Rejection};
 /// Source: DESIGN §16.
 pub const SEQUENCE_BY_MAX: u32 = 1 << 16;
 
-/// How many numbers a restore leaves out for each second since the backup.
+/// How many numbers a restore leaves out for each second.
 ///
-/// More than any cluster gives out in a second: at [`SEQUENCE_BY_MAX`] a command, 65,536 commands for one name.
+/// More than any cluster gives out in a second: at [`SEQUENCE_BY_MAX`] a command, 65,536 commands for one name. All numbers last for
+/// 136 years of them.
 ///
 /// Source: DESIGN §16.
 const RESTORE_LEAVES_OUT: u64 = 1 << 32;
@@ -44,20 +46,45 @@ pub(crate) struct Sequence {
     pub(crate) owner: Identity,
 }
 
-impl Sequence {
-    /// The last number of the same sequence in a cluster that is restored `since_ms` after the backup: above everything
-    /// that the old cluster has given out meanwhile, and that an earlier restore of the same backup has.
-    pub(crate) fn restored(last: u64, since_ms: u64) -> u64 {
+/// From where the sequences of a cluster count: all zeros until its first restore.
+///
+/// A restore leaves out what may have been given out in all the time since the restore before it, or since 2026-01-01, before any cluster had sequences. That
+/// is the same time for every backup of one cluster, so numbers follow the time of the restore, whichever backup it
+/// is. The time since the backup would not do: of two backups the newer one, restored last, would fall below the other. And a sequence
+/// that the backup does not know may have been begun after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Origin {
+    /// The last number of a sequence that nobody has begun here.
+    last: u64,
+    /// When the cluster was restored, seconds since 2026-01-01; 0: never.
+    restored_s: u64,
+}
+
+impl Origin {
+    /// That of a cluster that is restored at `now_ms`.
+    pub(crate) fn restored(self, now_ms: u64) -> Self {
+        let last = self.after_restore(self.last, now_ms);
+        Self { last, restored_s: self.restored_s.saturating_add(self.seconds_until(now_ms)) }
+    }
+
+    /// The last number of a sequence in a cluster that is restored at `now_ms` from a backup with this origin. A clock that has not
+    /// gone on counts as one second.
+    pub(crate) fn after_restore(self, last: u64, now_ms: u64) -> u64 {
         if mutant!(RestoreRepeatsNumbers) {
             return last;
         }
-        let seconds = (since_ms / 1_000).max(1);
-        last.saturating_add(seconds.saturating_mul(RESTORE_LEAVES_OUT))
+        last.saturating_add(self.seconds_until(now_ms).saturating_mul(RESTORE_LEAVES_OUT))
+    }
+
+    fn seconds_until(self, now_ms: u64) -> u64 {
+        let since_ms = now_ms.saturating_sub(ORIGIN_MS);
+        (since_ms / 1_000).saturating_sub(self.restored_s).max(1)
     }
 }
 
 impl LockTable {
-    /// Gives out the next `by` numbers of a sequence, which begins at 1 if there is none of that name.
+    /// Gives out the next `by` numbers of a sequence, which begins at 1 if there is none of that name, or above its origin in a
+    /// cluster that was restored.
     ///
     /// A second copy of the command gives out others.
     ///
@@ -104,7 +131,7 @@ impl LockTable {
         }
         self.check_room_to_keep(name)?;
         self.check_quota_to_keep(name, &caller.identity)?;
-        Ok(0)
+        Ok(self.numbers.last)
     }
 
     fn put_sequence(&mut self, caller: &Caller, name: &LockName, last: u64) {

@@ -35,7 +35,7 @@ use crate::quota::Load;
 use crate::rank::Rank;
 use crate::restore::Restored;
 use crate::scope::{ScopeState, Scopes};
-use crate::sequence::Sequence;
+use crate::sequence::{Origin, Sequence};
 use crate::session::{Record, Session, State};
 use crate::shards::{Sharded, Shards};
 use crate::terms::{Said, Terms};
@@ -136,6 +136,7 @@ pub struct Frozen {
     restored: Restored,
     age_ms: u64,
     freezes: Arc<Freezes>,
+    numbers: Origin,
     sessions: Shards<SessionId, Session>,
     values: Shards<LockName, Value>,
     kept_limits: Shards<LockName, KeptLimit>,
@@ -184,6 +185,7 @@ impl LockTable {
             restored,
             age_ms: self.age_ms,
             freezes: Arc::clone(&self.freezes),
+            numbers: self.numbers,
             sessions,
             values,
             kept_limits,
@@ -246,6 +248,7 @@ impl LockTable {
                     let pending = table.work.pending_mut();
                     pending.thaws = BorshDeserialize::deserialize_reader(blocks)?;
                     pending.ends_now = BorshDeserialize::deserialize_reader(blocks)?;
+                    table.numbers = Origin::deserialize_reader(blocks)?;
                 }
             }
             SAYS_MAX_BYTES => table.max_table_bytes = Some(u64::deserialize_reader(blocks)?),
@@ -648,6 +651,7 @@ impl Frozen {
                 if version >= HAS_PERMITS {
                     (self.age_ms, &*self.freezes).serialize(&mut blocks)?;
                     (&self.pending.thaws, &self.pending.ends_now).serialize(&mut blocks)?;
+                    self.numbers.serialize(&mut blocks)?;
                 }
             }
             (_, Some(max_bytes)) => max_bytes.serialize(&mut blocks)?,

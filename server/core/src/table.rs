@@ -21,7 +21,7 @@ use crate::permits::KeptLimit;
 use crate::quota::Usages;
 use crate::restore::Restored;
 use crate::scope::Scopes;
-use crate::sequence::Sequence;
+use crate::sequence::{Origin, Sequence};
 use crate::session::{Opens, Session};
 use crate::shards::{Shards, piece_by_piece};
 use crate::terms::Terms;
@@ -47,6 +47,8 @@ pub struct LockTable {
     /// The limits that were set for good.
     pub(crate) kept_limits: Shards<LockName, KeptLimit>,
     pub(crate) sequences: Shards<LockName, Sequence>,
+    /// From where they count.
+    pub(crate) numbers: Origin,
     /// The locks that nobody is granted since their last hold ended.
     pub(crate) closed_locks: Shards<LockName, ClosedLock>,
     /// How many they are. Follows from them; not stored.
@@ -124,6 +126,7 @@ impl LockTable {
             values: Shards::new(),
             kept_limits: Shards::new(),
             sequences: Shards::new(),
+            numbers: Origin::default(),
             closed_locks: Shards::new(),
             closed_count: 0,
             sequence_names: BTreeSet::new(),

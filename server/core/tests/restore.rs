@@ -157,6 +157,42 @@ fn no_number_of_a_sequence_is_repeated_by_a_restore() {
     assert_eq!(outcome, Err(Rejection::SequenceExhausted { sequence: orders, left: 0 }));
 }
 
+/// I37: numbers follow the time of a restore, whichever backup it is, and whether it knows the sequence.
+#[test]
+fn numbers_rise_over_restores_of_any_backups_in_any_order() {
+    let admin = Caller { is_admin: true, ..Caller::default() };
+    let take = |run: &mut Run, by| match run.apply(support::advance("late", by).by(&admin)).outcome
+    {
+        Ok(Answer::Advanced { first }) => first,
+        other => panic!("{other:?}"),
+    };
+    let mut run = Run::of(busy_table());
+    // Of Monday, before anybody begins the sequence, and of Tuesday; then numbers that no backup knows.
+    let mut backups = vec![run.table.clone()];
+    assert_eq!(take(&mut run, 1 << 16), 1);
+    backups.push(run.table.clone());
+    let mut last = take(&mut run, 1 << 16) + (1 << 16) - 1;
+
+    // Each restored cluster is backed up too, as bytes. The n-th restore takes the backup of that place.
+    for (seconds, backup) in (1..).zip([1, 0, 1, 2, 5, 3, 0, 4]) {
+        let restored = backups[backup].restored(&plan(NOW_MS + seconds * 1_000)).unwrap();
+        assert!(restored.sequence(&name("late")).is_none_or(|known| known > last), "{backup}");
+        let mut run = Run::of(restored);
+        for block in 0..3 {
+            let first = take(&mut run, 1 << 16);
+            assert!(first > last, "restore {seconds} of {backup}: {first} after {last}");
+            last = first + (1 << 16) - 1;
+            if block == 0 {
+                let bytes = bytes_of(&run.table);
+                backups.push(LockTable::read_from(&mut bytes.as_slice()).unwrap());
+            }
+        }
+        // Where nobody has begun it, none of its numbers may have been given out.
+        let low = run.apply(support::begin_sequence("other", last >> 1).by(&admin)).outcome;
+        assert!(matches!(low, Err(Rejection::SequenceNotAbove { .. })), "{low:?}");
+    }
+}
+
 #[test]
 fn freezes_are_restored() {
     let restored = busy_table().restored(&plan(NOW_MS)).unwrap();

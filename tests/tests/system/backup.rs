@@ -145,20 +145,21 @@ async fn until_done(cluster: &Cluster, arguments: &[&str]) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// I3, I37: the same backup twice, and an older one after it.
+/// I3, I37: the same backup twice, an older one after it, and the newer one again; and one from before the sequence began.
 #[tokio::test]
 async fn tokens_and_numbers_rise_whichever_backup_is_restored_next() {
     let mut cluster = Cluster::prepare(&Setup { nodes: 1, ..setup() });
     cluster.start_node(0);
     cluster.leader().await;
-    let files = ["older.hfb", "newer.hfb"].map(|name| cluster.folder().join(name));
+    let files = ["empty.hfb", "older.hfb", "newer.hfb"].map(|name| cluster.folder().join(name));
     let (mut last, mut number) = (FencingToken::from_raw(0), 0);
-    for file in &files {
+    assert_eq!(backup(&cluster, &files[0]).await["sequences"], 0);
+    for file in &files[1..] {
         last = token_of_a_grant(&cluster).await;
         number = next_number(&cluster).await;
         assert_eq!(backup(&cluster, file).await["sequences"], 1);
     }
-    for file in [&files[1], &files[1], &files[0]] {
+    for file in [&files[2], &files[2], &files[1], &files[2], &files[0]] {
         // Tokens begin with the second: a restore is apart from what was before it by one at least.
         Runtime::system().sleep(Duration::from_millis(1_100)).await;
         cluster.kill(0);
