@@ -24,7 +24,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// One lock as of a linearizable read; `None` if it has no holder, no waiter and no value.
+    /// One lock as of a linearizable read; `None` if it has no holder, no waiter, no value and no limit, and is neither closed nor frozen.
     ///
     /// # Errors
     ///

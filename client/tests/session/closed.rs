@@ -56,16 +56,21 @@ async fn an_answer_that_names_a_hold_makes_it_no_safer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_after_its_end_is_never_handed_out() {
-    let mut net = Net::new();
-    let (client, mut server) = net.connected().await;
-    let (_task, outcome) = start(&net, client.lock("jobs"));
-    let request = server.acquire().await.request_id;
-    server.say(Body::HoldsClosed(v1::HoldsClosed { closed: closed(41) })).await;
-    assert_eq!(server.release_lost().await, 41, "no guard of this client has it");
+    for (lasted_too_long, reason) in [(false, LostReason::Forced), (true, LostReason::HeldTooLong)]
+    {
+        let mut net = Net::new();
+        let (client, mut server) = net.connected().await;
+        let (_task, outcome) = start(&net, client.lock("jobs"));
+        let request = server.acquire().await.request_id;
+        let closed = closed(41).into_iter();
+        let closed = closed.map(|hold| v1::ClosedHold { lasted_too_long, ..hold }).collect();
+        server.say(Body::HoldsClosed(v1::HoldsClosed { closed })).await;
+        assert_eq!(server.release_lost().await, 41, "no guard of this client has it");
 
-    server.say(granted(request, 41)).await;
-    assert_eq!(outcome.await.unwrap().unwrap_err(), Error::Lost { reason: LostReason::Forced });
-    assert_eq!(server.release_lost().await, 41);
+        server.say(granted(request, 41)).await;
+        assert_eq!(outcome.await.unwrap().unwrap_err(), Error::Lost { reason });
+        assert_eq!(server.release_lost().await, 41);
+    }
 }
 
 /// The State of a resume does not list it any more; the guard is released all the same.

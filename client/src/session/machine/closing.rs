@@ -23,7 +23,7 @@ impl Machine {
                 true => (LostReason::HeldTooLong, ""),
                 false => (LostReason::Forced, reason.as_str()),
             };
-            self.closed.insert(token);
+            self.closed.insert(token, lost.0);
             match self.requests.with_token(token) {
                 Some(key) => self.close_hold(key, token, lost),
                 // No guard has it: either the client released it and the release is still under way,

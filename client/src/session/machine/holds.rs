@@ -22,8 +22,8 @@ impl Machine {
     pub(super) fn hand_out(&mut self, key: Key, granted: v1::Granted) {
         let token = FencingToken::from_raw(granted.token);
         self.requests.holds_under(key, token);
-        if self.closed.contains(&token) {
-            return self.refuse_closed(key, token);
+        if let Some(&reason) = self.closed.get(&token) {
+            return self.refuse_closed(key, token, reason);
         }
         if self.waits_for_cover(key, token, &granted) {
             return;
@@ -42,10 +42,10 @@ impl Machine {
         self.queue(Intent::Release(key));
     }
 
-    /// The grant of a hold that an operator has closed meanwhile.
-    fn refuse_closed(&mut self, key: Key, token: FencingToken) {
+    /// The grant of a hold that was closed meanwhile.
+    fn refuse_closed(&mut self, key: Key, token: FencingToken, reason: LostReason) {
         if let Some(request) = self.requests.get_mut(key) {
-            request.answer(Err(Error::Lost { reason: LostReason::Forced }));
+            request.answer(Err(Error::Lost { reason }));
         }
         self.release_closed(key, token);
     }

@@ -31,7 +31,7 @@ mod stream;
 mod synchronise;
 mod values;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -171,8 +171,8 @@ pub(crate) struct Machine {
     listed: Option<Listed>,
     /// What an overloaded server refused on the present stream.
     retries: Retries,
-    /// The holds of the session that an operator closed: the client never hands one out.
-    closed: BTreeSet<FencingToken>,
+    /// The holds of the session that were closed, and why: the client never hands one out.
+    closed: BTreeMap<FencingToken, LostReason>,
     closing: bool,
     close_sent: bool,
     opening: watch::Sender<Opening>,
@@ -199,7 +199,7 @@ impl Machine {
             keepalives: Keepalives::OnStream,
             listed: None,
             retries: Retries::default(),
-            closed: BTreeSet::new(),
+            closed: BTreeMap::new(),
             closing: false,
             close_sent: false,
             opening: watch::Sender::new(Opening::Trying),
