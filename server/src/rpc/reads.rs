@@ -53,9 +53,17 @@ pub(super) async fn inspect(
             let value = lock.value.map(value_of);
             LockInfo { queue, value, ..info(hub, &lock, HOLDERS_SHOWN, now_ms) }
         });
+        let lock = lock.or_else(|| frozen_and_free(table, &name, now_ms));
         InspectResponse { index: index.get(), lock }
     })
     .await
+}
+
+/// A lock of which the table has nothing, if a freeze lies over its name: nobody is granted it all the same.
+fn frozen_and_free(table: &LockTable, name: &LockName, now_ms: u64) -> Option<LockInfo> {
+    let (prefix, freeze) = table.freeze_over(name)?;
+    let frozen = Some(freeze_of(prefix, freeze, now_ms));
+    Some(LockInfo { name: name.as_str().to_owned(), frozen, ..LockInfo::default() })
 }
 
 /// One page of locks as of a linearizable read.

@@ -168,6 +168,9 @@ async fn frozen_names_are_granted_to_nobody_until_they_are_thawed() {
         shown.contains("  frozen for ") && shown.contains(": \"the disk is full\"\n"),
         "{shown}"
     );
+    // Nobody has it, and nobody waits for it.
+    let free = holdfast(&cluster, &["inspect", "journal"]).await.out;
+    assert!(free.contains("  frozen for "), "{free}");
     let other = holdfast(&cluster, &["lock", "other", "--", "true"]).await;
     assert_eq!(other.code, Some(0), "{other:?}");
     let listed = holdfast(&cluster, &["freezes"]).await.out;

@@ -164,6 +164,8 @@ fn print_lock(lock: &LockInfo) {
         show::line(format!("{name} is not held, and waits for the scope's authority"));
     } else if let Some(closed) = &lock.closed {
         show::line(format!("{name} is {}", closed_text(closed)));
+    } else if lock.holders.is_empty() && lock.frozen.is_some() {
+        show::line(format!("{name} is not held"));
     } else if lock.holders.is_empty() {
         show::line(format!("{name} is free"));
     }
