@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion};
 use holdfast_core::{Applied, Command, FencingToken, SessionId};
-use support::{Played, TENURE, acquire, batch, cancel, granted, open, opened, release, set_value};
+use support::{
+    HeadStarts, Played, TENURE, acquire, acquire_permit, batch, cancel, granted, open, opened,
+    release, set_value,
+};
 
 const SIZES: [u64; 3] = [10, 10_000, 1_000_000];
 /// Locks of the session that is expired.
@@ -19,6 +22,7 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     beside_locks(&mut criterion);
     beside_waiters(&mut criterion);
+    beside_ranked_waiters(&mut criterion);
     criterion.final_summary();
 }
 
@@ -146,6 +150,45 @@ fn beside_waiters(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Of a semaphore, each with a head start of its own, so that requests enter its queue and leave it anywhere.
+fn beside_ranked_waiters(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("core, beside so many waiters with head starts");
+    for size in SIZES {
+        let mut played = Played::with_ranked_waiters(size);
+        let mut client = Client::of(&mut played);
+        let mut head_starts = HeadStarts::default();
+        group.bench_function(BenchmarkId::new("queue", size), |bencher| {
+            bencher.iter_custom(|times| {
+                repeat(times, || {
+                    let request = client.request();
+                    let ahead = head_starts.next();
+                    let command = acquire_permit(client.session, request, request, "wanted", ahead);
+                    let took = timed(&mut played, command).0;
+                    played.apply(cancel(client.session, request));
+                    took
+                })
+            });
+        });
+        group.bench_function(BenchmarkId::new("cancel", size), |bencher| {
+            bencher.iter_custom(|times| {
+                repeat(times, || {
+                    let request = client.request();
+                    let ahead = head_starts.next();
+                    let session = client.session;
+                    played.apply(acquire_permit(session, request, request, "wanted", ahead));
+                    timed(&mut played, cancel(session, request)).0
+                })
+            });
+        });
+        let mut line =
+            Line { head_starts: Some(head_starts), ..Line::before(&mut played, &client) };
+        group.bench_function(BenchmarkId::new("hand over", size), |bencher| {
+            bencher.iter_custom(|times| repeat(times, || line.hand_over(&mut played)));
+        });
+    }
+    group.finish();
+}
+
 /// The queue of the lock that everybody wants; each holder queues again behind all others.
 struct Line {
     session: SessionId,
@@ -154,6 +197,8 @@ struct Line {
     request: u64,
     /// The next request of whichever session, above all there are.
     next: u64,
+    /// Those of the requests that follow, if it is a semaphore.
+    head_starts: Option<HeadStarts>,
 }
 
 impl Line {
@@ -163,14 +208,19 @@ impl Line {
         let first = sessions.min().unwrap_or(client.session);
         let applied = played.apply(cancel(first, 0));
         let (session, request, token) = granted(&applied);
-        Self { session, token, request: request.get(), next: 1_000_000 }
+        Self { session, token, request: request.get(), next: 1_000_000, head_starts: None }
     }
 
     fn hand_over(&mut self, played: &mut Played) -> Duration {
-        let (before, done_below) = (self.session, self.request + 1);
+        // With head starts, earlier requests of the session may wait still.
+        let done_below = if self.head_starts.is_some() { 0 } else { self.request + 1 };
+        let before = self.session;
         let (took, applied) = timed(played, release(before, done_below, self.token));
         self.next += 1;
-        played.apply(acquire(before, self.next, done_below, "wanted", true));
+        played.apply(match &mut self.head_starts {
+            None => acquire(before, self.next, done_below, "wanted", true),
+            Some(ahead) => acquire_permit(before, self.next, done_below, "wanted", ahead.next()),
+        });
         let (session, request, token) = granted(&applied);
         (self.session, self.request, self.token) = (session, request.get(), token);
         took

@@ -96,6 +96,9 @@ impl Life {
         self.write(CLIENTS, What::Read { read, name: name.into() });
         let holders = vec![Holding { token, shared: false }];
         let value = self.values[which].clone();
-        self.write(CLIENTS, What::ReadDone { read, holders, value, waiting: 0 });
+        self.write(
+            CLIENTS,
+            What::ReadDone { read, holders, value, waiting: 0, closed: None, frozen: false },
+        );
     }
 }

@@ -4,14 +4,30 @@
 #![expect(clippy::panic, reason = "what does not come about here makes the bench worthless")]
 
 use holdfast_core::{
-    Acquired, Answer, Applied, Batch, Command, Event, FencingToken, Item, Label, Limits, LockName,
-    LockTable, LogIndex, Need, RequestId, SessionId, Tenure, ValueChange,
+    Acquired, Answer, Applied, Ask, Batch, Command, Event, FencingToken, HEAD_START_MAX_MS, Item,
+    Label, Limits, LockName, LockTable, LogIndex, Mode, Need, RequestId, SessionId, Tenure, Terms,
+    ValueChange,
 };
 
 /// The tenure of everything here.
 pub(crate) const TENURE: Tenure = Tenure::new(1);
+/// The limit of the semaphore that everybody wants.
+pub(crate) const PERMITS: u32 = 4;
 /// Requests of one session of a crowd.
 const REQUESTS: u64 = 1_000;
+
+/// Head starts of any length up to the longest, in no order, the same in every run.
+#[derive(Default)]
+pub(crate) struct HeadStarts(u64);
+
+impl HeadStarts {
+    pub(crate) fn next(&mut self) -> u32 {
+        // Knuth's multiplier: the upper bits of the product go through all values in no order.
+        self.0 = self.0.wrapping_add(1);
+        let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        u32::try_from(mixed % HEAD_START_MAX_MS).unwrap_or(0)
+    }
+}
 
 /// A table, and its log so far.
 pub(crate) struct Played {
@@ -36,26 +52,39 @@ impl Played {
     /// A table in which `number` locks are held, by sessions with a thousand each.
     pub(crate) fn with_locks(number: u64) -> Self {
         let mut played = Self::new();
-        played.crowd(number, |lock| format!("held/{lock:07}"));
+        played.crowd(number, |own, request, lock| {
+            acquire(own, request, 0, &format!("held/{lock:07}"), true)
+        });
         played
     }
 
     /// A table in which one lock is held and `number` requests wait for it.
     pub(crate) fn with_waiters(number: u64) -> Self {
         let mut played = Self::new();
-        played.crowd(number + 1, |_| "wanted".to_owned());
+        played.crowd(number + 1, |own, request, _| acquire(own, request, 0, "wanted", true));
         played
     }
 
-    /// Acquires so many locks, by sessions with a thousand requests each.
-    fn crowd(&mut self, number: u64, name: impl Fn(u64) -> String) {
+    /// A table in which the permits of a semaphore are held and `number` requests wait for one of them, with head
+    /// starts of any length.
+    pub(crate) fn with_ranked_waiters(number: u64) -> Self {
+        let mut played = Self::new();
+        let mut head_starts = HeadStarts::default();
+        played.crowd(number + u64::from(PERMITS), |own, request, _| {
+            acquire_permit(own, request, 0, "wanted", head_starts.next())
+        });
+        played
+    }
+
+    /// Makes so many requests, by sessions with a thousand each.
+    fn crowd(&mut self, number: u64, mut ask: impl FnMut(SessionId, u64, u64) -> Command) {
         let mut session = None;
         for at in 0..number {
             let own = match session {
                 Some(own) if at % REQUESTS != 0 => own,
                 _ => *session.insert(self.open()),
             };
-            self.apply(acquire(own, at % REQUESTS, 0, &name(at), true));
+            self.apply(ask(own, at % REQUESTS, at));
         }
     }
 
@@ -115,6 +144,25 @@ pub(crate) fn acquire(
         need: Need::All,
         wait,
     }
+}
+
+/// A request for one of four permits, with a head start.
+pub(crate) fn acquire_permit(
+    session: SessionId,
+    request: u64,
+    done_below: u64,
+    name: &str,
+    head_start_ms: u32,
+) -> Command {
+    Command::AcquireOn(Ask {
+        session,
+        done_below: RequestId::new(done_below),
+        request: RequestId::new(request + 1),
+        items: vec![Item { lock: lock(name), mode: Mode::Permits { count: 1, limit: PERMITS } }],
+        need: Need::All,
+        wait: true,
+        terms: Terms { head_start_ms, ..Terms::default() },
+    })
 }
 
 pub(crate) fn cancel(session: SessionId, request: u64) -> Command {
