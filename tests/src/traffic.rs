@@ -15,6 +15,10 @@ pub use crate::scribe::{Held, Scribe, Wish};
 
 /// The number of clients and their work.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a thing of its own that requests say or do not"
+)]
 pub struct Plan {
     /// The number of clients.
     pub clients: u64,
@@ -38,6 +42,10 @@ pub struct Plan {
     pub head_starts: bool,
     /// Some requests for any of several names need two of them.
     pub floors: bool,
+    /// A quarter of [`Mix::Everything`] have bounds of the hold.
+    pub bounds: bool,
+    /// Some requests for permits name no limit: an operator sets it.
+    pub kept_limits: bool,
     /// The resources that holders write to under their tokens, if any.
     pub resources: Option<Resources>,
 }
@@ -53,9 +61,17 @@ pub enum Mix {
 }
 
 impl Mix {
+    /// The number of locks whose limit an operator sets.
+    pub const KEPT: u64 = 2;
+
     /// Names by number.
-    fn name(number: u64) -> String {
+    pub fn name(number: u64) -> String {
         format!("traffic/{number}")
+    }
+
+    /// Locks whose limit an operator sets, by number.
+    pub fn kept(number: u64) -> String {
+        format!("traffic/kept-{number}")
     }
 }
 
@@ -73,6 +89,8 @@ impl Default for Plan {
             permits: false,
             head_starts: false,
             floors: false,
+            bounds: false,
+            kept_limits: false,
             resources: None,
         }
     }
@@ -267,8 +285,19 @@ impl Worker {
         }
     }
 
-    /// With a head start up to the longest waits.
     fn wish(&mut self) -> (Wish, Limit) {
+        let (wish, wait) = self.ranked_wish();
+        if !self.plan.bounds || self.draw.below(4) > 0 {
+            return (wish, wait);
+        }
+        let hold_ms = u64::try_from(self.plan.hold.as_millis()).unwrap_or(u64::MAX);
+        let least_ms = if wish.is_exclusive() { self.draw.below(2 * hold_ms) } else { 0 };
+        let most_ms = least_ms.max(1) + self.draw.below(2 * hold_ms);
+        (wish.bound(if self.draw.below(2) == 0 { most_ms } else { 0 }, least_ms), wait)
+    }
+
+    /// With a head start up to the longest waits.
+    fn ranked_wish(&mut self) -> (Wish, Limit) {
         let (wish, wait) = self.plain_wish();
         if !self.plan.head_starts || self.draw.below(3) > 0 {
             return (wish, wait);
@@ -281,6 +310,9 @@ impl Worker {
         let wait = self.wait();
         if self.plan.permits && self.draw.below(3) == 0 {
             return (self.permits(), wait);
+        }
+        if self.plan.kept_limits && self.draw.below(4) == 0 {
+            return (self.permits_of_a_kept_limit(), wait);
         }
         match self.draw.below(10) {
             0..=2 => (Wish::exclusive(&self.name()), wait),
@@ -303,6 +335,11 @@ impl Worker {
         let count = 1 + self.draw.below(limit);
         let of = |number: u64| u32::try_from(number).unwrap_or(1);
         Wish::permits(&format!("traffic/pool-{number}"), of(count), of(limit))
+    }
+
+    fn permits_of_a_kept_limit(&mut self) -> Wish {
+        let count = u32::try_from(1 + self.draw.below(4)).unwrap_or(1);
+        Wish::permits(&Mix::kept(self.draw.below(Mix::KEPT)), count, 0)
     }
 
     fn name(&mut self) -> String {

@@ -89,6 +89,7 @@ pub async fn work(work: &Work, recorder: &Recorder, mut stopped: watch::Receiver
         permits: true,
         head_starts: true,
         floors: true,
+        bounds: true,
         ..Plan::default()
     };
     let ids = |from: u64, count: u64| (from..from + count).map(ClientId);

@@ -3,6 +3,7 @@
 
 use super::story::{Answer, Request, Story};
 use super::{Violation, at, violation};
+use crate::history::Permits;
 
 pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     for request in &story.requests {
@@ -43,13 +44,17 @@ fn same_answer(story: &Story, request: &Request, violations: &mut Vec<Violation>
     }
 }
 
-/// I10: a committed waiter leaves only by grant, its own cancel or limit, or its session's end.
+/// I10: a committed waiter leaves only by grant, its own cancel or limit, its session's end, or because a limit was lowered below
+/// what it asks for.
 fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Violation>) {
     let (Some(queued), None) = (request.queued, &request.granted) else { return };
     for (told_ns, answer) in request.answers.iter().filter(|(told, _)| *told >= queued.at_ns) {
         let fits = match answer {
             Answer::Queued | Answer::Granted { .. } | Answer::Unknown => true,
             Answer::Denied => request.limit_ns.is_some_and(|limit| limit <= *told_ns),
+            Answer::Refused(reason) if reason == "permits" => {
+                is_above_limit(story, request, *told_ns)
+            }
             Answer::Refused(_) | Answer::Cancelled => {
                 request.cancel_ns.is_some_and(|cancel| cancel <= *told_ns)
             }
@@ -66,6 +71,15 @@ fn leaves_for_a_reason(story: &Story, request: &Request, violations: &mut Vec<Vi
             violations.push(violation(10, message));
         }
     }
+}
+
+/// Whether an operator may have set a limit below the permits that it asks for.
+fn is_above_limit(story: &Story, request: &Request, now_ns: u64) -> bool {
+    request.items.iter().any(|(name, asked)| {
+        let Some(Permits { count, limit: 0 }) = asked.permits else { return false };
+        let mut limits = story.facts.orders.limits(name, request.called_ns, now_ns);
+        limits.any(|limit| limit < count)
+    })
 }
 
 /// Whether the session may have ended by `now_ns`: its client closed it, an answer reported its

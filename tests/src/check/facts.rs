@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::orders::Orders;
 use crate::history::{ClientId, Record, What};
 
 /// What was observed besides the clients' records.
@@ -17,10 +18,16 @@ pub(super) struct Facts {
     known: BTreeMap<u16, u64>,
     /// When an operator first ended something that each client has.
     taken_away: BTreeMap<ClientId, u64>,
+    /// The sessions that were ended from outside: whose, and when.
+    pub(super) revoked: Vec<(ClientId, u64)>,
     /// When a command had left work for later ones: from, until.
     work_left: Vec<(u64, u64)>,
     /// What the names of each scope begin with.
     pub(super) scopes: Vec<String>,
+    /// What operators asked for.
+    pub(super) orders: Orders,
+    /// When the first node applied each grant.
+    grants_seen: BTreeMap<u64, u64>,
     /// The last instant of the history.
     pub(super) end_ns: u64,
 }
@@ -61,6 +68,9 @@ impl Facts {
             What::WorkLeft { until_ns } => {
                 self.work_left.push((at_ns, until_ns.unwrap_or(u64::MAX)));
             }
+            What::Order { .. } | What::OrderDone { .. } => self.orders.take(record),
+            What::Revoked { of } => self.revoked.push((*of, at_ns)),
+            What::GrantSeen { token } => drop(self.grants_seen.entry(*token).or_insert(at_ns)),
             What::Scopes { prefixes } => self.scopes.extend_from_slice(prefixes),
             What::Applied { node, index, hash, stamp_ms } => self.applied.push(Applied {
                 node: *node,
@@ -123,9 +133,20 @@ impl Facts {
         self.taken_from_ns(client).is_some_and(|from_ns| from_ns <= at_ns)
     }
 
-    /// Since when operators may have ended anything of the client.
+    /// Since when operators may have ended anything of the client, or the store its session from outside.
     pub(super) fn taken_from_ns(&self, client: ClientId) -> Option<u64> {
+        let revoked = self.revoked.iter().filter(|(of, _)| *of == client).map(|(_, at_ns)| *at_ns);
+        revoked.chain(self.ordered_from_ns(client)).min()
+    }
+
+    /// Since when operators may have ended anything of the client.
+    pub(super) fn ordered_from_ns(&self, client: ClientId) -> Option<u64> {
         self.taken_away.get(&client).copied()
+    }
+
+    /// When the first node applied a grant, if the nodes were observed.
+    pub(super) fn grant_seen_ns(&self, token: u64) -> Option<u64> {
+        self.grants_seen.get(&token).copied()
     }
 
     /// Whether a command may have left work for later ones between these two instants.

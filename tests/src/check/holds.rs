@@ -28,8 +28,11 @@ fn told_over(story: &Story, hold: &Hold) -> Option<(u8, String)> {
         LostCause::TakenAway if !story.facts.took_from(hold.client, told_ns) => {
             (13, "was taken away by nobody")
         }
-        // A client may give up early by its own deadline or its own close, or because it is told to (I35).
-        LostCause::Deadline | LostCause::Closed | LostCause::TakenAway => return None,
+        // A client may give up early by its own deadline or its own close, or because it is told to (I35). One that lasted
+        // its longest is judged with the bounds of holds.
+        LostCause::Deadline | LostCause::Closed | LostCause::TakenAway | LostCause::TooLong => {
+            return None;
+        }
     };
     Some((invariant, format!("{words} at {}, safe until {}", at(told_ns), at(until_ns))))
 }

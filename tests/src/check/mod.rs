@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`overlap`](self) | I24: no two safe holds of a name conflict, and no older token is safe after a newer one |
 //! | `permits` | I2: no more permits are safe together than the limit |
+//! | `bounds` | I38, I31: no hold ends before its longest time, nothing is granted before its least time or while it is frozen |
 //! | `fences` | I1: a resource that refuses older tokens sees no interleaved writes of two holders, and refuses no safe holder |
 //! | `tokens` | I3: tokens never repeat, and rise from a grant to every request made after it was seen |
 //! | `order` | I9: first in, first out among those with the same head start, and no request barges, whatever it asks for |
@@ -27,6 +28,7 @@
 //! | `ending` | I31, I32: every call ends, no client is forgotten, keepalives are answered |
 
 mod answers;
+mod bounds;
 mod ending;
 mod expiry;
 mod facts;
@@ -36,6 +38,7 @@ mod holds;
 mod imports;
 mod numbers;
 mod order;
+mod orders;
 mod overlap;
 mod permits;
 mod reads;
@@ -102,6 +105,12 @@ pub struct Tally {
     pub overtakes: usize,
     /// Answers with numbers of a sequence.
     pub numbers: usize,
+    /// Holds that the store ended because they had lasted their longest.
+    pub too_long: usize,
+    /// Looks that showed a closed lock, or a frozen one.
+    pub looks_shut: usize,
+    /// Safe holds of permits under a limit that an operator had set.
+    pub under_kept_limits: usize,
     /// Grants of all of several names.
     pub sets: usize,
     /// Grants of those of several names that were free.
@@ -183,6 +192,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     let mut violations = story.contradictions.clone();
     overlap::check(&story, &mut tally, &mut violations);
     permits::check(&story, &mut tally, &mut violations);
+    bounds::check(&story, options, &mut tally, &mut violations);
     fences::check(&story, &mut violations);
     tokens::check(&story, &mut violations);
     order::check(&story, &mut tally, &mut violations);
@@ -196,7 +206,7 @@ pub fn check(records: &[Record], options: Options) -> Report {
     values::check(&story, &mut tally, &mut violations);
     imports::check(&story, &mut tally, &mut violations);
     numbers::check(records, &mut tally, &mut violations);
-    reads::check(&story, &mut violations);
+    reads::check(&story, options, &mut tally, &mut violations);
     watches::check(&story, options, &mut tally, &mut violations);
     ending::check(&story, options, &mut violations);
     Report { violations, tally }

@@ -1,7 +1,8 @@
 //! I2: at no instant do the holds of a lock that are safe have more permits than its limit.
 //!
 //! The limit is that of the requests, which all name the same one; a run that lets two limits of one name be granted at
-//! a time contradicts itself as well.
+//! a time contradicts itself as well. A request that names none is under the limit that an operator set for good: the largest
+//! one that may have been in force when it was granted. A limit that is lowered ends no hold.
 
 use super::story::{Hold, Story};
 use super::{Tally, Violation, at, violation};
@@ -12,11 +13,19 @@ pub(super) fn check(story: &Story, tally: &mut Tally, violations: &mut Vec<Viola
         let safe = holds.into_iter().filter(|hold| hold.was_safe());
         let safe: Vec<(&Hold, Permits)> =
             safe.filter_map(|hold| Some((hold, hold.permits?))).collect();
-        check_name(name, &safe, tally, violations);
+        check_name(story, name, &safe, tally, violations);
     }
 }
 
+/// The limit under which a hold was granted, as far as it is known.
+fn limit_of(story: &Story, hold: &Hold, asked: u32) -> u32 {
+    let orders = &story.facts.orders;
+    let kept = || orders.limits(&hold.name, hold.called_ns, hold.from_ns).max();
+    if asked > 0 { asked } else { kept().unwrap_or(0) }
+}
+
 fn check_name(
+    story: &Story,
     name: &str,
     holds: &[(&Hold, Permits)],
     tally: &mut Tally,
@@ -37,6 +46,8 @@ fn check_name(
             safe -= 1;
             continue;
         }
+        tally.under_kept_limits += usize::from(limit == 0);
+        let limit = limit_of(story, hold, limit);
         used += u64::from(count);
         tally.permits_beside += usize::from(safe > 0);
         safe += 1;

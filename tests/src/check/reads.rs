@@ -1,14 +1,19 @@
-//! I18, I15, I11, I2: a linearizable look shows every hold that certainly held during all of it, no
+//! I18, I15, I11, I2, I38: a linearizable look shows every hold that certainly held during all of it, no
 //! hold older than a conflicting one that was known before, no hold of an ended session, no
 //! conflicting holders, and no waiter for a lock that it could have.
 
 use std::collections::BTreeMap;
 
 use super::story::{Answer, Hold, Look, Request, Seen, Story};
-use super::{Violation, at, violation};
+use super::{Options, Tally, Violation, at, bounds, violation};
 use crate::history::Holding;
 
-pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
+pub(super) fn check(
+    story: &Story,
+    options: Options,
+    tally: &mut Tally,
+    violations: &mut Vec<Violation>,
+) {
     let by_name = story.holds_by_name();
     let known: BTreeMap<&str, Known<'_>> =
         by_name.into_iter().map(|(name, holds)| (name, Known::of(holds))).collect();
@@ -16,7 +21,11 @@ pub(super) fn check(story: &Story, violations: &mut Vec<Violation>) {
     for look in &story.reads {
         let Some(seen) = &look.done else { continue };
         let mut found = Vec::new();
-        if let Some(known) = known.get(look.name.as_str()) {
+        let known = known.get(look.name.as_str());
+        let ended = seen.closed.and_then(|token| known?.by_token.get(&token).copied());
+        bounds::look(story, options, (look, seen), ended, &mut found);
+        tally.looks_shut += usize::from(is_shut(seen));
+        if let Some(known) = known {
             known.left_out(look, seen, &mut found);
             found.extend(known.is_older(look, seen));
             known.is_over(story, look, seen, &mut found);
@@ -123,12 +132,18 @@ fn unfit(seen: &Seen) -> Option<(u8, String)> {
     (alone && seen.holders.len() > 1).then(|| (2, "they do not fit together".into()))
 }
 
+/// Whether nobody is granted the lock now, whoever waits for it.
+fn is_shut(seen: &Seen) -> bool {
+    seen.frozen || seen.closed.is_some()
+}
+
 /// I15: the lock is free, and the first request in its queue is not granted it. Only a set, which
-/// waits for another of its names, may do that, and a command that left work for later ones.
+/// waits for another of its names, may do that, a command that left work for later ones, and a lock that is closed or frozen.
 fn stuck(look: &Look, seen: &Seen, sets: Option<&Sets>) -> Option<(u8, String)> {
     let free = seen.holders.is_empty() && seen.waiting > 0;
     let by_a_set = sets.is_some_and(|sets| sets.may_have_waited(look.called_ns, seen.at_ns));
-    (free && !by_a_set).then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
+    (free && !by_a_set && !is_shut(seen))
+        .then(|| (15, format!("it is free, and {} wait for it", seen.waiting)))
 }
 
 /// The sets that ask for one name: when each was asked for, and the last instant at which any set up

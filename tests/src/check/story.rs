@@ -149,8 +149,14 @@ pub(super) struct Hold {
     pub(super) shared: bool,
     pub(super) permits: Option<Permits>,
     pub(super) token: u64,
+    /// When its client first asked for it.
+    pub(super) called_ns: u64,
     /// When the client learned of it.
     pub(super) from_ns: u64,
+    /// After so long the store ends it; 0: it does not.
+    pub(super) most_ns: u64,
+    /// Nobody else is granted the lock before so long after the grant.
+    pub(super) least_ns: u64,
     /// The value that came with the grant.
     pub(super) value: Option<Shown>,
     /// Until when the client certainly believed it safe; `None`: not even at once.
@@ -233,6 +239,9 @@ pub(super) struct Seen {
     pub(super) holders: Vec<Holding>,
     pub(super) value: Option<Shown>,
     pub(super) waiting: u64,
+    /// The grant after whose end it is closed.
+    pub(super) closed: Option<u64>,
+    pub(super) frozen: bool,
 }
 
 #[derive(Default)]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bounds::may_be_too_long;
 use super::story::{Grant, Hold, ReleaseTold, Request, State, Story};
 use super::{Violation, at, violation};
 use crate::history::{ClientId, KeptState};
@@ -58,9 +59,10 @@ fn wrong_hold(
         _ => (None, &[][..]),
     };
     let ended = may_be_ended(story, state, request);
+    let too_long = |hold: &Hold| may_be_too_long(story, hold, state.at_ns);
     for hold in story.holds_of(request.client, grant.token) {
         let there = token == Some(grant.token) && names.contains(&hold.name);
-        let given_up = ended || before(state, hold.over.map(|(at_ns, _)| at_ns));
+        let given_up = ended || too_long(hold) || before(state, hold.over.map(|(at_ns, _)| at_ns));
         if !there && !given_up {
             let invariant = if token.is_some_and(|shown| shown != grant.token) { 4 } else { 19 };
             let how = format!("was granted {} under token {}", hold.name, grant.token);

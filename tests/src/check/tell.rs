@@ -129,10 +129,11 @@ impl Story {
                     done: None,
                 });
             }
-            What::ReadDone { read, holders, value, waiting } => {
+            What::ReadDone { read, holders, value, waiting, closed, frozen } => {
                 let Some(look) = self.look_of.remove(&(record.client, *read)) else { return };
                 let (holders, value) = (holders.clone(), value.clone());
-                let seen = Seen { at_ns: record.at_ns, holders, value, waiting: *waiting };
+                let (at_ns, waiting, closed, frozen) = (record.at_ns, *waiting, *closed, *frozen);
+                let seen = Seen { at_ns, holders, value, waiting, closed, frozen };
                 self.reads[look].done = Some(seen);
             }
             What::Fenced { token, name, newest } => {
@@ -326,6 +327,9 @@ impl Story {
         let given_up = request.cancel_ns.is_some();
         let teller = self.clients.entry(client).or_default();
         for name in &grant.names {
+            let ns_of = |ms: fn(&Asked) -> u64| {
+                request.items.get(name).map_or(0, ms).saturating_mul(1_000_000)
+            };
             let hold = self.holds.len();
             self.holds_of.entry((client, grant.token)).or_default().push(hold);
             if !given_up {
@@ -337,7 +341,10 @@ impl Story {
                 shared: request.items.get(name).is_some_and(|asked| asked.shared),
                 permits: request.items.get(name).and_then(|asked| asked.permits),
                 token: grant.token,
+                called_ns: request.called_ns,
                 from_ns: grant.at_ns,
+                most_ns: ns_of(|asked| asked.max_hold_ms),
+                least_ns: ns_of(|asked| asked.hold_at_least_ms),
                 value: values.iter().find(|shown| shown.name == *name).cloned(),
                 until_ns: teller.leases.newest_until().filter(|until| *until > grant.at_ns),
                 over: given_up.then_some((grant.at_ns, Over::GivenUp)),

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::bounds::may_be_too_long;
 use super::story::{Client, Fate, Hold, Look, Over, ReleaseTold, Request, Seen, Story, Write};
 use super::{Tally, Violation, at, violation};
 use crate::history::{Change, LostCause, Shown};
@@ -110,7 +111,10 @@ fn lost_unseen_from(story: &Story) -> BTreeMap<&str, u64> {
         let expires = |client: &Client| client.may_expire_from_ns(request.called_ns);
         let expires_ns = client.map_or(Some(0), expires);
         let taken_ns = story.facts.taken_from_ns(request.client);
-        let Some(ends_ns) = expires_ns.into_iter().chain(taken_ns).min() else { continue };
+        let is_bound = request.items.values().any(|asked| asked.max_hold_ms > 0);
+        let too_long_ns = is_bound.then_some(request.called_ns);
+        let ends_ns = expires_ns.into_iter().chain(taken_ns).chain(too_long_ns).min();
+        let Some(ends_ns) = ends_ns else { continue };
         let from_ns = ends_ns.max(request.called_ns.saturating_add(1));
         for (name, _) in request.items.iter().filter(|(_, asked)| !asked.shared) {
             let kept = first.entry(name).or_insert(from_ns);
@@ -282,10 +286,13 @@ fn ending(story: &Story, hold: &Hold) -> Ending {
                 client.is_some_and(|client| client.may_expire_from_ns(hold.from_ns).is_none());
             // An operator may have ended the hold just before the release came.
             let told_ns = hold.release_told.map_or(u64::MAX, |(told_ns, _)| told_ns);
-            let taken = story.facts.took_from(hold.client, told_ns);
+            let taken = story.facts.took_from(hold.client, told_ns)
+                || may_be_too_long(story, hold, told_ns);
             if (released || lives) && !taken { Ending::Clean } else { Ending::Unknown }
         }
-        Some((_, Over::Told(LostCause::Expired | LostCause::TakenAway))) => Ending::Unclean,
+        Some((_, Over::Told(LostCause::Expired | LostCause::TakenAway | LostCause::TooLong))) => {
+            Ending::Unclean
+        }
         // The client gives a hold back that it lost, and says so: no release by its holder.
         Some((at_ns, Over::Told(LostCause::Deadline)))
             if story.facts.all_knew(RELEASE_LOST_VERSION, at_ns) =>

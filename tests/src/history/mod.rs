@@ -328,6 +328,12 @@ pub enum What {
         value: Option<Shown>,
         /// The number of waiters.
         waiting: u64,
+        /// The grant after whose end it is closed, if it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        closed: Option<u64>,
+        /// Whether it is frozen.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        frozen: bool,
     },
     /// The harness is about to end this client's process: it writes nothing more, and its calls
     /// never end.
@@ -341,6 +347,29 @@ pub enum What {
     TakesAway {
         /// The client.
         of: ClientId,
+    },
+    /// An operator asks the store for a change that counts for every client.
+    Order {
+        /// The operator's number for it.
+        number: u64,
+        /// The change.
+        order: Order,
+    },
+    /// The store has done what an operator asked for.
+    OrderDone {
+        /// The operator's number for it.
+        number: u64,
+    },
+    /// The first node applies the end of a session from outside: by an operator, or because its client does not know that a
+    /// hold alone can be ended, and one had lasted its longest. The observer of the nodes writes this.
+    Revoked {
+        /// The client of the session.
+        of: ClientId,
+    },
+    /// The first node applies a grant. The observer of the nodes writes this.
+    GrantSeen {
+        /// The grant.
+        token: u64,
     },
     /// From here on no fault is active, until the next [`What::Fault`]; if there is none, every
     /// call has to end.
@@ -413,6 +442,25 @@ pub enum LostCause {
     Gone,
     /// The store reported that an operator ended it.
     TakenAway,
+    /// The store reported that it had lasted its longest (`max_hold`).
+    TooLong,
+}
+
+/// What an operator asks the store for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// To grant nothing of the names that begin so.
+    Freeze(String),
+    /// To lift that freeze.
+    Thaw(String),
+    /// To keep a limit of the permits of a lock for good.
+    Limit {
+        /// The lock.
+        name: String,
+        /// The limit.
+        permits: u32,
+    },
 }
 
 /// One lock of a request.
@@ -428,6 +476,12 @@ pub struct Asked {
     /// So much earlier than it came its request counts as having come, milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub head_start_ms: u64,
+    /// After so long the store ends the hold, milliseconds; 0: it does not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_hold_ms: u64,
+    /// Nobody else is granted it before so long after the grant, milliseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub hold_at_least_ms: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -440,14 +494,21 @@ fn is_zero(number: &u64) -> bool {
 pub struct Permits {
     /// How many.
     pub count: u32,
-    /// Up to how many are held together.
+    /// Up to how many are held together; 0: as many as an operator last said ([`Order::Limit`]).
     pub limit: u32,
 }
 
 impl Asked {
     /// An exclusive hold.
     pub fn exclusive(name: impl Into<String>) -> Self {
-        Self { name: name.into(), shared: false, permits: None, head_start_ms: 0 }
+        Self {
+            name: name.into(),
+            shared: false,
+            permits: None,
+            head_start_ms: 0,
+            max_hold_ms: 0,
+            hold_at_least_ms: 0,
+        }
     }
 
     /// A shared hold.
@@ -464,6 +525,12 @@ impl Asked {
     #[must_use]
     pub fn ahead(self, head_start_ms: u64) -> Self {
         Self { head_start_ms, ..self }
+    }
+
+    /// The same with bounds of its hold, milliseconds; 0: none.
+    #[must_use]
+    pub fn bound(self, max_hold_ms: u64, hold_at_least_ms: u64) -> Self {
+        Self { max_hold_ms, hold_at_least_ms, ..self }
     }
 
     /// A shared hold, or an exclusive one.

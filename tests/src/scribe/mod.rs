@@ -79,8 +79,32 @@ impl Wish {
         Self { items, ..self }
     }
 
+    /// The same with bounds of the hold, milliseconds; 0: none.
+    #[must_use]
+    pub fn bound(self, max_hold_ms: u64, hold_at_least_ms: u64) -> Self {
+        let bound = |item: Asked| item.bound(max_hold_ms, hold_at_least_ms);
+        Self { items: self.items.into_iter().map(bound).collect(), ..self }
+    }
+
+    /// Whether every lock of it is asked for exclusively.
+    pub fn is_exclusive(&self) -> bool {
+        self.items.iter().all(|item| !item.shared)
+    }
+
+    fn longest_ms(&self, of: impl Fn(&Asked) -> u64) -> Duration {
+        Duration::from_millis(self.items.iter().map(of).max().unwrap_or(0))
+    }
+
+    fn max_hold(&self) -> Duration {
+        self.longest_ms(|item| item.max_hold_ms)
+    }
+
+    fn hold_at_least(&self) -> Duration {
+        self.longest_ms(|item| item.hold_at_least_ms)
+    }
+
     fn head_start(&self) -> Duration {
-        Duration::from_millis(self.items.iter().map(|item| item.head_start_ms).max().unwrap_or(0))
+        self.longest_ms(|item| item.head_start_ms)
     }
 
     /// The library's request for it.
@@ -89,13 +113,14 @@ impl Wish {
             (Some(min @ 2..), _) => client.any_of(self.items()).at_least(min),
             (Some(_), _) => client.any_of(self.items()),
             (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
-                client.semaphore(name, *limit).permits(*count)
+                client.semaphore(name, limit_of(*limit)).permits(*count)
             }
             (None, [one]) if one.shared => client.lock(&one.name).shared(),
             (None, [one]) => client.lock(&one.name),
             (None, _) => client.lock_all(self.items()),
         };
-        acquire.head_start(self.head_start())
+        let acquire = acquire.head_start(self.head_start());
+        acquire.max_hold(self.max_hold()).hold_at_least(self.hold_at_least())
     }
 
     /// The library's request that does not wait.
@@ -103,22 +128,28 @@ impl Wish {
         let attempt = match (self.any, self.items.as_slice()) {
             (Some(_), _) => client.try_any_of(self.items()),
             (None, [Asked { name, permits: Some(Permits { count, limit }), .. }]) => {
-                client.semaphore(name, *limit).try_permits(*count)
+                client.semaphore(name, limit_of(*limit)).try_permits(*count)
             }
             (None, [one]) if one.shared => client.try_lock(&one.name).shared(),
             (None, [one]) => client.try_lock(&one.name),
             (None, _) => client.try_lock_all(self.items()),
         };
-        attempt.head_start(self.head_start())
+        let attempt = attempt.head_start(self.head_start());
+        attempt.max_hold(self.max_hold()).hold_at_least(self.hold_at_least())
     }
 
     fn items(&self) -> impl Iterator<Item = LockItem> {
         self.items.iter().map(|item| match item.permits {
-            Some(Permits { count, limit }) => LockItem::permits(&item.name, count, limit),
+            Some(Permits { count, limit }) => LockItem::permits(&item.name, count, limit_of(limit)),
             None if item.shared => LockItem::shared(&item.name),
             None => LockItem::exclusive(&item.name),
         })
     }
+}
+
+/// The limit that a request names; `None`: the one that was kept for good.
+fn limit_of(limit: u32) -> Option<u32> {
+    (limit > 0).then_some(limit)
 }
 
 impl std::fmt::Debug for Scribe {
@@ -305,8 +336,10 @@ impl Scribe {
         let holders = holders.collect();
         let value = lock.as_ref().and_then(|lock| lock.value.as_ref());
         let value = value.map(|value| shown(name, value));
+        let closed = lock.as_ref().and_then(|lock| Some(lock.closed.as_ref()?.token.get()));
+        let frozen = lock.as_ref().is_some_and(|lock| lock.frozen.is_some());
         let waiting = lock.map_or(0, |lock| lock.waiting);
-        self.write(What::ReadDone { read, holders, value, waiting });
+        self.write(What::ReadDone { read, holders, value, waiting, closed, frozen });
         Ok(())
     }
 }
@@ -473,6 +506,7 @@ pub(crate) fn cause(reason: LostReason) -> LostCause {
         LostReason::SessionClosed => LostCause::Closed,
         LostReason::Revoked => LostCause::Gone,
         LostReason::SessionRevoked | LostReason::Forced => LostCause::TakenAway,
+        LostReason::HeldTooLong => LostCause::TooLong,
         _ => LostCause::Deadline,
     }
 }

@@ -52,6 +52,8 @@ struct Seen {
     granted: BTreeMap<SessionId, BTreeSet<u64>>,
     /// When each token was granted first, true time.
     granted_at: BTreeMap<u64, Instant>,
+    /// Sessions that were revoked, as first observed on some node: true time, and the label of the client.
+    revoked: BTreeMap<SessionId, (Instant, String)>,
     /// Sessions that were expired, as first observed on some node.
     expired: BTreeMap<SessionId, Expiry>,
     /// When a command of each version was applied first, true time.
@@ -117,6 +119,11 @@ impl Observer {
                     let label = table.session(*session).map(|view| view.label.as_str().to_owned());
                     seen.labels.insert(*session, label.unwrap_or_default());
                 }
+                Event::SessionRevoked { session, .. } => {
+                    let label = seen.labels.get(session).cloned().unwrap_or_default();
+                    let now = self.clock.now();
+                    seen.revoked.entry(*session).or_insert((now, label));
+                }
                 Event::SessionEnded { session, cause: EndCause::Expired | EndCause::Revoked } => {
                     let label = seen.labels.get(session).cloned().unwrap_or_default();
                     let tokens = seen.granted.get(session).into_iter().flatten().copied().collect();
@@ -164,6 +171,16 @@ impl Observer {
     /// When a token was granted, true time.
     pub(super) fn granted_at(&self, token: u64) -> Option<Instant> {
         self.lock().granted_at.get(&token).copied()
+    }
+
+    /// When each session that was revoked was, true time, and the label of its client.
+    pub(super) fn revoked(&self) -> Vec<(Instant, String)> {
+        self.lock().revoked.values().cloned().collect()
+    }
+
+    /// When each token was granted, true time.
+    pub(super) fn grants(&self) -> Vec<(u64, Instant)> {
+        self.lock().granted_at.iter().map(|(token, at)| (*token, *at)).collect()
     }
 
     /// How many states were taken over whole from a leader.

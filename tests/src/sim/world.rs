@@ -474,6 +474,16 @@ impl<'m> World<'m> {
         self.observer.granted_at(token)
     }
 
+    /// When each session that was revoked was, true time, and the label of its client.
+    pub fn revoked(&self) -> Vec<(Instant, String)> {
+        self.observer.revoked()
+    }
+
+    /// When each token was granted, true time.
+    pub fn grants(&self) -> Vec<(u64, Instant)> {
+        self.observer.grants()
+    }
+
     /// How many states nodes took over whole from a leader so far.
     pub fn taken_over(&self) -> u64 {
         self.observer.taken_over()

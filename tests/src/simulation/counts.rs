@@ -94,6 +94,15 @@ pub struct Counts {
     /// Answers with numbers of a sequence.
     #[serde(default)]
     pub numbers: u64,
+    /// Holds that the store ended because they had lasted their longest.
+    #[serde(default)]
+    pub too_long: u64,
+    /// Looks that showed a closed lock, or a frozen one.
+    #[serde(default)]
+    pub looks_shut: u64,
+    /// Safe holds of permits under a limit that an operator had set.
+    #[serde(default)]
+    pub under_kept_limits: u64,
     /// Runs in which a limit of size was reached, by its name.
     #[serde(default)]
     pub limits: BTreeMap<String, u64>,
@@ -126,6 +135,9 @@ impl Counts {
             large_tables: 20,
             disasters: 800,
             numbers: 500_000,
+            too_long: 20_000,
+            looks_shut: 5_000,
+            under_kept_limits: 50_000,
             limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
             faults: Kind::every().map(|kind| (kind, 1_000)).collect(),
             ..Self::default()
@@ -174,6 +186,9 @@ impl Counts {
         self.large_tables += other.large_tables;
         self.disasters += other.disasters;
         self.numbers += other.numbers;
+        self.too_long += other.too_long;
+        self.looks_shut += other.looks_shut;
+        self.under_kept_limits += other.under_kept_limits;
         for (name, count) in &other.limits {
             *self.limits.entry(name.clone()).or_default() += count;
         }
@@ -209,7 +224,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 33] {
+    fn rows(&self) -> [(&'static str, u64); 36] {
         [
             ("runs", self.runs),
             ("simulated seconds", self.simulated_ms / 1_000),
@@ -244,6 +259,9 @@ impl Counts {
             ("large tables", self.large_tables),
             ("clusters restored", self.disasters),
             ("numbers of sequences", self.numbers),
+            ("holds that lasted too long", self.too_long),
+            ("looks at shut locks", self.looks_shut),
+            ("holds under kept limits", self.under_kept_limits),
         ]
     }
 }

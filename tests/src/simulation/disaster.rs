@@ -165,6 +165,7 @@ impl<'a> Stage<'a> {
         start(world).await?;
         // The backup may be of an instant at which a group was not allowed to acquire.
         self.allow_all(world).await;
+        self.thaw_all(world).await;
         let client = FIRST_CLIENT + number;
         let granted = world.connect(client, TTL).await.map_err(|error| error.to_string())?;
         let asks = take(world, (client, granted), old, value, self.runtime.clone()).boxed_local();

@@ -187,6 +187,10 @@ pub enum Fault {
     TakeLock(u64),
     /// An operator takes the right to acquire from a part of the clients, and gives it back, again and again.
     Forbid(u64),
+    /// An operator freezes some names, and thaws them afterwards.
+    Freeze(u64),
+    /// An operator sets the limit of the permits of a lock.
+    SetLimit(u64),
 }
 
 /// A fault without its target, for counting.
@@ -245,6 +249,8 @@ pub enum Kind {
     EndSession,
     TakeLock,
     Forbid,
+    Freeze,
+    SetLimit,
 }
 
 impl Kind {
@@ -316,10 +322,14 @@ impl Kind {
     /// What operators do; only runs with rules see it, each several times.
     pub const OF_OPERATORS: [Self; 3] = [Self::EndSession, Self::TakeLock, Self::Forbid];
 
+    /// What operators order for everybody; a part of the runs sees it, each several times.
+    pub const ORDERS: [Self; 2] = [Self::Freeze, Self::SetLimit];
+
     /// All of them.
     pub fn every() -> impl Iterator<Item = Self> {
         let drawn_apart = Self::LASTING.into_iter().chain(Self::OF_SCOPES);
-        Self::ALL.into_iter().chain(drawn_apart).chain(Self::OF_OPERATORS)
+        let of_operators = Self::OF_OPERATORS.into_iter().chain(Self::ORDERS);
+        Self::ALL.into_iter().chain(drawn_apart).chain(of_operators)
     }
 
     /// Whether it belongs to the first stream of draws.
@@ -404,6 +414,8 @@ impl Fault {
             Self::EndSession(_) => Kind::EndSession,
             Self::TakeLock(_) => Kind::TakeLock,
             Self::Forbid(_) => Kind::Forbid,
+            Self::Freeze(_) => Kind::Freeze,
+            Self::SetLimit(_) => Kind::SetLimit,
         }
     }
 }

@@ -36,6 +36,7 @@ impl Stage<'_> {
     }
 
     /// `None` if there was no target.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     async fn strikes(&self, fault: Fault, lasts: Duration) -> Option<()> {
         match fault {
             Fault::Kill(who) => self.down(who, Crash::Process, lasts).await,
@@ -94,6 +95,8 @@ impl Stage<'_> {
             Fault::EndSession(_) | Fault::TakeLock(_) | Fault::Forbid(_) => {
                 self.operate(fault, lasts).await
             }
+            Fault::Freeze(which) => self.freeze(which, lasts).await,
+            Fault::SetLimit(which) => self.set_limit(which).await,
         }
     }
 

@@ -21,6 +21,7 @@ mod move_stage;
 mod mover;
 mod number_client;
 mod operator;
+mod orders;
 mod plan;
 mod resume_file;
 mod schedule;

@@ -14,7 +14,7 @@ use crate::history::{ClientId, Recorder, What};
 use crate::sim::World;
 
 /// The first of them.
-const FIRST: u64 = 2_200_000;
+const FIRST: u64 = 2_300_000;
 const CLIENTS: u64 = 3;
 /// The sequences that they share.
 const SEQUENCES: u64 = 2;

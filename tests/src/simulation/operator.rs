@@ -14,7 +14,7 @@ use crate::history::What;
 use crate::sim::{IDENTITIES, World, client_of, identity_of};
 
 /// The pause before a change is tried again.
-const AGAIN: Duration = Duration::from_millis(200);
+pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Clients from this number on do something else than share locks: an operator leaves them alone.
 const HELPERS: u64 = 1_000_000;
 
@@ -131,7 +131,7 @@ impl Stage<'_> {
         self.propose_in(&self.world, deed).await
     }
 
-    async fn propose_in(&self, world: &World<'_>, deed: Deed) -> Option<()> {
+    pub(super) async fn propose_in(&self, world: &World<'_>, deed: Deed) -> Option<()> {
         let leader = world.replica(world.leader()?)?;
         let identity = Identity::parse("cn:ops").ok()?;
         let command = Command::By { caller: Caller { identity, is_admin: true }, deed };

@@ -67,6 +67,9 @@ const TERMS_STREAM: u64 = 0x7465_726d_7331_3233;
 /// The same for numbers of sequences, in a third of the runs, and for floors.
 const NUMBERS_STREAM: u64 = 0x6e75_6d62_6572_7331;
 const NUMBERS_ONE_IN: u64 = 3;
+/// The same for bounds of holds, and what operators order for everybody: in half of the runs, and in a third.
+const BOUNDS_STREAM: u64 = 0x626f_756e_6473_3136;
+const ORDERS_ONE_IN: u64 = 3;
 /// In one run of so many, the keepalives of clients go together, beside their streams.
 const KEEPS_TOGETHER_ONE_IN: u64 = 3;
 
@@ -142,6 +145,12 @@ pub struct Plan {
     /// Some of their requests for any of several names need two of them.
     #[serde(default)]
     pub floors: bool,
+    /// Some of their requests have bounds of the hold.
+    #[serde(default)]
+    pub bounds: bool,
+    /// Operators freeze names and set limits, and some requests for permits name no limit.
+    #[serde(default)]
+    pub orders: bool,
 }
 
 /// Settings of the nodes.
@@ -223,6 +232,11 @@ pub enum Clocks {
 impl Plan {
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_bounds(seed, clocks).with_bounds()
+    }
+
+    /// The run as it was before requests had bounds of the hold.
+    pub fn without_bounds(seed: u64, clocks: Clocks) -> Self {
         Self::without_numbers(seed, clocks).with_numbers()
     }
 
@@ -262,7 +276,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` all but numbers, `numbers` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` all but numbers, `numbers` all but bounds of holds, `bounds` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -276,7 +290,8 @@ impl Plan {
             "disasters" => Self::without_vocabulary(seed, Clocks::Within),
             "vocabulary" => Self::without_terms(seed, Clocks::Within),
             "terms" => Self::without_numbers(seed, Clocks::Within),
-            "numbers" => Self::draw(seed, Clocks::Within),
+            "numbers" => Self::without_bounds(seed, Clocks::Within),
+            "bounds" => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
@@ -340,6 +355,8 @@ impl Plan {
             head_starts: false,
             numbers: false,
             floors: false,
+            bounds: false,
+            orders: false,
         };
         plan.with_lasting()
     }
@@ -422,6 +439,27 @@ impl Plan {
         self
     }
 
+    /// Adds bounds of holds to half of the runs, and orders of operators to some.
+    fn with_bounds(mut self) -> Self {
+        let mut draw = Draw::new(self.seed ^ BOUNDS_STREAM);
+        self.bounds = draw.below(2) == 0;
+        self.orders = draw.below(ORDERS_ONE_IN) == 0;
+        if self.orders {
+            let within_ms = self.length_ms - 10_000;
+            let strikes = (0..6 + draw.below(8)).map(|_| {
+                let fault = match pick(&mut draw, &Kind::ORDERS) {
+                    Kind::Freeze => Fault::Freeze(draw.below(1_000)),
+                    _ => Fault::SetLimit(draw.below(1_000)),
+                };
+                let (at_ms, lasts_ms) = (draw.below(within_ms), 100 + draw.below(5_000));
+                Strike { at_ms, lasts_ms, fault }
+            });
+            self.strikes.extend(strikes);
+            self.strikes.sort_by_key(|strike| strike.at_ms);
+        }
+        self
+    }
+
     /// Adds requests for permits (DESIGN §16) to half of the runs.
     fn with_vocabulary(mut self) -> Self {
         let mut draw = Draw::new(self.seed ^ VOCABULARY_STREAM);
@@ -485,6 +523,8 @@ impl Plan {
         self.head_starts = false;
         self.numbers = false;
         self.floors = false;
+        self.bounds = false;
+        self.orders = false;
         self
     }
 
@@ -516,6 +556,8 @@ impl Plan {
             permits: self.permits,
             head_starts: self.head_starts,
             floors: self.floors,
+            bounds: self.bounds,
+            kept_limits: self.orders,
             resources: None,
         }
     }
@@ -839,6 +881,9 @@ mod tests {
             rest.head_starts = false;
             rest.numbers = false;
             rest.floors = false;
+            rest.bounds = false;
+            rest.orders = false;
+            rest.strikes.retain(|strike| !Kind::ORDERS.contains(&strike.fault.kind()));
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
-use holdfast_core::SessionView;
+use holdfast_core::{LEASE_PARTS, SessionView};
 use holdfast_runtime::simulated::Machine;
 use holdfast_runtime::{Instant, Runtime};
 use holdfast_server::consensus::Consensus as _;
@@ -105,6 +105,8 @@ pub(super) struct Stage<'a> {
     backups: Mutex<Vec<Vec<u8>>>,
     /// What the probes of the run had found before a disaster.
     probed: Mutex<Option<Vec<String>>>,
+    /// The number of the next order of an operator.
+    pub(super) orders: AtomicU64,
     /// The clients that hold the table that is there from the beginning.
     pub(super) hoarders: Mutex<Hoarders>,
 }
@@ -140,6 +142,7 @@ impl<'a> Stage<'a> {
             items: Arc::default(),
             backups: Mutex::default(),
             probed: Mutex::default(),
+            orders: AtomicU64::new(0),
             hoarders: Mutex::default(),
             runtime,
         }
@@ -359,6 +362,7 @@ impl<'a> Stage<'a> {
                 self.remove_lost(id).await;
             }
             self.allow_all(&self.world).await;
+            self.thaw_all(&self.world).await;
         })
         .await;
         self.recorder.write(STAGE, What::Healed);
@@ -557,13 +561,17 @@ impl<'a> Stage<'a> {
             return Some(differ);
         }
         let leader = self.world.replica(self.world.leader()?)?;
-        let (mut counts, mut open) = (None, Vec::new());
+        let (mut counts, mut open, mut closed) = (None, Vec::new(), 0_usize);
         leader.read(&mut |table, _| {
             counts = Some(table.counts());
             open = table.sessions().map(|view| view.session.get()).collect();
+            closed = (0..LEASE_PARTS).map(|part| table.closed_locks_in(part).count()).sum();
         });
         let counts = counts?;
         let left = (counts.sessions, counts.held, counts.waiting);
+        if closed > 0 {
+            return Some(format!("I31: {closed} locks are still closed"));
+        }
         (left != (0, 0, 0)).then(|| {
             format!("I33: sessions, holds and waits are left: {left:?}, sessions {open:?}")
         })
@@ -614,8 +622,11 @@ impl<'a> Stage<'a> {
         let rights = self.world.rights().iter().map(given).collect();
         let expired = expiries.iter().filter_map(told).collect();
         let known = self.world.versions().into_iter().map(all_know).collect();
+        let granted = self.world.grants().into_iter().map(grant_seen).collect();
+        let revoked = self.world.revoked().iter().filter_map(revoked).collect();
         let left = self.world.work_left().into_iter().map(work_left).collect();
-        let history = merge(vec![rights, self.recorder.take(), expired, known, left]);
+        let history =
+            merge(vec![rights, granted, revoked, self.recorder.take(), expired, known, left]);
         let usual = Options::default();
         let grace = usual.grace + limits::longer_leases(&self.plan.limits);
         let report = check(&history, Options { grace, ..usual });
@@ -631,6 +642,9 @@ impl<'a> Stage<'a> {
         counts.writes = report.tally.accepted as u64;
         counts.refused_writes = report.tally.fenced as u64;
         counts.numbers = report.tally.numbers as u64;
+        counts.too_long = report.tally.too_long as u64;
+        counts.looks_shut = report.tally.looks_shut as u64;
+        counts.under_kept_limits = report.tally.under_kept_limits as u64;
         counts.expiries = expiries.len() as u64;
         self.count_scopes(&history, &mut counts);
         counts.snapshots = self.world.taken_over();
@@ -689,9 +703,20 @@ fn told(expiry: &Expiry) -> Option<Record> {
     Some(Record { at_ns: nanos(expiry.at), client: STAGE, what })
 }
 
+/// The judge's record of a session that was revoked.
+fn revoked((at, label): &(Instant, String)) -> Option<Record> {
+    let of = in_history(client_of(label)?);
+    Some(Record { at_ns: nanos(*at), client: STAGE, what: What::Revoked { of } })
+}
+
 /// The judge's record of a version that every member knows.
 fn all_know((version, at): (u16, Instant)) -> Record {
     Record { at_ns: nanos(at), client: STAGE, what: What::AllKnow { version } }
+}
+
+/// The judge's record of the first time that a node applied a grant.
+fn grant_seen((token, at): (u64, Instant)) -> Record {
+    Record { at_ns: nanos(at), client: STAGE, what: What::GrantSeen { token } }
 }
 
 /// The judge's record of the time during which a command had left work.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_tests::check::{Options, Report, check};
 use holdfast_tests::history::{
     Asked, Became, Brought, Change, ClientId, Happened, Holding, Kept, KeptState, LostCause, News,
-    Record, Shown, What,
+    Order, Record, Shown, What,
 };
 
 const MS: u64 = 1_000_000;
@@ -68,8 +68,10 @@ impl Reader {
     fn what(&mut self, client: ClientId, words: &[&str]) -> What {
         match words {
             ["asks", request, wanted, rest @ ..] => {
-                let head_start_ms = option(rest, "head-start").map_or(0, number);
-                let items = items(wanted).into_iter().map(|item| item.ahead(head_start_ms));
+                let ms = |key| option(rest, key).map_or(0, number);
+                let items = items(wanted)
+                    .into_iter()
+                    .map(|item| item.ahead(ms("head-start")).bound(ms("max-hold"), ms("at-least")));
                 let (request, items) = (number(request), items.collect::<Vec<_>>());
                 let names = items.iter().map(|item| item.name.clone()).collect();
                 self.asked.insert((client, request), names);
@@ -232,6 +234,8 @@ fn what_else(words: &[&str]) -> What {
             holders: holding(holders),
             value: rest.iter().find_map(|word| shown(word)),
             waiting: option(rest, "waiting").map_or(0, number),
+            closed: option(rest, "closed").map(number),
+            frozen: rest.contains(&"frozen"),
         },
         ["fenced", token, name, newest] => {
             What::Fenced { token: number(token), name: (*name).into(), newest: number(newest) }
@@ -265,6 +269,18 @@ fn what_was_seen(words: &[&str]) -> What {
         }
         ["watch-over", watch] => What::WatchOver { watch: number(watch), failed: false },
         ["told", watch, rest @ ..] => What::WatchTold { watch: number(watch), news: news(rest) },
+        ["orders", order, what, of] => {
+            let order_of = |of: &str| match *what {
+                "freeze" => Order::Freeze(of.into()),
+                "thaw" => Order::Thaw(of.into()),
+                name => Order::Limit { name: name.into(), permits: of.parse().unwrap() },
+            };
+            What::Order { number: number(order), order: order_of(of) }
+        }
+        ["ordered", order] => What::OrderDone { number: number(order) },
+        ["revoked", of] => What::Revoked { of: client(of) },
+        ["takes-away", of] => What::TakesAway { of: client(of) },
+        ["grant-seen", token] => What::GrantSeen { token: number(token) },
         ["all-know", version] => What::AllKnow { version: version.parse().unwrap() },
         ["opened", ms] => What::Opened { ttl_ms: number(ms) },
         ["expired", of] => What::Expired { of: client(of), tokens: None, session: None },
@@ -339,6 +355,8 @@ fn cause(word: &str) -> LostCause {
         "expired" => LostCause::Expired,
         "closed" => LostCause::Closed,
         "gone" => LostCause::Gone,
+        "too-long" => LostCause::TooLong,
+        "taken-away" => LostCause::TakenAway,
         _ => LostCause::Deadline,
     }
 }

@@ -5,6 +5,7 @@
 //! (all of them) or `|` (any); one that ends with `~` is shared, with `~2/4` two of its four permits.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of a test fail it by a panic")]
 
+mod bounds;
 mod imports;
 mod lines;
 mod store;
