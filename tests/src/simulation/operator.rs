@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use holdfast_core::{
-    AccessName, Caller, Command, Deed, FencingToken, Identity, Label, LockName, NamePrefix, Right,
-    RuleChange, SessionId, Verb,
+    AccessName, Caller, Command, Deed, FencingToken, Identity, Label, LockName, NamePrefix,
+    Outcome, Right, RuleChange, SessionId, Verb,
 };
 use holdfast_server::consensus::{Consensus as _, propose_when_known};
 
@@ -131,12 +131,17 @@ impl Stage<'_> {
         self.propose_in(&self.world, deed).await
     }
 
-    pub(super) async fn propose_in(&self, world: &World<'_>, deed: Deed) -> Option<()> {
+    async fn propose_in(&self, world: &World<'_>, deed: Deed) -> Option<()> {
+        self.answer_to(world, deed).await?.ok().map(drop)
+    }
+
+    /// What became of an administrator's command; `None` if that is not known, or there was no leader for it.
+    pub(super) async fn answer_to(&self, world: &World<'_>, deed: Deed) -> Option<Outcome> {
         let leader = world.replica(world.leader()?)?;
         let identity = Identity::parse("cn:ops").ok()?;
         let command = Command::By { caller: Caller { identity, is_admin: true }, deed };
         let done = propose_when_known(&*leader, &self.runtime, command);
-        self.runtime.timeout(Duration::from_secs(10), done).await.ok()?.ok()?.outcome.ok().map(drop)
+        Some(self.runtime.timeout(Duration::from_secs(10), done).await.ok()?.ok()?.outcome)
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use holdfast_core::{Deed, Label, LockName, NamePrefix};
+use holdfast_core::{Deed, Label, LockName, NamePrefix, Rejection};
 use holdfast_server::consensus::Consensus as _;
 
 use super::operator::AGAIN;
@@ -39,27 +39,24 @@ impl Stage<'_> {
         Some(())
     }
 
-    /// An order, in the history. Whether an attempt without an answer was done is not known, so it is asked for until one is answered.
+    /// An order, in the history. Whether an attempt without an answer was done is not known, so it is asked for until there is one. An
+    /// order that is refused may still have been done by an attempt before.
     async fn order(&self, order: Order, deed: Deed) {
         let number = self.orders.fetch_add(1, Ordering::Relaxed);
         self.recorder.write(STAGE, What::Order { number, order });
-        self.until_ordered(&self.world, deed).await;
-        self.recorder.write(STAGE, What::OrderDone { number });
+        if self.until_answered(&self.world, deed).await {
+            self.recorder.write(STAGE, What::OrderDone { number });
+        }
     }
 
-    /// A name that is not frozen needs no thaw: an earlier attempt was done, or that of another operator.
-    async fn until_ordered(&self, world: &World<'_>, deed: Deed) {
-        let thaws = matches!(deed, Deed::Thaw { .. });
-        while self.propose_in(world, deed.clone()).await.is_none() {
-            let frozen = self.frozen_names(world).await;
-            let is_thawed =
-                |prefix: &NamePrefix| frozen.as_ref().is_some_and(|all| !all.contains(prefix));
-            if let (true, Deed::Thaw { prefix }) = (thaws, &deed)
-                && is_thawed(prefix)
-            {
-                return;
+    /// Returns whether it is done. A name that is not frozen needs no thaw: an earlier attempt was done, or that of another operator.
+    async fn until_answered(&self, world: &World<'_>, deed: Deed) -> bool {
+        loop {
+            match self.answer_to(world, deed.clone()).await {
+                Some(Ok(_) | Err(Rejection::NotFrozen { .. })) => return true,
+                Some(Err(_)) => return false,
+                None => self.runtime.sleep(AGAIN).await,
             }
-            self.runtime.sleep(AGAIN).await;
         }
     }
 
@@ -88,7 +85,7 @@ impl Stage<'_> {
             }
         };
         for prefix in frozen {
-            self.until_ordered(world, Deed::Thaw { prefix }).await;
+            self.until_answered(world, Deed::Thaw { prefix }).await;
         }
     }
 }
