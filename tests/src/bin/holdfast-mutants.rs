@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(long)]
     jobs: Option<usize>,
     /// Make only the runs that found them before: a file of lines `mutant HOW seed` (HOW: `first`, `two`,
-    /// `three`, `all`, `rules`, `totals`, `latest`, `disasters` or `vocabulary`, by which streams are drawn, or a schedule), `mutant plan.json`
+    /// `three`, `all`, `rules`, `totals`, `latest`, `disasters`, `vocabulary`, `terms`, `numbers` or `bounds`, by which streams are drawn, or a schedule), `mutant plan.json`
     /// for a plan beside it, or `mutant test NAME` where a test shows what no run was found for. Each must
     /// be found by one of its runs; one without any line is not found.
     #[arg(long)]
@@ -263,7 +263,7 @@ fn keep(path: &Path, mutant: Mutant, seed: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
     let schedule = schedule_of(mutant).and_then(|schedule| schedule.to_possible_value());
-    let how = schedule.map_or_else(|| "vocabulary".to_owned(), |value| value.get_name().to_owned());
+    let how = schedule.map_or_else(|| Plan::NEWEST.to_owned(), |value| value.get_name().to_owned());
     writeln!(file, "{mutant} {how} {seed}")
 }
 

@@ -136,7 +136,7 @@ impl Counts {
             disasters: 800,
             numbers: 500_000,
             too_long: 20_000,
-            looks_shut: 5_000,
+            looks_shut: 1_500,
             under_kept_limits: 50_000,
             limits: limits::names().map(|name| (name.to_owned(), 20_000 / ONE_RUN_IN)).collect(),
             faults: Kind::every().map(|kind| (kind, 1_000)).collect(),

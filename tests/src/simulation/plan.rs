@@ -230,6 +230,9 @@ pub enum Clocks {
 }
 
 impl Plan {
+    /// The word by which kept files name runs with everything that is drawn ([`Plan::kept_as`]).
+    pub const NEWEST: &str = "bounds";
+
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
         Self::without_bounds(seed, clocks).with_bounds()
@@ -291,7 +294,7 @@ impl Plan {
             "vocabulary" => Self::without_terms(seed, Clocks::Within),
             "terms" => Self::without_numbers(seed, Clocks::Within),
             "numbers" => Self::without_bounds(seed, Clocks::Within),
-            "bounds" => Self::draw(seed, Clocks::Within),
+            Self::NEWEST => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
         Some(plan.without_a_large_table())
