@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::check::Report;
 use crate::history::{ClientId, Recorder};
+use crate::program::Program;
 use crate::remote::RemoteScribe;
 use crate::run::judge;
 
@@ -54,6 +55,31 @@ impl Nodes {
     /// Starts one node of its own that requires a login (role and password: `cassandra`).
     pub async fn start_one_with_login() -> Self {
         Self::start_own(&["1", "login"]).await
+    }
+
+    /// Starts four nodes of its own: 1 and 2 in the datacenter `dc1`, 3 and 4 in `dc2`, each datacenter in a network namespace of its
+    /// own. Needs root.
+    pub async fn start_two_datacenters() -> Self {
+        Self::start_own(&["datacenters"]).await
+    }
+
+    /// From now on nothing passes between the two datacenters.
+    pub async fn cut_datacenters(&self) {
+        self.call("cut", &[]).await;
+    }
+
+    /// It does again.
+    pub async fn mend_datacenters(&self) {
+        self.call("mend", &[]).await;
+    }
+
+    /// Begins a program in the network of a datacenter.
+    pub fn start_in(&self, datacenter: &str, program: &Path, arguments: &[&str]) -> Program {
+        let keeper = std::fs::read_to_string(self.run.join(datacenter)).unwrap();
+        let network = format!("--net=/proc/{}/ns/net", keeper.trim());
+        let line = [network.as_str(), program.to_str().unwrap()];
+        let line: Vec<&str> = line.into_iter().chain(arguments.iter().copied()).collect();
+        Program::start_at(&PathBuf::from("/usr/bin/nsenter"), &line)
     }
 
     async fn start_own(how: &[&str]) -> Self {
@@ -208,13 +234,13 @@ impl Stage {
         let session = nodes.session().await;
         let recorder = Recorder::in_memory(Runtime::system().clock);
         let stage = Self { nodes, points, keyspace, session, recorder };
-        stage.make_of(&Schema::new(keyspace, Some(3)), wanted).await;
+        stage.make_of(&Schema::new(keyspace).replicated(3), wanted).await;
         stage
     }
 
     /// Makes these tables of the layout, unless they are there.
     pub async fn make(&self, layout: Layout, wanted: Tables) {
-        self.make_of(&Schema::new(self.keyspace, None).named(layout), &[wanted]).await;
+        self.make_of(&Schema::new(self.keyspace).named(layout), &[wanted]).await;
     }
 
     async fn make_of(&self, schema: &Schema, wanted: &[Tables]) {
@@ -287,7 +313,7 @@ impl Stage {
 
     /// The keyspace for one more client, which counts as a process of its own for locks.
     pub fn cassandra(&self) -> Cassandra {
-        Cassandra::new(self.session.clone(), self.keyspace, SerialScope::Cluster).unwrap()
+        Cassandra::new(self.session.clone(), self.keyspace, &SerialScope::Cluster).unwrap()
     }
 
     /// Clients 1 to `number`, each with the locker that `make` makes for its service.

@@ -2,13 +2,14 @@
 //! there, for deployments with other names than the defaults.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use holdfast::Error;
 use holdfast_recipes::recipe::{Names, Naming, namings};
-use holdfast_recipes::{Credentials, Layout};
+use holdfast_recipes::{Contact, Credentials, Layout, SerialScope};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, OWN_ERROR};
 
 /// The cluster, the keyspace, and who one is to it.
 #[derive(Clone, Debug, Args)]
@@ -22,11 +23,42 @@ pub struct Reach {
     /// The role to log in as; its password is read from `HOLDFAST_CASSANDRA_PASSWORD`.
     #[arg(long, env = "HOLDFAST_CASSANDRA_USER")]
     pub user: Option<String>,
+    /// The datacenter whose nodes are asked, while one of them is up [default: all of them].
+    #[arg(long, value_name = "NAME", global = true, env = "HOLDFAST_CASSANDRA_DATACENTER")]
+    pub datacenter: Option<String>,
+    /// Decide within --datacenter (`LOCAL_SERIAL`, `LOCAL_QUORUM`), through its nodes alone. Clients of another datacenter are not
+    /// excluded: every client of these locks has to name the same one.
+    #[arg(long, global = true)]
+    pub local_serial: bool,
 }
 
 impl Reach {
+    /// How the cluster is reached, within `limit`.
+    pub fn contact(&self, limit: Duration) -> Contact {
+        let contact = Contact::new(&self.contact_points).login(self.credentials());
+        contact.datacenter(self.datacenter.clone()).limit(limit)
+    }
+
+    /// Where locks are exclusive.
+    ///
+    /// # Errors
+    ///
+    /// `--local-serial` without a datacenter.
+    pub fn serial(&self) -> Result<SerialScope, Failure> {
+        match (&self.datacenter, self.local_serial) {
+            (None, false) => Ok(SerialScope::Cluster),
+            (Some(name), false) => Ok(SerialScope::Near(name.clone())),
+            (Some(name), true) => Ok(SerialScope::Datacenter(name.clone())),
+            (None, true) => Err(Failure::new(
+                OWN_ERROR,
+                "--local-serial decides within one datacenter: name it with --datacenter"
+                    .to_owned(),
+            )),
+        }
+    }
+
     /// The role with its password, if there is one.
-    pub fn credentials(&self) -> Option<Credentials> {
+    fn credentials(&self) -> Option<Credentials> {
         let user = self.user.clone()?;
         let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
         Some(Credentials { user, password })
@@ -126,8 +158,8 @@ mod tests {
     #[test]
     fn without_a_word_the_names_are_those_of_the_seeds() {
         let line = Line::try_parse_from(["line"]).unwrap();
-        let usual = Schema::new("k", None).statements();
-        assert_eq!(Schema::new("k", None).named(line.names.layout()).statements(), usual);
+        let usual = Schema::new("k").statements();
+        assert_eq!(Schema::new("k").named(line.names.layout()).statements(), usual);
     }
 
     /// Also before a subcommand: exactly three values.
@@ -135,7 +167,7 @@ mod tests {
     fn three_columns_are_named_at_once() {
         let line = ["line", "--queue-columns", "a", "b", "C d", "--optimistic-columns", "e", "f"];
         let layout = Line::try_parse_from(line).unwrap().names.layout();
-        let made = Schema::new("k", None).named(layout).statements();
+        let made = Schema::new("k").named(layout).statements();
         let main =
             "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
         assert!(made[3].ends_with(main), "{made:?}");
@@ -148,7 +180,7 @@ mod tests {
         let line =
             ["line", "--time-table", "t", "--time-columns", "n", "v", "--time-cell", "Another"];
         let layout = Line::try_parse_from(line).unwrap().names.layout();
-        let made = Schema::new("k", None).named(layout.clone()).statements();
+        let made = Schema::new("k").named(layout.clone()).statements();
         let time = "\"t\" (\"n\" text PRIMARY KEY, \"v\" bigint)";
         assert!(made.iter().any(|made| made.ends_with(time)), "{made:?}");
         let named = TimeTable::named("t", "n", "v").with_cell("Another");

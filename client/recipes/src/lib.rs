@@ -72,8 +72,8 @@ pub use locker::{RemoteGuard, RemoteLocker, Wait};
 /// For `holdfast-migrate`, which reads the tables that the lockers write.
 #[doc(hidden)]
 pub use opening::open;
-pub use opening::{Credentials, SerialScope};
-pub use schema::{Layout, Schema};
+pub use opening::{Contact, Credentials, SerialScope};
+pub use schema::{Layout, NoReplication, Replication, Schema};
 pub use {
     bakery::{Bakery, BakeryForm, BakeryTables},
     cassandra::{Cassandra, LockerOptions},

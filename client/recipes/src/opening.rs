@@ -1,10 +1,9 @@
 //! Builds lockers on a session of the driver: the caller's own, or one opened for them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_keyspace::driver::{self, NotOpen};
-pub use holdfast_keyspace::driver::{Credentials, SerialScope};
+pub use holdfast_keyspace::driver::{Contact, Credentials, SerialScope};
 use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 
@@ -19,44 +18,34 @@ impl Cassandra {
     /// # Errors
     ///
     /// [`Error::Refused`] if there is no such keyspace, if the keyspace has fewer nodes, up or down, than replicas (the
-    /// nodes present would decide an LWT, and nodes that join later would not know it), or if the session does not
-    /// fetch its schema and so cannot tell.
-    pub fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Result<Self, Error> {
+    /// nodes present would decide an LWT, and nodes that join later would not know it), if no node is in the datacenter of
+    /// `scope`, if locks are to be decided in a datacenter of which the keyspace does not say how many replicas it has, or if the
+    /// session does not fetch its schema and so cannot tell.
+    pub fn new(session: Arc<Session>, keyspace: &str, scope: &SerialScope) -> Result<Self, Error> {
         let keyspace = driver::keyspace(session, keyspace, scope).map_err(not_open)?;
         Ok(Self::on(keyspace, Runtime::system()))
     }
 
-    /// Opens a session for the lockers, within `limit`: for programs that have none. Contact points
-    /// are `host` or `host:port`, separated by commas; a lock is exclusive within `scope`.
+    /// Opens a session for the lockers: for programs that have none. A lock is exclusive within `scope`.
     ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster
     /// rejected the login, [`Error::InvalidConfig`] without a contact point; and those of
     /// [`Cassandra::new`].
-    pub async fn connect(
-        contact_points: &str,
-        keyspace: &str,
-        credentials: Option<&Credentials>,
-        scope: SerialScope,
-        limit: Duration,
-    ) -> Result<Self> {
-        Self::new(open(contact_points, credentials, limit).await?, keyspace, scope)
+    pub async fn connect(contact: &Contact, keyspace: &str, scope: &SerialScope) -> Result<Self> {
+        Self::new(open(contact).await?, keyspace, scope)
     }
 }
 
-/// Opens a session for the caller, within `limit`, without checking a keyspace.
+/// Opens a session for the caller, without checking a keyspace.
 ///
 /// # Errors
 ///
 /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster rejected the login,
 /// [`Error::InvalidConfig`] without a contact point.
-pub async fn open(
-    contact_points: &str,
-    credentials: Option<&Credentials>,
-    limit: Duration,
-) -> Result<Arc<Session>> {
-    driver::open(contact_points, credentials, limit).await.map_err(not_open)
+pub async fn open(contact: &Contact) -> Result<Arc<Session>> {
+    driver::open(contact).await.map_err(not_open)
 }
 
 fn not_open(why: NotOpen) -> Error {

@@ -1,10 +1,12 @@
 //! Opens a session for programs that have none, such as the command line.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_runtime::Runtime;
+use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::cluster::ClusterState;
@@ -14,6 +16,7 @@ use scylla::errors::{
     NewSessionError,
 };
 
+use super::SerialScope;
 use crate::statement::Ident;
 
 /// How often a session checks whether its nodes agree on a table that it has made: the driver's own fifth of a second is longer than they
@@ -56,8 +59,12 @@ pub enum NotOpen {
     Setting(String),
 }
 
-/// Checks that this keyspace can keep locks: it exists, and has a node for each of its replicas.
-pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), NotOpen> {
+/// Checks that this keyspace can keep locks: it exists, has a node for each of its replicas, and replicas where `scope` decides.
+pub(super) fn check_keyspace(
+    session: &Session,
+    keyspace: &str,
+    scope: &SerialScope,
+) -> Result<(), NotOpen> {
     let state = session.get_cluster_state();
     let named = Ident::new(keyspace);
     let Some(there) = state.get_keyspace(keyspace) else {
@@ -73,6 +80,7 @@ pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), No
             )
         }));
     };
+    check_datacenter(&state, &named, &there.strategy, scope)?;
     match more_replicas_than_nodes(&state, &there.strategy) {
         None => Ok(()),
         // Plain writes would fail one by one, but the replicas present decide an LWT: one node alone now, and others
@@ -82,6 +90,47 @@ pub(super) fn check_keyspace(session: &Session, keyspace: &str) -> Result<(), No
              QUORUM could be had; add nodes, or ALTER KEYSPACE"
         ))),
     }
+}
+
+/// Checks that the datacenter of `scope` is there, and that the keyspace says how many replicas it has if locks are decided in it.
+fn check_datacenter(
+    state: &ClusterState,
+    keyspace: &Ident,
+    strategy: &Strategy,
+    scope: &SerialScope,
+) -> Result<(), NotOpen> {
+    let Some(datacenter) = scope.datacenter() else { return Ok(()) };
+    let there = datacenters(state);
+    if !there.contains(datacenter) {
+        let there: Vec<&str> = there.into_iter().collect();
+        let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+        return Err(NotOpen::Refused(format!(
+            "no node is in the datacenter {datacenter}; the datacenters of this cluster: {there}"
+        )));
+    }
+    let SerialScope::Datacenter(_) = scope else { return Ok(()) };
+    let why = match strategy {
+        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
+            if datacenter_repfactors.get(datacenter).is_some_and(|replicas| *replicas > 0) {
+                return Ok(());
+            }
+            let mut has: Vec<String> = (datacenter_repfactors.iter())
+                .map(|(name, replicas)| format!("{replicas} in {name}"))
+                .collect();
+            has.sort_unstable();
+            format!("it has none there ({})", has.join(", "))
+        }
+        _ if there.len() == 1 => return Ok(()),
+        _ => "its replication does not count them by datacenter (ALTER KEYSPACE, NetworkTopologyStrategy)"
+            .to_owned(),
+    };
+    Err(NotOpen::Refused(format!(
+        "keyspace {keyspace} cannot decide in the datacenter {datacenter} alone by replicas in it: {why}"
+    )))
+}
+
+fn datacenters(state: &ClusterState) -> BTreeSet<&str> {
+    state.get_nodes_info().iter().filter_map(|node| node.datacenter.as_deref()).collect()
 }
 
 /// The number of replicas of a datacenter and of its nodes, up or down, if those are fewer.
@@ -101,28 +150,65 @@ fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option
     compared.into_iter().find(|(replicas, nodes)| replicas > nodes)
 }
 
-/// Opens a session for the caller, within `limit`, without checking a keyspace.
+/// How a cluster is reached by a program that has no session of the driver.
+#[derive(Clone, Debug)]
+pub struct Contact {
+    points: String,
+    login: Option<Credentials>,
+    datacenter: Option<String>,
+    limit: Duration,
+}
+
+impl Contact {
+    /// Through these nodes at first: `host` or `host:port`, separated by commas. Within 10 s.
+    pub fn new(points: impl Into<String>) -> Self {
+        let limit = Duration::from_secs(10);
+        Self { points: points.into(), login: None, datacenter: None, limit }
+    }
+
+    /// With this login, if there is one.
+    #[must_use]
+    pub fn login(self, login: Option<Credentials>) -> Self {
+        Self { login, ..self }
+    }
+
+    /// Asks nodes of this datacenter, if one is named, as long as one of them is up; for statements that no [`SerialScope`] is
+    /// given for.
+    #[must_use]
+    pub fn datacenter(self, datacenter: Option<String>) -> Self {
+        Self { datacenter, ..self }
+    }
+
+    /// How long connecting may take.
+    #[must_use]
+    pub fn limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+}
+
+/// Opens a session for the caller, without checking a keyspace.
 ///
 /// # Errors
 ///
-/// [`NotOpen::Unreachable`] if no contact point answered, [`NotOpen::Refused`] if the cluster rejected the login,
+/// [`NotOpen::Unreachable`] if no contact point answered within the limit, [`NotOpen::Refused`] if the cluster rejected the login,
 /// [`NotOpen::Setting`] without a contact point.
-pub async fn open(
-    contact_points: &str,
-    credentials: Option<&Credentials>,
-    limit: Duration,
-) -> Result<Arc<Session>, NotOpen> {
+pub async fn open(contact: &Contact) -> Result<Arc<Session>, NotOpen> {
+    let Contact { points, login, datacenter, limit } = contact;
+    let limit = *limit;
     let points: Vec<&str> =
-        contact_points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect();
+        points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect();
     if points.is_empty() {
         let message = "no contact point is given; e.g. 10.0.0.1,10.0.0.2:9042";
         return Err(NotOpen::Setting(message.into()));
     }
+    let near = datacenter.clone().map_or(SerialScope::Cluster, SerialScope::Near);
+    let profile = ExecutionProfile::builder().load_balancing_policy(near.load_balancing()).build();
     let mut builder = SessionBuilder::new()
         .known_nodes(&points)
+        .default_execution_profile_handle(profile.into_handle())
         .connection_timeout(limit)
         .schema_agreement_interval(AGREED_EVERY);
-    if let Some(Credentials { user, password }) = credentials {
+    if let Some(Credentials { user, password }) = login {
         builder = builder.user(user, password);
     }
     let opened = Runtime::system().timeout(limit, builder.build()).await;

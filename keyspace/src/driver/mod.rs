@@ -2,7 +2,7 @@
 //!
 //! It prepares statements once and executes them once: no retries, no speculative execution (a
 //! repeated LWT that was applied the first time would report that it was not). It commits
-//! everything at QUORUM and decides at SERIAL, or both within one datacenter.
+//! everything at QUORUM and decides at SERIAL, or both within one datacenter, through its nodes alone.
 
 mod connect;
 mod fault;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
+use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
@@ -25,22 +26,62 @@ use scylla::value::{CqlTimestamp, CqlValue, Row as DriverRow};
 use crate::database::{Answer, Cell, Database, Fault, Row};
 use crate::statement::{Action, Bind, Ident, NODE_TIME, Statement, Value};
 use connect::check_keyspace;
-pub use connect::{Credentials, NotOpen, open};
+pub use connect::{Contact, Credentials, NotOpen, open};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
 /// that for contention are 2 s each by default), so that no coordinator still works on a statement
 /// that was given up.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where a lock is exclusive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where a lock is exclusive, and which nodes are asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SerialScope {
-    /// All datacenters: SERIAL and QUORUM.
+    /// All datacenters: SERIAL and QUORUM, through any node.
     #[default]
     Cluster,
-    /// The datacenter that the session talks to: `LOCAL_SERIAL` and `LOCAL_QUORUM`. Clients of another datacenter are
+    /// The same, through nodes of this datacenter as long as one of them is up.
+    Near(String),
+    /// This datacenter alone: `LOCAL_SERIAL` and `LOCAL_QUORUM`, through no node of another one. Clients of another datacenter are
     /// not excluded.
-    Datacenter,
+    Datacenter(String),
+}
+
+impl SerialScope {
+    /// The datacenter whose nodes are asked; `None`: those of any.
+    pub fn datacenter(&self) -> Option<&str> {
+        match self {
+            Self::Cluster => None,
+            Self::Near(name) | Self::Datacenter(name) => Some(name),
+        }
+    }
+
+    /// The level at which everything that was decided there is read.
+    pub fn quorum(&self) -> Consistency {
+        match self {
+            Self::Cluster | Self::Near(_) => Consistency::Quorum,
+            Self::Datacenter(_) => Consistency::LocalQuorum,
+        }
+    }
+
+    /// Which nodes are asked. `LOCAL_QUORUM` counts the replicas in the datacenter of the node that is asked: to ask one of another datacenter is to
+    /// decide elsewhere, so nothing is sent when no node of this one is up.
+    pub fn load_balancing(&self) -> Arc<dyn LoadBalancingPolicy> {
+        let policy = DefaultPolicy::builder();
+        match self {
+            Self::Cluster => policy.build(),
+            Self::Near(name) => {
+                policy.prefer_datacenter(name.clone()).permit_dc_failover(true).build()
+            }
+            Self::Datacenter(name) => {
+                policy.prefer_datacenter(name.clone()).permit_dc_failover(false).build()
+            }
+        }
+    }
+
+    /// For statements that all datacenters decide on.
+    fn everywhere(&self) -> Self {
+        self.datacenter().map_or(Self::Cluster, |name| Self::Near(name.to_owned()))
+    }
 }
 
 /// Uses the keyspace `keyspace`, by its exact name, over the caller's own session, for example the one it uses for its
@@ -50,14 +91,15 @@ pub enum SerialScope {
 /// # Errors
 ///
 /// [`NotOpen::Refused`] if there is no such keyspace, if the keyspace has fewer nodes, up or down, than replicas (the
-/// nodes present would decide an LWT, and nodes that join later would not know it), or if the session does not fetch
-/// its schema and so cannot tell.
+/// nodes present would decide an LWT, and nodes that join later would not know it), if no node is in the datacenter of
+/// `scope`, if a lock is to be decided in a datacenter of which the keyspace does not say how many replicas it has, or if the session
+/// does not fetch its schema and so cannot tell.
 pub fn keyspace(
     session: Arc<Session>,
     keyspace: &str,
-    scope: SerialScope,
+    scope: &SerialScope,
 ) -> Result<Arc<dyn Database>, NotOpen> {
-    check_keyspace(&session, keyspace)?;
+    check_keyspace(&session, keyspace, scope)?;
     Ok(Arc::new(Driver::new(session, keyspace, scope)))
 }
 
@@ -74,12 +116,12 @@ struct Prepared {
 }
 
 impl Driver {
-    fn new(session: Arc<Session>, keyspace: &str, scope: SerialScope) -> Self {
+    fn new(session: Arc<Session>, keyspace: &str, scope: &SerialScope) -> Self {
         Self(Arc::new(Prepared {
             session,
             keyspace: Ident::new(keyspace),
             within: Decision::within(scope),
-            everywhere: Decision::within(SerialScope::Cluster),
+            everywhere: Decision::within(&scope.everywhere()),
             statements: Mutex::default(),
         }))
     }
@@ -93,17 +135,18 @@ struct Decision {
 }
 
 impl Decision {
-    fn within(scope: SerialScope) -> Self {
-        let (quorum, serial, read) = match scope {
-            SerialScope::Cluster => {
-                (Consistency::Quorum, SerialConsistency::Serial, Consistency::Serial)
+    fn within(scope: &SerialScope) -> Self {
+        let (serial, read) = match scope {
+            SerialScope::Cluster | SerialScope::Near(_) => {
+                (SerialConsistency::Serial, Consistency::Serial)
             }
-            SerialScope::Datacenter => {
-                (Consistency::LocalQuorum, SerialConsistency::LocalSerial, Consistency::LocalSerial)
+            SerialScope::Datacenter(_) => {
+                (SerialConsistency::LocalSerial, Consistency::LocalSerial)
             }
         };
         let profile = ExecutionProfile::builder()
-            .consistency(quorum)
+            .load_balancing_policy(scope.load_balancing())
+            .consistency(scope.quorum())
             .serial_consistency(Some(serial))
             .request_timeout(Some(REQUEST_LIMIT))
             .retry_policy(Arc::new(FallthroughRetryPolicy::new()))

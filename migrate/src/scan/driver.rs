@@ -5,16 +5,17 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_keyspace::driver::SerialScope;
 use holdfast_runtime::{BoxFuture, Runtime};
-use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
 use scylla::cluster::metadata::{Column, ColumnKind, ColumnType, NativeType, Table};
 use scylla::errors::{DbError, ExecutionError, PrepareError, RequestAttemptError};
 use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
+use scylla::statement::Statement;
 use scylla::statement::prepared::PreparedStatement;
-use scylla::statement::{Consistency, Statement};
 use scylla::value::{CqlTimestamp, CqlValue, CqlVarint, Row as DriverRow};
 
 use super::Identity;
@@ -42,6 +43,8 @@ const PARTITIONER: &str = "Murmur3Partitioner";
 pub(super) struct Driver {
     session: Arc<Session>,
     keyspace: String,
+    /// How rows of locks are read.
+    reads: ExecutionProfileHandle,
     tables: Vec<Prepared>,
     runtime: Runtime,
 }
@@ -53,20 +56,23 @@ struct Prepared {
 }
 
 impl Driver {
+    /// Reads where the locks were decided: in the datacenter of `scope`, if it names one.
     pub(super) async fn open(
         session: Arc<Session>,
-        keyspace: &str,
+        (keyspace, scope): (&str, &SerialScope),
         expected: Vec<Expected>,
         runtime: Runtime,
     ) -> Result<Self, ScanError> {
         let readable = look(&session, keyspace, &expected)?;
         let profile = ExecutionProfile::builder()
-            .consistency(Consistency::Quorum)
+            .load_balancing_policy(scope.load_balancing())
+            .consistency(scope.quorum())
             .request_timeout(Some(REQUEST_LIMIT))
             .build()
             .into_handle();
-        let mut driver =
-            Self { session, keyspace: keyspace.to_owned(), tables: Vec::new(), runtime };
+        let (keyspace_name, tables) = (keyspace.to_owned(), Vec::new());
+        let reads = profile.clone();
+        let mut driver = Self { session, keyspace: keyspace_name, reads, tables, runtime };
         driver.check_partitioner().await?;
         for readable in readable {
             let prepare = async |text: String| {
@@ -205,7 +211,6 @@ impl Tables for Driver {
         })
     }
 
-    /// At QUORUM.
     fn modes<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Vec<ModeRow>, ScanError>> {
         Box::pin(async move {
             let state = self.session.get_cluster_state();
@@ -217,7 +222,7 @@ impl Tables for Driver {
             let mut read = Statement::new(format!(
                 "SELECT \"scope\", \"process\", \"mode\", \"stage\", \"recipe\", \"cluster\" FROM {place}"
             ));
-            read.set_consistency(Consistency::Quorum);
+            read.set_execution_profile_handle(Some(self.reads.clone()));
             let rows = self.session.query_unpaged(read, ()).await;
             let rows = rows.map_err(|error| of_execution(table, 1, &error))?;
             rows_of(table, rows, |row| {

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use holdfast_keyspace::driver::SerialScope;
 use holdfast_runtime::{Instant, Runtime};
 pub use scylla::client::session::Session;
 use tokio::sync::mpsc;
@@ -95,18 +96,19 @@ impl fmt::Debug for Scan {
 }
 
 impl Scan {
-    /// Finds the tables and checks them. Changes nothing.
+    /// Finds the tables of a keyspace and checks them; rows are read where `scope` decides. Changes nothing.
     ///
     /// # Errors
     ///
     /// [`ScanError`] names the table and what is wrong with it, or why it could not be read.
     pub async fn open(
         session: Arc<Session>,
-        keyspace: &str,
+        (keyspace, scope): (&str, &SerialScope),
         layout: Layout,
         runtime: Runtime,
     ) -> Result<Self, ScanError> {
-        let driver = Driver::open(session, keyspace, layout.expected(), runtime.clone()).await?;
+        let driver =
+            Driver::open(session, (keyspace, scope), layout.expected(), runtime.clone()).await?;
         Ok(Self { layout, tables: Arc::new(driver), runtime })
     }
 

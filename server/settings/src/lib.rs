@@ -540,6 +540,12 @@ settings! {
     /// Default: holdfast.
     cassandra_keyspace: String = "holdfast".to_owned(), "HOLDFAST_CASSANDRA_KEYSPACE";
 
+    /// The datacenter of Cassandra whose nodes this node asks, while one of them is up. Scopes with fallback are decided by all
+    /// datacenters (SERIAL), whichever it is.
+    ///
+    /// Default: none, and nodes of any are asked.
+    cassandra_datacenter: String = String::new(), "HOLDFAST_CASSANDRA_DATACENTER";
+
     /// The user as which this node logs in to Cassandra.
     ///
     /// Default: none, and no login. Only with `cassandra_password_file`.

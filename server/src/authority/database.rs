@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_keyspace::database::{Answer, Database, Fault};
-use holdfast_keyspace::driver::{self, Credentials, SerialScope};
+use holdfast_keyspace::driver::{self, Contact, Credentials, SerialScope};
 use holdfast_keyspace::statement::Statement;
 use holdfast_runtime::Runtime;
 use tokio::sync::{OnceCell, oneshot};
@@ -67,11 +67,12 @@ async fn connected(
 }
 
 async fn open(fallback: &FallbackConfig) -> Result<Arc<dyn Database>, Fault> {
-    let credentials = credentials(fallback)?;
-    let session = driver::open(&fallback.cassandra, credentials.as_ref(), CONNECT_LIMIT).await;
-    let opened = session.and_then(|session| {
-        driver::keyspace(session, &fallback.cassandra_keyspace, SerialScope::Cluster)
-    });
+    let datacenter = Some(fallback.cassandra_datacenter.clone()).filter(|name| !name.is_empty());
+    let scope = datacenter.clone().map_or(SerialScope::Cluster, SerialScope::Near);
+    let contact = Contact::new(&fallback.cassandra).login(credentials(fallback)?);
+    let session = driver::open(&contact.datacenter(datacenter).limit(CONNECT_LIMIT)).await;
+    let opened =
+        session.and_then(|session| driver::keyspace(session, &fallback.cassandra_keyspace, &scope));
     opened.map_err(|why| Fault::NotDone(why.to_string()))
 }
 

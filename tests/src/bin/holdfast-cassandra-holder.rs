@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use holdfast::Client;
 use holdfast_recipes::{
-    Cassandra, Locker, LockerMode, LockerOptions, SerialScope, Wait, WorkQueue, WorkTables,
+    Cassandra, Contact, Locker, LockerMode, LockerOptions, SerialScope, Wait, WorkQueue, WorkTables,
 };
 use holdfast_runtime::Runtime;
 use holdfast_tests::fallback;
@@ -45,8 +45,8 @@ async fn main() {
     let recorder = recorder.of_rate(ClockRate::of_this_process());
     let secs = |text: &String| Duration::from_secs(text.parse().unwrap());
     let limit = Duration::from_secs(20);
-    let cassandra =
-        Cassandra::connect(points, keyspace, None, SerialScope::Cluster, limit).await.unwrap();
+    let contact = Contact::new(points).limit(limit);
+    let cassandra = Cassandra::connect(&contact, keyspace, &SerialScope::Cluster).await.unwrap();
     let options = LockerOptions::default().ttl(secs(ttl_s)).max_skew(secs(skew_s));
     if recipe == "work" {
         let (queue, id) = (names[0], ClientId(id.parse().unwrap()));

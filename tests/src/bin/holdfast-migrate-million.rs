@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use futures_util::{StreamExt, stream};
-use holdfast_recipes::Schema;
+use holdfast_recipes::{Contact, Schema};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::cluster::{Cluster, Setup, binary, end_with_parent};
@@ -82,7 +82,8 @@ async fn main() -> ExitCode {
 /// Leases of two hours in a table of one replica.
 async fn load(nodes: &Nodes, rows: u64, owners: u64) {
     let points = nodes.contact_points().await;
-    Schema::new(KEYSPACE, Some(1)).apply(&points, None, Duration::from_secs(30)).await.unwrap();
+    let contact = Contact::new(&points).limit(Duration::from_secs(30));
+    Schema::new(KEYSPACE).replicated(1).apply(&contact).await.unwrap();
     let session = nodes.session().await;
     let insert =
         format!("INSERT INTO {KEYSPACE}.leases (name, owner) VALUES (?, ?) USING TTL {LEASE_S}");

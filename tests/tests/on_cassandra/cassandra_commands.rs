@@ -109,8 +109,30 @@ async fn command_under_a_lock(place: &Place, recipe: &str) {
     assert_eq!(holder.end(secs(10)).await.code, Some(128 + 15));
     let next = place.answered(&[recipe, "try", "nightly", "--", "true"]).await;
     assert_eq!(next.code, Some(0), "it was given back: {next:?}");
-    let local = place.answered(&["--local-serial", recipe, "try", "nightly", "--", "true"]).await;
-    assert_eq!(local.code, Some(0), "LOCAL_SERIAL and LOCAL_QUORUM: {local:?}");
+}
+
+/// What the other datacenter does is in `cassandra_datacenters`.
+#[tokio::test]
+async fn a_lock_is_decided_in_the_datacenter_that_is_named_and_no_other_one() {
+    let nodes = Nodes::start().await;
+    let place = Place::made(&nodes).await;
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["--datacenter", "datacenter1"], 0, ""),
+        (&["--datacenter", "datacenter1", "--local-serial"], 0, ""),
+        (&["--local-serial"], 125, "name it with --datacenter"),
+        (
+            &["--datacenter", "elsewhere"],
+            122,
+            "no node is in the datacenter elsewhere; the datacenters of this cluster: datacenter1",
+        ),
+        (&["--datacenter", "elsewhere", "--local-serial"], 122, "no node is in the datacenter"),
+    ];
+    for (place_in, code, says) in cases {
+        let line = [place_in, &["lease", "try", "in-a-datacenter", "--", "true"]].concat();
+        let ended = place.answered(&line).await;
+        assert_eq!(ended.code, Some(code), "{place_in:?}: {ended:?}");
+        assert!(ended.err.contains(says), "{place_in:?}: {ended:?}");
+    }
 }
 
 /// Names are bound values: a quote, a semicolon and a snowman are a name like any other. A name that the native store does not accept is
@@ -144,7 +166,7 @@ async fn a_keyspace_that_cannot_keep_locks_is_refused_on_a_callers_own_session_t
     let nodes = Nodes::start_one_with_login().await;
     let session = nodes.session_as("cassandra", "cassandra").await;
     let refused = |session: &Arc<Session>, keyspace: &str, says: &str| {
-        let made = Cassandra::new(session.clone(), keyspace, SerialScope::Cluster);
+        let made = Cassandra::new(session.clone(), keyspace, &SerialScope::Cluster);
         let error = made.unwrap_err();
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert!(error.to_string().contains(says), "{error}");
@@ -157,7 +179,7 @@ async fn a_keyspace_that_cannot_keep_locks_is_refused_on_a_callers_own_session_t
     session.query_unpaged(make("three", 3), ()).await.unwrap();
     session.refresh_metadata().await.unwrap();
 
-    assert!(Cassandra::new(session.clone(), "one", SerialScope::Cluster).is_ok());
+    assert!(Cassandra::new(session.clone(), "one", &SerialScope::Cluster).is_ok());
     refused(&session, "nowhere", "there is no keyspace \"nowhere\"");
     refused(&session, "three", "\"three\" is to have 3 replicas, and there are 1 nodes for them");
     let unknowing = SessionBuilder::new().known_nodes(nodes.contact_points().await.split(','));
@@ -242,7 +264,8 @@ async fn wrong_input_is_refused_in_one_line_and_leaves_nothing() {
     session.query_unpaged(make, ()).await.unwrap();
     let bare = Place { points: points.clone(), keyspace: "bare" };
     expect(&bare.run(&attempt).await, 122, "table leases");
-    expect(&bare.run(&["schema", "--apply", "--replication", "1"]).await, 122, "with 3 replicas");
+    let other = bare.run(&["schema", "--apply", "--replication", "1"]).await;
+    expect(&other, 122, "other replicas (3 in datacenter1), not 1 in each datacenter");
 
     let table =
         "CREATE TABLE IF NOT EXISTS bare.leases (name text PRIMARY KEY, owner int, value text)";

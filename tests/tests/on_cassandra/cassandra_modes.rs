@@ -18,8 +18,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast::Client;
 use holdfast_recipes::{
-    Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable, MoveRefused,
-    ScopeModes, SerialScope, Stage,
+    Cassandra, Contact, Lease, LeaseTable, Locker, LockerMode, LockerOptions, ModesTable,
+    MoveRefused, ScopeModes, SerialScope, Stage,
 };
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{FALLBACK, LEASE, MODES, QUEUE, Stage as Nodes, TOKENS};
@@ -223,8 +223,8 @@ async fn a_process_that_died_is_in_the_way_until_the_ttl_of_its_row_is_over() {
     let dying = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let locker = runtime.block_on(async {
-            let (scope, limit) = (SerialScope::Cluster, secs(20));
-            let on = Cassandra::connect(&points, &keyspace, None, scope, limit).await.unwrap();
+            let contact = Contact::new(&points).limit(secs(20));
+            let on = Cassandra::connect(&contact, &keyspace, &SerialScope::Cluster).await.unwrap();
             let options = LockerOptions::default().ttl(secs(9)).max_skew(secs(3));
             let lease = Lease::new(&on, &options, LeaseTable::default()).unwrap();
             let locker = Locker::builder(&on, "", lease).row(options);

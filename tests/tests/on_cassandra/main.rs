@@ -3,6 +3,7 @@
 mod cassandra_bakery;
 mod cassandra_clock;
 mod cassandra_commands;
+mod cassandra_datacenters;
 mod cassandra_faults;
 mod cassandra_legacy;
 mod cassandra_modes;

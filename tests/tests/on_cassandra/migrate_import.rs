@@ -21,7 +21,7 @@ use holdfast_migrate::layout::Layout;
 use holdfast_migrate::plan::Rules;
 use holdfast_migrate::scan::{Range, Scan};
 use holdfast_migrate::verify::{Difference, NativeLock, NativeStore, Party, Verified, verify};
-use holdfast_recipes::{LockerOptions, recipe};
+use holdfast_recipes::{LockerOptions, SerialScope, recipe};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{LEASE, MODES, QUEUE, Stage};
 use holdfast_tests::recipe::Recipe;
@@ -173,7 +173,10 @@ async fn import(
 ) -> Result<Sum, ImportError> {
     let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), layout, runtime.clone()).await.unwrap();
+    let scan =
+        Scan::open(session, (stage.keyspace(), &SerialScope::Cluster), layout, runtime.clone())
+            .await
+            .unwrap();
     let mut rows = 0;
     let mut count = |step| {
         if let ImportReport::Rows { number } = step {
@@ -360,7 +363,10 @@ async fn differences(
 ) -> (Verified, Vec<String>) {
     let runtime = Runtime::system();
     let session = stage.nodes().session().await;
-    let scan = Scan::open(session, stage.keyspace(), layout, runtime.clone()).await.unwrap();
+    let scan =
+        Scan::open(session, (stage.keyspace(), &SerialScope::Cluster), layout, runtime.clone())
+            .await
+            .unwrap();
     let rules = Rules::new(prefix, Duration::from_mins(3));
     let ranges = Range::split(16);
     let mut told = Vec::new();

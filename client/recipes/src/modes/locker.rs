@@ -36,7 +36,7 @@ use crate::{Error, Result};
 ///     Cassandra, Lease, LeaseTable, Locker, LockerMode, LockerOptions, RemoteLocker, SerialScope,
 /// };
 ///
-/// let cassandra = Cassandra::new(session, "locks", SerialScope::Cluster)?;
+/// let cassandra = Cassandra::new(session, "locks", &SerialScope::Cluster)?;
 /// let lease = Lease::new(&cassandra, &LockerOptions::default(), LeaseTable::default())?;
 /// let client = Client::connect(["10.0.0.7:7420", "10.0.0.8:7420"]).await?;
 ///

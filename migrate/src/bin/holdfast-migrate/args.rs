@@ -144,9 +144,6 @@ pub(crate) struct ScopeArgs {
     /// Wait so long, in all, for what is in the way: 10m, for instance.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     pub(crate) wait: Duration,
-    /// Decide within the datacenter, as the clients of the scope do (`LOCAL_SERIAL`).
-    #[arg(long)]
-    pub(crate) local_serial: bool,
     #[command(flatten)]
     pub(crate) modes: NameArgs<OfModes>,
     #[command(flatten)]

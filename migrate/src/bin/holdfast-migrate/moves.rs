@@ -13,9 +13,7 @@ use holdfast_migrate::native::Native;
 use holdfast_migrate::rollback::{Rollback, Rows};
 use holdfast_migrate::scan::{Scan, Session};
 use holdfast_recipes::modes::MODES;
-use holdfast_recipes::{
-    Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, SerialScope, Stage,
-};
+use holdfast_recipes::{Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, Stage};
 use holdfast_runtime::Runtime;
 use serde_json::{Value, json};
 
@@ -39,7 +37,8 @@ impl OpenScope {
         let native = args.servers.native()?;
         let session = plan::session(cli).await?;
         let scan = plan::scan_over(cli, &args.source, session.clone()).await?;
-        let cassandra = Cassandra::new(session.clone(), &cli.reach.keyspace, serial(args));
+        let serial = cli.reach.serial()?;
+        let cassandra = Cassandra::new(session.clone(), &cli.reach.keyspace, &serial);
         let table = ModesTable::named(args.modes.names.one(&MODES));
         let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, &args.name, table));
         Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
@@ -50,10 +49,6 @@ impl OpenScope {
         let (wait, runtime) = (args.wait, Runtime::system());
         MovingScope { name: &args.name, modes, scan, native, wait, runtime }
     }
-}
-
-fn serial(args: &ScopeArgs) -> SerialScope {
-    if args.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster }
 }
 
 /// Runs `holdfast-migrate cutover`.
@@ -143,9 +138,9 @@ pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
     let mut printed = MovePrinter::new(cli.json, ranges.0);
     let view = block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
-        let (keyspace, serial) = (&cli.reach.keyspace, serial(&args.scope));
+        let (keyspace, serial) = (&cli.reach.keyspace, cli.reach.serial()?);
         let database =
-            holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, serial);
+            holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, &serial);
         let database =
             database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
         let rows = Rows::new(database, args.scope.source.layout(), Runtime::system());

@@ -44,9 +44,7 @@ pub(crate) async fn scan(cli: &Cli, source: &Source) -> Result<Scan, Failure> {
 
 /// Opens a session of the driver.
 pub(crate) async fn session(cli: &Cli) -> Result<Arc<Session>, Failure> {
-    let credentials = cli.reach.credentials();
-    let session = open(&cli.reach.contact_points, credentials.as_ref(), CONNECT_LIMIT).await;
-    session.map_err(place::failure)
+    open(&cli.reach.contact(CONNECT_LIMIT)).await.map_err(place::failure)
 }
 
 /// Opens the tables over a session.
@@ -55,7 +53,8 @@ pub(crate) async fn scan_over(
     source: &Source,
     session: Arc<Session>,
 ) -> Result<Scan, Failure> {
-    let scan = Scan::open(session, &cli.reach.keyspace, source.layout(), Runtime::system()).await;
+    let (place, runtime) = ((cli.reach.keyspace.as_str(), &cli.reach.serial()?), Runtime::system());
+    let scan = Scan::open(session, place, source.layout(), runtime).await;
     scan.map_err(|error| failure(&error))
 }
 

@@ -15,7 +15,7 @@ use holdfast::Error;
 use holdfast_cli::block_on;
 use holdfast_cli::place::{All, NameArgs, Reach, failure};
 use holdfast_recipes::{
-    BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Schema, SerialScope,
+    BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Replication, Schema,
     TimeAccess, TimeClient, Wait, check_lock_name,
 };
 use holdfast_runtime::{Runtime, select};
@@ -56,11 +56,6 @@ struct Place {
     /// [default: 60s].
     #[arg(long, value_parser = duration)]
     max_skew: Option<Duration>,
-    /// Decide within one datacenter (`LOCAL_SERIAL`, `LOCAL_QUORUM`): clients of another one are not excluded. Use it only
-    /// if all replicas of the keyspace are in one datacenter. No option says yet which one holdfast calls, and with
-    /// replicas in several, two clients may hold a lock at once.
-    #[arg(long)]
-    local_serial: bool,
     #[command(flatten)]
     names: NameArgs<All>,
 }
@@ -131,9 +126,10 @@ struct SchemaArgs {
     /// Make the missing tables.
     #[arg(long)]
     apply: bool,
-    /// Make the keyspace too, with this many replicas in each datacenter: three, to tolerate the loss of one node.
-    #[arg(long, value_name = "N")]
-    replication: Option<u32>,
+    /// Make the keyspace too, with this many replicas in each datacenter (3), or in each of those named and none in others
+    /// (dc1=3,dc2=3): three, to tolerate the loss of one node.
+    #[arg(long, value_name = "N|DC=N,…")]
+    replication: Option<Replication>,
     /// The form of the bakery's tables.
     #[arg(long, value_parser = form(), default_value = "wiki")]
     bakery_form: BakeryForm,
@@ -182,12 +178,8 @@ struct JobArgs {
 impl Place {
     /// A driver session of its own.
     async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
-        let credentials = self.reach.credentials();
-        let scope = if self.local_serial { SerialScope::Datacenter } else { SerialScope::Cluster };
-        let points = &self.reach.contact_points;
-        Cassandra::connect(points, &self.reach.keyspace, credentials.as_ref(), scope, limit)
-            .await
-            .map_err(failure)
+        let (contact, scope) = (self.reach.contact(limit), self.reach.serial()?);
+        Cassandra::connect(&contact, &self.reach.keyspace, &scope).await.map_err(failure)
     }
 
     fn layout(&self) -> Layout {
@@ -295,12 +287,11 @@ fn time_client(global: &Global, at: &str) -> Result<TimeClient, Failure> {
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
     let mut layout = place.layout();
     layout.bakery = layout.bakery.of_form(wanted.bakery_form);
-    let schema = Schema::new(&place.reach.keyspace, wanted.replication).named(layout);
+    let schema = Schema::new(&place.reach.keyspace).named(layout);
+    let schema = wanted.replication.iter().cloned().fold(schema, Schema::replicated);
     if wanted.apply {
-        let credentials = place.reach.credentials();
-        let limit = Global::connect_limit(None);
-        let applied = schema.apply(&place.reach.contact_points, credentials.as_ref(), limit);
-        block_on(applied)?.map_err(failure)?;
+        let contact = place.reach.contact(Global::connect_limit(None));
+        block_on(schema.apply(&contact))?.map_err(failure)?;
     } else if global.json {
         show::line(serde_json::json!({ "statements": schema.statements() }));
     } else {

@@ -1,24 +1,25 @@
 //! The tables of the recipes, as CQL to print and to apply.
 
-use std::time::Duration;
+mod replication;
 
 use scylla::client::session::Session;
-use scylla::cluster::metadata::Strategy;
 
-use super::bakery::BakeryTables;
-use super::clock::TimeTable;
-use super::fallback;
-use super::lease::LeaseTable;
-use super::modes::ModesTable;
-use super::opening::{Credentials, open};
-use super::optimistic::OptimisticTable;
-use super::queue::QueueTables;
-use super::recipe::Names;
-use super::shadow::ShadowTables;
-use super::statement::Ident;
-use super::tokens::TokenTables;
-use super::work::WorkTables;
+use crate::bakery::BakeryTables;
+use crate::clock::TimeTable;
+use crate::fallback;
+use crate::lease::LeaseTable;
+use crate::modes::ModesTable;
+use crate::opening::{Contact, open};
+use crate::optimistic::OptimisticTable;
+use crate::queue::QueueTables;
+use crate::recipe::Names;
+use crate::shadow::ShadowTables;
+use crate::statement::Ident;
+use crate::tokens::TokenTables;
+use crate::work::WorkTables;
 use crate::{Error, Result};
+
+pub use replication::{NoReplication, Replication};
 
 /// The names of all recipes' tables and of their columns.
 #[derive(Clone, Debug, Default)]
@@ -65,16 +66,23 @@ impl Layout {
 #[derive(Clone, Debug)]
 pub struct Schema {
     keyspace: Ident,
-    replication: Option<u32>,
+    replication: Option<Replication>,
     layout: Layout,
 }
 
 impl Schema {
-    /// The schema of this keyspace, by its exact name. With `replication` it includes the keyspace,
-    /// with that many replicas in each datacenter: three, to tolerate the loss of one node.
+    /// The schema of this keyspace, by its exact name, which is there already.
     #[must_use]
-    pub fn new(keyspace: &str, replication: Option<u32>) -> Self {
-        Self { keyspace: Ident::new(keyspace), replication, layout: Layout::default() }
+    pub fn new(keyspace: &str) -> Self {
+        let keyspace = Ident::new(keyspace);
+        Self { keyspace, replication: None, layout: Layout::default() }
+    }
+
+    /// Includes the keyspace, with so many replicas.
+    #[must_use]
+    pub fn replicated(mut self, replication: impl Into<Replication>) -> Self {
+        self.replication = Some(replication.into());
+        self
     }
 
     /// Gives the tables other names.
@@ -88,11 +96,9 @@ impl Schema {
     /// made lack some columns; [`Schema::apply`] adds them, by [`Schema::added`].
     pub fn statements(&self) -> Vec<String> {
         let keyspace = &self.keyspace;
-        let made = self.replication.map(|replicas| {
-            format!(
-                "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = \
-                 {{'class': 'NetworkTopologyStrategy', 'replication_factor': {replicas}}}"
-            )
+        let made = self.replication.as_ref().map(|replication| {
+            let options = replication.cql();
+            format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {options}")
         });
         let tables = self.tables();
         let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
@@ -130,8 +136,7 @@ impl Schema {
         tables
     }
 
-    /// Creates what does not exist yet, including columns that tables of version 0.1 lack. `limit` applies to the
-    /// connection.
+    /// Creates what does not exist yet, including columns that tables of version 0.1 lack.
     ///
     /// Applying twice is harmless. Dropping the future may leave part of the tables.
     ///
@@ -141,13 +146,8 @@ impl Schema {
     /// fewer nodes than replicas, or if it exists with another replication; then nothing is
     /// created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
     /// it stay applied. [`Error::Unreachable`] if no node answered.
-    pub async fn apply(
-        &self,
-        contact_points: &str,
-        credentials: Option<&Credentials>,
-        limit: Duration,
-    ) -> Result<()> {
-        let session = open(contact_points, credentials, limit).await?;
+    pub async fn apply(&self, contact: &Contact) -> Result<()> {
+        let session = open(contact).await?;
         self.check(&session)?;
         for statement in self.statements() {
             let made = session.query_unpaged(statement.as_str(), ()).await;
@@ -181,40 +181,24 @@ impl Schema {
     fn check(&self, session: &Session) -> Result<()> {
         let state = session.get_cluster_state();
         let there = state.get_keyspace(self.keyspace.as_str());
-        let Some(replicas) = self.replication else {
+        let Some(replication) = &self.replication else {
             let missing = || self.refused("is not there; --replication 3 makes it");
             return there.map(|_| ()).ok_or_else(missing);
         };
-        let nodes = state.get_nodes_info().len();
-        if replicas == 0 || usize::try_from(replicas).is_ok_and(|replicas| replicas > nodes) {
-            return Err(self.refused(&format!(
-                "cannot have {replicas} replicas on {nodes} nodes: no QUORUM could be had"
-            )));
+        if let Some(why) = replication.unfit(&state) {
+            return Err(self.refused(&why));
         }
-        match there.and_then(|there| replicas_of(&there.strategy)) {
-            Some(other) if usize::try_from(replicas) != Ok(other) => Err(self.refused(&format!(
-                "is there with {other} replicas, not {replicas}; ALTER KEYSPACE changes that, and \
+        match there.and_then(|there| replication.differs(&there.strategy)) {
+            Some(has) => Err(self.refused(&format!(
+                "is there with other replicas ({has}), not {replication}; ALTER KEYSPACE changes that, and \
                  needs a repair after it"
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
     fn refused(&self, what: &str) -> Error {
         Error::invalid(format!("keyspace {} {what}", self.keyspace))
-    }
-}
-
-/// The replicas in each datacenter; `None` if they differ, or are unknown.
-fn replicas_of(strategy: &Strategy) -> Option<usize> {
-    match strategy {
-        Strategy::SimpleStrategy { replication_factor } => Some(*replication_factor),
-        Strategy::NetworkTopologyStrategy { datacenter_repfactors } => {
-            let mut replicas = datacenter_repfactors.values().copied();
-            let first = replicas.next()?;
-            replicas.all(|other| other == first).then_some(first)
-        }
-        _ => None,
     }
 }
 
@@ -225,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks", None).statements().len(), 20);
-        let made = Schema::new("Locks", Some(3)).statements();
+        assert_eq!(Schema::new("locks").statements().len(), 20);
+        let made = Schema::new("Locks").replicated(3).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
             made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
@@ -238,9 +222,9 @@ mod tests {
     /// that are added to it; 0.2 prints those of today.
     #[test]
     fn tables_of_earlier_releases_and_the_columns_added_to_them_are_the_tables_of_today() {
-        let of_0_1 = include_str!("../../../tests/fixtures/0.1/schema.cql");
-        let of_0_2 = include_str!("../../../tests/fixtures/0.2/schema.cql");
-        let schema = Schema::new("holdfast", Some(3));
+        let of_0_1 = include_str!("../../../../tests/fixtures/0.1/schema.cql");
+        let of_0_2 = include_str!("../../../../tests/fixtures/0.2/schema.cql");
+        let schema = Schema::new("holdfast").replicated(3);
         let mut now = schema.statements();
         assert_eq!(of_0_2, printed(&now));
         for (table, column, added) in schema.added() {
@@ -265,7 +249,7 @@ mod tests {
         let of_form = |form| {
             let bakery = BakeryTables::named("n", "c", ["k", "p", "v"]).of_form(form);
             let layout = Layout { bakery, ..Layout::default() };
-            Schema::new("locks", None).named(layout).statements()
+            Schema::new("locks").named(layout).statements()
         };
         let cells = |table: &str, of: &str| {
             format!("\"{table}\" (\"k\" text, \"p\" text, \"v\" {of}, PRIMARY KEY (\"k\", \"p\"))")
@@ -288,7 +272,7 @@ mod tests {
         let shadow = ShadowTables::named("tries", "holds", ["a", "b", "c"]);
         let optimistic = OptimisticTable::named("Wanted", ["key", "column1"]);
         let layout = Layout { tokens, shadow, optimistic, ..Layout::default() };
-        let made = Schema::new("locks", None).named(layout).statements();
+        let made = Schema::new("locks").named(layout).statements();
         let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
         assert!(made[4].ends_with(locked), "{made:?}");
         let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
