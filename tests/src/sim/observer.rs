@@ -69,6 +69,8 @@ struct Seen {
     work_index: u64,
     /// When each request came that waits, or is granted at once.
     came: BTreeMap<(SessionId, RequestId), Came>,
+    /// The sessions of imports. One that ends in the entry in which it is claimed is in no table afterwards.
+    imports: BTreeSet<SessionId>,
     /// The newest entry by which the order was judged.
     ordered: u64,
     violations: Vec<String>,
@@ -216,6 +218,10 @@ impl Observer {
     }
 }
 
+fn is_import(session: SessionId, table: &LockTable) -> bool {
+    table.session(session).is_some_and(|session| session.imported)
+}
+
 /// The interval, in entries, at which a table is checked as a whole.
 fn rarely(table: &LockTable) -> u64 {
     let counts = table.counts();
@@ -228,12 +234,6 @@ fn came_now((session, request): (SessionId, RequestId), table: &LockTable) -> Ca
     let has_age = table.applied_version() >= TERMS_SINCE;
     let rank_ms = if has_age { table.age_ms() + 600_000 - head_start_ms } else { 0 };
     Came { rank_ms }
-}
-
-/// Whether the next event is a claim of an imported hold, which passes to nobody else.
-fn is_claimed_hold(released: &Event, claimed: &Items, table: &LockTable) -> bool {
-    let Event::Released { session, items, .. } = released else { return false };
-    items == claimed && table.session(*session).is_some_and(|session| session.imported)
 }
 
 impl Seen {
@@ -261,6 +261,9 @@ impl Seen {
         for event in events {
             let before = last.replace(event);
             match event {
+                Event::SessionOpened { session } if is_import(*session, table) => {
+                    self.imports.insert(*session);
+                }
                 Event::Queued { session, request, items, .. } => {
                     let place = before.and_then(|left| self.claimed_place(left, items, table));
                     let came = place.unwrap_or_else(|| came_now((*session, *request), table));
@@ -268,7 +271,7 @@ impl Seen {
                 }
                 Event::Granted { session, request, items, .. } => {
                     let who = (*session, *request);
-                    if before.is_some_and(|released| is_claimed_hold(released, items, table)) {
+                    if before.is_some_and(|left| self.is_claimed_hold(left, items, table)) {
                         continue;
                     }
                     let waited = self.came.remove(&who);
@@ -280,10 +283,21 @@ impl Seen {
         }
     }
 
+    /// A restored table has sessions that no entry opened.
+    fn was_imported(&self, session: SessionId, table: &LockTable) -> bool {
+        self.imports.contains(&session) || is_import(session, table)
+    }
+
+    /// Whether the event after this one is a claim of the imported hold, which passes to nobody else.
+    fn is_claimed_hold(&self, released: &Event, claimed: &Items, table: &LockTable) -> bool {
+        let Event::Released { session, items, .. } = released else { return false };
+        items == claimed && self.was_imported(*session, table)
+    }
+
     /// The place of an import that the next event has claimed.
     fn claimed_place(&self, left: &Event, claimed: &Items, table: &LockTable) -> Option<Came> {
         let Event::Left { session, request, items } = left else { return None };
-        let is_claimed = items == claimed && table.session(*session)?.imported;
+        let is_claimed = items == claimed && self.was_imported(*session, table);
         self.came.get(&(*session, *request)).copied().filter(|_| is_claimed)
     }
 
@@ -472,12 +486,14 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use holdfast_core::{
-        Batch, Caller, Command, Deed, Identity, Item, Items, Label, LockName, RuleChange, Tenure,
+        Batch, Caller, Command, Deed, Has, Identity, ImportRow, Item, Items, Label, LockName, Need,
+        RuleChange, Tenure,
     };
 
     use super::*;
 
     const SESSION: SessionId = SessionId::new(1);
+    const TENURE: Tenure = Tenure::new(1);
 
     /// A table whose rules were turned on with its last entry; they give its one session no right.
     fn table_with_rules() -> LockTable {
@@ -496,6 +512,54 @@ mod tests {
         assert!(applied.iter().all(|applied| applied.outcome.is_ok()), "{applied:?}");
         assert!(table.session(SESSION).is_some() && table.rules().are_on());
         table
+    }
+
+    fn opens(text: &str) -> Command {
+        let (label, secret_hash) = (Label::parse(text).unwrap(), [7; 32]);
+        Command::OpenSession { ttl_ms: 10_000, label, secret_hash }
+    }
+
+    /// Applies an entry, and has its events judged; the table is 1 s older with it.
+    fn observe(seen: &mut Seen, table: &mut LockTable, index: u64, commands: Vec<Command>) {
+        let batch = Batch { aged_ms: 1_000, commands, ..Batch::default() };
+        let mut applied = Vec::new();
+        table.apply_batch(LogIndex::new(index), TENURE, &batch, &mut applied).unwrap();
+        assert!(applied.iter().all(|applied| applied.outcome.is_ok()), "{applied:?}");
+        let events: Vec<Event> = applied.into_iter().flat_map(|applied| applied.events).collect();
+        seen.order(index, &events, table);
+    }
+
+    /// I9, I25. Seed 9900001416: an imported hold was claimed, and its lease ran out in the same entry. The
+    /// claimer has the lock before the waiter, which came earlier.
+    #[test]
+    fn a_claim_overtakes_nobody_though_the_import_ends_in_the_same_entry() {
+        let lock = LockName::parse("imports/4").unwrap();
+        let owner = Label::parse("owner").unwrap();
+        let done_below = RequestId::new(1);
+        let rows = vec![ImportRow { lock: lock.clone(), has: Has::Hold(None) }];
+        let imports = Command::Import { owner: owner.clone(), ttl_ms: 500, rows };
+        let (import, waiter, claimer) = (SessionId::new(1), SessionId::new(2), SessionId::new(3));
+        let waits = Command::Acquire {
+            session: waiter,
+            done_below,
+            request: RequestId::new(1),
+            items: vec![Item::exclusive(lock.clone())],
+            need: Need::All,
+            wait: true,
+        };
+        let claims = Command::Claim {
+            session: claimer,
+            done_below,
+            request: RequestId::new(1),
+            lock,
+            owner,
+        };
+        let runs_out = Command::ExpireSession { session: import, tenure: TENURE };
+        let (mut seen, mut table) = (Seen::default(), LockTable::new());
+        observe(&mut seen, &mut table, 1, vec![imports, opens("waiter"), opens("claimer"), waits]);
+        observe(&mut seen, &mut table, 2, vec![claims, runs_out]);
+        assert!(table.session(import).is_none() && table.session(waiter).is_some());
+        assert_eq!(seen.violations, Vec::<String>::new());
     }
 
     fn queued() -> Event {
