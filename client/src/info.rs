@@ -12,7 +12,7 @@ use crate::{FencingToken, Freeze, Holder, Mode, Value, wire};
 #[non_exhaustive]
 pub struct Place {
     /// How many requests stand before it; 0 is next. For all of several locks it is the largest of
-    /// the request's places, for any of them the smallest.
+    /// the request's places, for at least `n` of them the `n`-th smallest.
     pub place: u64,
     /// The holders of the locks that it waits for: at most 100.
     pub holders: Vec<Holder>,

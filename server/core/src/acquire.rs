@@ -240,12 +240,17 @@ impl LockTable {
     }
 
     /// How many requests stand before a waiter: a set has to be first in each of its queues, so its
-    /// last place counts; an `any` in one of them, so its best.
+    /// last place counts; an `any` that needs `n` locks in `n` of them, so its `n`-th best.
     pub(crate) fn place(&self, lock_set: &LockSet, rank: Rank) -> u64 {
         let queues = lock_set.iter().filter_map(|(name, _)| self.locks.get(name));
         let places = queues.map(|lock| lock.queue.place(rank));
-        let place = if lock_set.needs_all() { places.max() } else { places.min() };
-        place.unwrap_or(0)
+        if lock_set.needs_all() {
+            return places.max().unwrap_or(0);
+        }
+        let mut places: Vec<u64> = places.collect();
+        places.sort_unstable();
+        let needed = lock_set.least().saturating_sub(1) as usize;
+        places.get(needed).or(places.last()).copied().unwrap_or(0)
     }
 
     /// The first holder of the first of these locks that is held.

@@ -36,7 +36,7 @@ pub enum Event {
         /// The locks it asks for.
         items: Items,
         /// How many requests stand before it; 0 is next. Over its queues this is the last place if
-        /// it needs all of its locks, the best if it needs any.
+        /// it needs all of its locks, the `n`-th best if it needs `n` of them.
         place: u64,
     },
     /// A request holds locks.

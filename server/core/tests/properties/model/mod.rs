@@ -458,15 +458,20 @@ impl Model {
         queue
     }
 
-    /// Its last place if it needs all of its locks; its best if it needs any.
+    /// The fewest requests that have to go before it is first in as many queues as it needs.
     pub(crate) fn place(&self, waiting: &Request) -> u64 {
         let before = |item: &Item| {
             let queue = self.queue(&item.lock);
             queue.iter().filter(|other| other.arrival() < waiting.arrival()).count() as u64
         };
-        let places = waiting.items().iter().map(before);
         let What::Asked(asked) = &waiting.what else { unreachable!("it waits") };
-        if asked.need == Need::All { places.max().unwrap() } else { places.min().unwrap() }
+        let needed = match asked.need {
+            Need::All => waiting.items().len(),
+            Need::Any { min } => min as usize,
+        };
+        let places: Vec<u64> = waiting.items().iter().map(before).collect();
+        let enough = |most: &u64| places.iter().filter(|place| *place <= most).count() >= needed;
+        places.iter().copied().filter(enough).min().unwrap()
     }
 
     fn kept(&self, session: SessionId) -> u64 {
