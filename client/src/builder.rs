@@ -12,6 +12,8 @@ use crate::Tls;
 use crate::attaching::Attaching;
 use crate::endpoints::Servers;
 use crate::session::{Access, Machine, Opening, Session, SessionConfig};
+#[cfg(feature = "tls")]
+use crate::transport::Dialling;
 use crate::transport::{Bearer, Connect, Dials, GrpcTransport, Reach, Shared, plain};
 use crate::{Admin, Client, Error, Reader, Result};
 
@@ -124,6 +126,16 @@ impl Builder {
     ///
     /// The files are read when the client, the reader or the admin is made; a wrong one is an
     /// [`Error::InvalidConfig`] of that call.
+    ///
+    /// ```no_run
+    /// use holdfast::{Client, Tls};
+    ///
+    /// # async fn connect() -> holdfast::Result<()> {
+    /// let tls = Tls::new("ca.pem").certificate("app.pem", "app.key");
+    /// let client = Client::builder().endpoints(["db1.example.com:7420"]).tls(tls).connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
@@ -215,7 +227,7 @@ impl Builder {
     fn connects(&self) -> Result<Arc<Connect>> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let dialling = tls.clone().dialling(&self.runtime)?;
+            let dialling = Dialling::new(tls.clone(), &self.runtime)?;
             return Ok(Arc::new(move |endpoint, host| {
                 let dialling = dialling.clone();
                 let dialling = match host {

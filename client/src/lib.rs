@@ -98,6 +98,8 @@ pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,
 };
 pub use holdfast_runtime::Instant;
+#[cfg(feature = "tls")]
+pub use holdfast_tls::Tls;
 pub use import::{ImportGroup, ImportOutcome, ImportRow, ImportedState};
 pub use info::{
     ClosedLock, LockInfo, LockScope, Member, NodeStatus, Page, PermitLimit, Place, Waiter,
@@ -116,8 +118,6 @@ pub use session_info::{RequestState, SessionInfo, SessionRequest};
 #[cfg(feature = "tls")]
 #[doc(hidden)]
 pub use transport::Dialling;
-#[cfg(feature = "tls")]
-pub use transport::Tls;
 #[doc(hidden)]
 pub use transport::{Bearer, GrpcTransport, Line, told};
 pub use value::Value;

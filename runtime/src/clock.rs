@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Sub};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::BoxFuture;
 
@@ -57,6 +57,11 @@ pub trait Clock: Send + Sync + 'static {
 
     /// The wall clock, Unix milliseconds. For people; decides nothing.
     fn wall_ms(&self) -> u64;
+
+    /// The wall clock, to the millisecond, as certificates count time.
+    fn wall(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.wall_ms())
+    }
 
     /// Waits until `at`. May return late, never early by the clock it waits on. Cancel safe.
     fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()>;

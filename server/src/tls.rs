@@ -191,7 +191,7 @@ impl NodeTls {
     /// node's connections, and the node could not start again.
     fn look_again(&self, clock: &dyn Clock) -> Result<Reloaded, TlsError> {
         let check = |shown: Option<&Certificate>| is_of(self.member.as_ref(), shown);
-        self.credentials.reload_if(wall(clock), check)
+        self.credentials.reload_if(clock.wall(), check)
     }
 }
 
@@ -222,7 +222,7 @@ pub fn credentials(config: &Config, clock: &dyn Clock) -> Result<Option<Credenti
     }
     let own = OwnFiles { cert: node.tls_cert.clone(), key: node.tls_key.clone() };
     let ca = (!node.tls_ca.as_os_str().is_empty()).then(|| node.tls_ca.clone());
-    let credentials = Credentials::load(CredentialFiles { own: Some(own), ca }, wall(clock))?;
+    let credentials = Credentials::load(CredentialFiles { own: Some(own), ca }, clock.wall())?;
     is_of(Member::of(config).as_ref(), credentials.certificate().as_ref())?;
     Ok(Some(credentials))
 }
@@ -240,10 +240,6 @@ fn warn_of_open_key(key: &Path) {
     if let Some(warning) = key_is_open(key) {
         tracing::warn!("{warning}");
     }
-}
-
-fn wall(clock: &dyn Clock) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(clock.wall_ms())
 }
 
 /// Whether other members would take the certificate for this node's: better found here than by them.
@@ -271,7 +267,7 @@ fn say_once(last: &mut Option<String>, problem: String) {
 
 /// How many days each file is still good for: the first of its certificates to end.
 pub fn days_left<'a>(credentials: &'a Credentials, clock: &dyn Clock) -> Vec<(&'a Path, u64)> {
-    let now = wall(clock);
+    let now = clock.wall();
     let days =
         |ends: SystemTime| ends.duration_since(now).map_or(0, |left| left.as_secs() / 86_400);
     credentials.ends().into_iter().map(|(file, ends)| (file, days(ends))).collect()

@@ -16,4 +16,4 @@ pub(crate) use dials::{Connect, Dials, Reach, plain};
 pub use grpc::{GrpcTransport, told};
 pub(crate) use shared::Shared;
 #[cfg(feature = "tls")]
-pub use tls::{Dialling, Tls};
+pub use tls::Dialling;

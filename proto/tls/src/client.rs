@@ -4,23 +4,18 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
-use rustls::{
-    CertificateError, DigitallySignedStruct, InvalidMessage, OtherError, RootCertStore,
-    SignatureScheme,
-};
+use rustls::{ClientConfig, InvalidMessage};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::certificate::Certificate;
 use crate::credentials::{Credentials, Loaded};
 use crate::node_name::ClusterName;
+use crate::verify::{Host, Node, Verifier};
 use crate::{VERSIONS, provider};
 
 /// What the other side has to prove.
@@ -90,16 +85,15 @@ impl ClientSide {
         expected: &Expected,
     ) -> Result<TlsStream<S>, DialError> {
         let loaded = self.credentials.current();
-        let (verifier, name) = match expected {
+        let (verifier, name): (Result<Arc<dyn ServerCertVerifier>, _>, _) = match expected {
             Expected::Server(host) => {
-                let name = ServerName::try_from(host.clone());
-                (by_address(&loaded), name.map_err(|_| DialError::NoName(host.clone()))?)
+                let check = Host::new(&loaded, None);
+                (check.map(|check| Arc::new(Verifier(check)) as _), host_name(host)?)
             }
             Expected::Node { cluster, id } => {
                 let roots = Arc::clone(&loaded.roots);
-                let verifier: Arc<dyn ServerCertVerifier> =
-                    Arc::new(NodeVerifier { roots, cluster: cluster.clone(), id: *id });
-                (Ok(verifier), unnamed())
+                let check = Node { roots, cluster: cluster.clone(), id: *id };
+                (Ok(Arc::new(Verifier(check))), unnamed())
             }
         };
         let config = verifier.and_then(|verifier| self.config(&loaded, verifier));
@@ -112,19 +106,12 @@ impl ClientSide {
         loaded: &Loaded,
         verifier: Arc<dyn ServerCertVerifier>,
     ) -> Result<ClientConfig, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let mut config = match &loaded.own {
-            Some(own) => {
-                let own = SingleCertAndKey::from(Arc::clone(&own.certified));
-                builder.with_client_cert_resolver(Arc::new(own))
-            }
-            None => builder.with_no_client_auth(),
-        };
+        let own = loaded.own.as_ref().map(|own| {
+            let own = SingleCertAndKey::from(Arc::clone(&own.certified));
+            Arc::new(own) as Arc<dyn ResolvesClientCert>
+        });
+        let mut config = configuration(verifier, own)?;
         config.alpn_protocols = vec![self.protocol.clone()];
-        config.resumption = Resumption::disabled();
         Ok(config)
     }
 }
@@ -135,92 +122,49 @@ impl fmt::Debug for ClientSide {
     }
 }
 
-fn by_address(loaded: &Loaded) -> Result<Arc<dyn ServerCertVerifier>, rustls::Error> {
-    let roots = Arc::clone(&loaded.roots);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
-    let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
-    Ok(verifier)
-}
-
 /// The name that is sent to a node: none, as an IP address is never sent.
 fn unnamed() -> ServerName<'static> {
     ServerName::IpAddress(std::net::IpAddr::from([0, 0, 0, 0]).into())
 }
 
-/// Takes the certificates of one node of one cluster, wherever that node is.
-#[derive(Debug)]
-struct NodeVerifier {
-    roots: Arc<RootCertStore>,
-    cluster: ClusterName,
-    id: u64,
+/// The name or IP address of a host.
+pub(crate) fn host_name(host: &str) -> Result<ServerName<'static>, DialError> {
+    ServerName::try_from(host.to_owned()).map_err(|_| DialError::NoName(host.to_owned()))
 }
 
-/// A certificate of the right CA that does not make its owner the node that was dialled.
-#[derive(Debug, thiserror::Error)]
-#[error("the certificate of {found} does not make it node {id} of cluster {cluster}")]
-struct AnotherNode {
-    found: String,
-    cluster: ClusterName,
-    id: u64,
+/// Nothing is resumed. `own` proves who the client is; without it, it is nobody.
+pub(crate) fn configuration(
+    verifier: Arc<dyn ServerCertVerifier>,
+    own: Option<Arc<dyn ResolvesClientCert>>,
+) -> Result<ClientConfig, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(VERSIONS)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match own {
+        Some(own) => builder.with_client_cert_resolver(own),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = Resumption::disabled();
+    Ok(config)
 }
 
-impl ServerCertVerifier for NodeVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let algorithms = provider().signature_verification_algorithms.all;
-        let parsed = ParsedCertificate::try_from(end_entity)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &self.roots,
-            intermediates,
-            now,
-            algorithms,
-        )?;
-        let certificate = Certificate::read(end_entity);
-        let certificate = certificate.map_err(|_| CertificateError::BadEncoding)?;
-        if certificate.node_name().is_some_and(|name| name.speaks_for(&self.cluster, self.id)) {
-            return Ok(ServerCertVerified::assertion());
-        }
-        let found = certificate.identity().unwrap_or_else(|| "somebody without a name".to_owned());
-        let another = AnotherNode { found, cluster: self.cluster.clone(), id: self.id };
-        Err(CertificateError::Other(OtherError(Arc::new(another))).into())
-    }
+/// Whether TLS is why a connection did not come about, or ended.
+pub fn refused_by_tls(error: &io::Error) -> Option<DialError> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(because_of(error))
+}
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
+fn because_of(error: &rustls::Error) -> DialError {
+    match error {
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => DialError::NoTls,
+        error => DialError::Refused(error.clone()),
     }
 }
 
 fn why_not(error: io::Error) -> DialError {
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => DialError::NoTls,
-        Some(error) => DialError::Refused(error.clone()),
+    match refused_by_tls(&error) {
+        Some(refused) => refused,
         None if error.kind() == io::ErrorKind::UnexpectedEof => DialError::NoTls,
         None => DialError::Lost(error),
     }

@@ -6,6 +6,7 @@
 //!   port takes only the certificates of nodes of its own cluster.
 //! - [`ClientSide`] begins TLS to a server, whose certificate has to name the address that was dialled, or to
 //!   a node, whose certificate has to name the cluster and the node.
+//! - [`Tls`] is what an application says of it; [`Tls::for_driver`] is for a library that dials by itself.
 //! - [`Certificate`] is what a verified certificate says of its owner.
 //!
 //! Nothing is resumed: each connection proves itself anew, so a CA that was replaced or a certificate that
@@ -15,15 +16,20 @@ mod certificate;
 mod client;
 mod credentials;
 mod dial;
+mod driver;
+mod files;
 #[cfg(any(test, feature = "make"))]
 pub mod make;
 mod node_name;
 mod server;
+mod verify;
 
 pub use certificate::Certificate;
-pub use client::{ClientSide, DialError, Expected};
+pub use client::{ClientSide, DialError, Expected, refused_by_tls};
 pub use credentials::{CredentialFiles, Credentials, FileError, OwnFiles, Reloaded};
 pub use dial::{Dialled, Dialler};
+pub use driver::{NotUsable, Wall};
+pub use files::Tls;
 pub use node_name::{ClusterName, InvalidClusterName, NodeName};
 pub use server::{Admits, HandshakeError, ServerSide, Unusable};
 

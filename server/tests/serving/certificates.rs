@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use holdfast_runtime::Runtime;
 use holdfast_tls::make::{self, Ca, Term};
@@ -35,7 +35,7 @@ struct Office {
 }
 
 fn term(days: u32) -> Term {
-    let now = UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+    let now = Runtime::system().clock.wall();
     Term { now, lasts: days * DAY }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use holdfast_runtime::Runtime;
 use holdfast_tls::{ClientSide, CredentialFiles, Credentials, Dialler, Expected, OwnFiles};
@@ -21,7 +21,7 @@ const HOST: &str = "127.0.0.1";
 pub(super) fn side(ca: &Path, own: Option<&Path>, protocol: &str) -> ClientSide {
     let own = own.map(|cert| OwnFiles { cert: cert.to_owned(), key: cert.with_extension("key") });
     let files = CredentialFiles { own, ca: Some(ca.to_owned()) };
-    let now = UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+    let now = Runtime::system().clock.wall();
     ClientSide::new(Arc::new(Credentials::load(files, now).unwrap()), protocol).unwrap()
 }
 

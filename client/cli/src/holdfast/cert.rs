@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Args, Subcommand, value_parser};
 use holdfast_runtime::Runtime;
@@ -174,7 +174,7 @@ impl CertFiles {
 }
 
 fn term(days: u32) -> Term {
-    let now = UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+    let now = Runtime::system().clock.wall();
     Term { now, lasts: days * DAY }
 }
 

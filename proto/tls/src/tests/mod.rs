@@ -6,6 +6,7 @@
     reason = "helpers of tests fail them by a panic; certificates are checked against the machine's wall clock"
 )]
 
+mod driver;
 mod files;
 mod fuzz;
 mod handshakes;

@@ -1,7 +1,5 @@
 //! Ports with TLS: a caller that does not prove itself keeps no other out, and costs the servers nothing.
 
-use std::time::UNIX_EPOCH;
-
 use holdfast_tls::make::{self, Ca, Term};
 use holdfast_tls::{
     Admits, ClientSide, CredentialFiles, Credentials, Expected, NodeName, OwnFiles, ServerSide,
@@ -74,7 +72,7 @@ impl Secured {
 
 /// The two sides of TLS, and the folder of their files.
 fn both_sides() -> (TempDir, ServerSide, ClientSide) {
-    let now = UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+    let now = Runtime::system().clock.wall();
     let term = Term { now, lasts: Duration::from_hours(1) };
     let made = make::ca("test CA", term).unwrap();
     let ca = Ca::read(&made.cert_pem, &made.key_pem).unwrap();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::future::ready;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -75,7 +75,7 @@ impl PortTls {
         let invalid = |message: String| Error::InvalidConfig { message };
         let admits = if clients.is_some() { Admits::Certified } else { Admits::Anybody };
         let files = CredentialFiles { own: Some(OwnFiles { cert, key }), ca: clients };
-        let credentials = Credentials::load(files, wall(&runtime));
+        let credentials = Credentials::load(files, runtime.clock.wall());
         let credentials = credentials.map_err(|error| invalid(error.to_string()))?;
         let credentials = Arc::new(credentials);
         let side = ServerSide::new(credentials.clone(), admits, &["h2"]);
@@ -89,7 +89,7 @@ impl PortTls {
         connection: TcpStream,
     ) -> Option<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
         // What was good before is good until something better is there.
-        let _ = self.credentials.reload(wall(&self.runtime));
+        let _ = self.credentials.reload(self.runtime.clock.wall());
         let accepted = self.runtime.timeout(HANDSHAKE_LIMIT, self.side.accept(connection)).await;
         match accepted {
             Ok(Ok((secured, _))) => Some(secured),
@@ -192,10 +192,6 @@ impl AsyncWrite for Served {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.as_mut().poll_shutdown(cx)
     }
-}
-
-fn wall(runtime: &Runtime) -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(runtime.clock.wall_ms())
 }
 
 /// Lets in whoever shows the token; everybody if there is none.

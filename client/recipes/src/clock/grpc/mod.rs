@@ -58,7 +58,7 @@ impl GrpcReplica {
             message: format!("endpoint {}: {}", endpoint.escape_debug(), innermost(&error)),
         };
         let described = described(endpoint).map_err(wrong)?;
-        let dialling = access.tls.clone().map(|tls| tls.dialling(runtime)).transpose()?;
+        let dialling = access.tls.clone().map(|tls| Dialling::new(tls, runtime)).transpose()?;
         Ok(Self { described, dialling, token: access.token.clone(), channel: OnceLock::new() })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use holdfast::Tls;
 use holdfast_runtime::{Runtime, Task};
@@ -20,7 +20,7 @@ struct Files(TempDir);
 
 impl Files {
     fn make() -> Self {
-        let now = UNIX_EPOCH + Duration::from_millis(Runtime::system().clock.wall_ms());
+        let now = Runtime::system().clock.wall();
         let files = Self(tempfile::tempdir().unwrap());
         files.sign("", now);
         files.sign("other-", now);
