@@ -194,6 +194,11 @@ fn certificates(config: &Config) -> Result<String, Exit> {
     let credentials = tls::credentials(config, &*clock);
     let credentials = credentials.map_err(|error| exit::say(Exit::Settings, &error))?;
     let ends = credentials.iter().flat_map(|used| tls::days_left(used, &*clock));
+    let used_elsewhere = config.fallback.tls().map(|tls| tls.load(clock.wall())).transpose();
+    let used_elsewhere = used_elsewhere
+        .map_err(|error| exit::say(Exit::Settings, &format_args!("TLS to Cassandra: {error}")))?;
+    let elsewhere = used_elsewhere.iter().flat_map(|(used, _)| tls::days_left(used, &*clock));
+    let ends = ends.chain(elsewhere);
     let lines = ends.map(|(file, days)| format!("# {} ends in {days} days\n", file.display()));
     let warning = tls::key_is_open(&config.node.tls_key).map(|warning| format!("# {warning}\n"));
     Ok(lines.chain(warning).collect::<Vec<_>>().concat())

@@ -217,6 +217,13 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("spin_us = 1001", &["spin_us = 1001", "from 0 to 1000"]),
         ("session_thread = \"two\"", &["session_thread = \"two\"", "auto"]),
         ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
+    ];
+    assert_refused(cases);
+}
+
+#[test]
+fn a_setting_of_the_fallback_that_cannot_be_used_gets_an_error_that_names_it() {
+    let cases: &[(&str, &[&str])] = &[
         ("[fallback]\nholdms = 4", &["unknown key `holdms`", "hold_ms in [fallback]"]),
         ("[fallback]\nhold_ms = 999", &["hold_ms = 999", "from 1000 to"]),
         (
@@ -226,6 +233,12 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("[fallback]\ndrain_limit_ms = 15001", &["drain_limit_ms = 15001", "from 0 to 15000"]),
         ("[fallback]\nswitch_every_ms = 86400001", &["switch_every_ms", "from 0 to 86400000"]),
         ("[fallback]\ncassandra_user = 'a'", &["cassandra_user = a", "cassandra_password_file"]),
+        ("[fallback]\ncassandra_cert = 'a'", &["cassandra_cert = a", "cassandra_key"]),
+        (
+            "[fallback]\ncassandra_cert = 'a'\ncassandra_key = 'b'",
+            &["cassandra_cert = a", "cassandra_ca"],
+        ),
+        ("[fallback]\ncassandra_server_name = 'a'", &["cassandra_server_name = a", "cassandra_ca"]),
     ];
     assert_refused(cases);
 }

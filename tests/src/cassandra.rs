@@ -57,6 +57,16 @@ impl Nodes {
         Self::start_own(&["1", "login"]).await
     }
 
+    /// Starts one node of its own that takes nobody without TLS, a certificate and a login, and lets each role do what it was granted.
+    pub async fn start_one_secured() -> Self {
+        Self::start_own(&["1", "secure"]).await
+    }
+
+    /// The files of TLS of a node that was started secured.
+    pub fn tls_folder(&self) -> PathBuf {
+        self.run.join("tls")
+    }
+
     /// Starts four nodes of its own: 1 and 2 in the datacenter `dc1`, 3 and 4 in `dc2`, each datacenter in a network namespace of its
     /// own. Needs root.
     pub async fn start_two_datacenters() -> Self {

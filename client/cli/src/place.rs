@@ -1,13 +1,15 @@
 //! The address of a Cassandra cluster, the credentials for it, and the names of tables and columns
 //! there, for deployments with other names than the defaults.
 
+use std::fs;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use holdfast::Error;
 use holdfast_recipes::recipe::{Names, Naming, namings};
-use holdfast_recipes::{Contact, Credentials, Layout, SerialScope};
+use holdfast_recipes::{Contact, Credentials, Layout, SerialScope, Tls};
 
 use crate::failure::{Failure, OWN_ERROR};
 
@@ -20,9 +22,25 @@ pub struct Reach {
     /// The keyspace of the tables, by its exact name.
     #[arg(long, env = "HOLDFAST_KEYSPACE")]
     pub keyspace: String,
-    /// The role to log in as; its password is read from `HOLDFAST_CASSANDRA_PASSWORD`.
+    /// The role to log in as; its password is read from --password-file, or else from `HOLDFAST_CASSANDRA_PASSWORD`.
     #[arg(long, env = "HOLDFAST_CASSANDRA_USER")]
     pub user: Option<String>,
+    /// The file whose first line is the password of --user.
+    #[arg(long, value_name = "FILE", global = true, env = "HOLDFAST_CASSANDRA_PASSWORD_FILE")]
+    pub password_file: Option<PathBuf>,
+    /// Speak TLS with nodes for which a CA in this file (PEM) vouches. Each node's certificate has to name the IP address under
+    /// which the other nodes know it.
+    #[arg(long, value_name = "FILE", global = true, env = "HOLDFAST_CASSANDRA_CA")]
+    pub cassandra_ca: Option<PathBuf>,
+    /// Show the nodes the certificate in this file (PEM).
+    #[arg(long, value_name = "FILE", global = true, env = "HOLDFAST_CASSANDRA_CERT")]
+    pub cassandra_cert: Option<PathBuf>,
+    /// The key of --cassandra-cert (PEM).
+    #[arg(long, value_name = "FILE", global = true, env = "HOLDFAST_CASSANDRA_KEY")]
+    pub cassandra_key: Option<PathBuf>,
+    /// The name that every node's certificate carries, where it is not the address.
+    #[arg(long, value_name = "NAME", global = true, env = "HOLDFAST_CASSANDRA_SERVER_NAME")]
+    pub cassandra_server_name: Option<String>,
     /// The datacenter whose nodes are asked, while one of them is up [default: all of them].
     #[arg(long, value_name = "NAME", global = true, env = "HOLDFAST_CASSANDRA_DATACENTER")]
     pub datacenter: Option<String>,
@@ -34,9 +52,38 @@ pub struct Reach {
 
 impl Reach {
     /// How the cluster is reached, within `limit`.
-    pub fn contact(&self, limit: Duration) -> Contact {
-        let contact = Contact::new(&self.contact_points).login(self.credentials());
-        contact.datacenter(self.datacenter.clone()).limit(limit)
+    ///
+    /// # Errors
+    ///
+    /// Options that do not go together; a password that cannot be read.
+    pub fn contact(&self, limit: Duration) -> Result<Contact, Failure> {
+        let contact = Contact::new(&self.contact_points).login(self.credentials()?);
+        Ok(contact.tls(self.tls()?).datacenter(self.datacenter.clone()).limit(limit))
+    }
+
+    /// TLS to the nodes, if the options ask for it.
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let wrong = |message: &str| Err(Failure::new(OWN_ERROR, message));
+        let own = match (&self.cassandra_cert, &self.cassandra_key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => {
+                return wrong(
+                    "--cassandra-cert and --cassandra-key belong together: a certificate and its key",
+                );
+            }
+        };
+        let Some(ca) = &self.cassandra_ca else {
+            if own.is_some() || self.cassandra_server_name.is_some() {
+                return wrong(
+                    "--cassandra-cert, --cassandra-key and --cassandra-server-name need --cassandra-ca: \
+                     the CA that vouches for the nodes",
+                );
+            }
+            return Ok(None);
+        };
+        let tls = own.into_iter().fold(Tls::new(ca), |tls, (cert, key)| tls.certificate(cert, key));
+        Ok(Some(self.cassandra_server_name.iter().fold(tls, Tls::server_name)))
     }
 
     /// Where locks are exclusive.
@@ -58,10 +105,24 @@ impl Reach {
     }
 
     /// The role with its password, if there is one.
-    fn credentials(&self) -> Option<Credentials> {
-        let user = self.user.clone()?;
-        let password = std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default();
-        Some(Credentials { user, password })
+    fn credentials(&self) -> Result<Option<Credentials>, Failure> {
+        let wrong = |message: String| Failure::new(OWN_ERROR, message);
+        let Some(user) = self.user.clone() else {
+            return match &self.password_file {
+                None => Ok(None),
+                Some(_) => Err(wrong("--password-file needs --user: whose password is it?".into())),
+            };
+        };
+        let password = match &self.password_file {
+            None => std::env::var("HOLDFAST_CASSANDRA_PASSWORD").unwrap_or_default(),
+            Some(file) => {
+                let text = fs::read_to_string(file).map_err(|error| {
+                    wrong(format!("--password-file {}: {error}", file.display()))
+                })?;
+                text.lines().next().unwrap_or_default().to_owned()
+            }
+        };
+        Ok(Some(Credentials { user, password }))
     }
 }
 

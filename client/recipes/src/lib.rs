@@ -68,6 +68,7 @@ pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, LostReason, RefusalReason, Result,
     check_lock_name,
 };
+pub use holdfast_tls::Tls;
 pub use locker::{RemoteGuard, RemoteLocker, Wait};
 /// For `holdfast-migrate`, which reads the tables that the lockers write.
 #[doc(hidden)]

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_runtime::Runtime;
+use holdfast_tls::{Tls, refused_by_tls};
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::cluster::ClusterState;
 use scylla::cluster::metadata::Strategy;
 use scylla::errors::{
-    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, MetadataError,
-    NewSessionError,
+    BrokenConnectionErrorKind, ConnectionError, ConnectionPoolError,
+    ConnectionSetupRequestErrorKind, FrameHeaderParseError, MetadataError, NewSessionError,
 };
 
 use super::SerialScope;
@@ -51,7 +53,7 @@ pub enum NotOpen {
         /// The last error.
         last: String,
     },
-    /// The cluster rejected the login, or the keyspace is not fit for locks.
+    /// The cluster rejected the login, TLS came to nothing, or the keyspace is not fit for locks.
     #[error("{0}")]
     Refused(String),
     /// A setting makes no sense.
@@ -155,6 +157,7 @@ fn more_replicas_than_nodes(state: &ClusterState, strategy: &Strategy) -> Option
 pub struct Contact {
     points: String,
     login: Option<Credentials>,
+    tls: Option<Tls>,
     datacenter: Option<String>,
     limit: Duration,
 }
@@ -163,13 +166,20 @@ impl Contact {
     /// Through these nodes at first: `host` or `host:port`, separated by commas. Within 10 s.
     pub fn new(points: impl Into<String>) -> Self {
         let limit = Duration::from_secs(10);
-        Self { points: points.into(), login: None, datacenter: None, limit }
+        Self { points: points.into(), login: None, tls: None, datacenter: None, limit }
     }
 
     /// With this login, if there is one.
     #[must_use]
     pub fn login(self, login: Option<Credentials>) -> Self {
         Self { login, ..self }
+    }
+
+    /// Over TLS, if it is given. Each node's certificate has to name the IP address under which the other nodes know it, or the
+    /// server name of `tls`.
+    #[must_use]
+    pub fn tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Asks nodes of this datacenter, if one is named, as long as one of them is up; for statements that no [`SerialScope`] is
@@ -190,53 +200,91 @@ impl Contact {
 ///
 /// # Errors
 ///
-/// [`NotOpen::Unreachable`] if no contact point answered within the limit, [`NotOpen::Refused`] if the cluster rejected the login,
-/// [`NotOpen::Setting`] without a contact point.
+/// [`NotOpen::Unreachable`] if no contact point answered within the limit, [`NotOpen::Refused`] if the cluster rejected the login or the
+/// client's certificate, or is not the one that the CA vouches for; [`NotOpen::Setting`] without a contact point, or if a file for TLS
+/// cannot be used.
 pub async fn open(contact: &Contact) -> Result<Arc<Session>, NotOpen> {
-    let Contact { points, login, datacenter, limit } = contact;
-    let limit = *limit;
-    let points: Vec<&str> =
-        points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect();
+    let points = contact.points();
     if points.is_empty() {
         let message = "no contact point is given; e.g. 10.0.0.1,10.0.0.2:9042";
         return Err(NotOpen::Setting(message.into()));
     }
-    let near = datacenter.clone().map_or(SerialScope::Cluster, SerialScope::Near);
-    let profile = ExecutionProfile::builder().load_balancing_policy(near.load_balancing()).build();
-    let mut builder = SessionBuilder::new()
-        .known_nodes(&points)
-        .default_execution_profile_handle(profile.into_handle())
-        .connection_timeout(limit)
-        .schema_agreement_interval(AGREED_EVERY);
-    if let Some(Credentials { user, password }) = login {
-        builder = builder.user(user, password);
-    }
-    let opened = Runtime::system().timeout(limit, builder.build()).await;
-    let unreachable = |last: String| NotOpen::Unreachable {
-        contact_points: points.iter().map(|&point| point.to_owned()).collect(),
-        waited: limit,
-        last,
-    };
+    let builder = contact.builder(&points)?;
+    let opened = Runtime::system().timeout(contact.limit, builder.build()).await;
     match opened {
         Ok(Ok(session)) => Ok(Arc::new(session)),
-        Ok(Err(error)) => Err(match refusal(&error) {
-            Some(message) => NotOpen::Refused(message),
-            None => unreachable(error.to_string()),
-        }),
-        Err(_) => Err(unreachable("no answer yet".into())),
+        Ok(Err(error)) => Err(contact.not_open(&points, &error)),
+        Err(_) => Err(contact.unreachable(&points, "no answer yet".into())),
     }
 }
 
-/// Why a node that answered rejected the login; `None` for any other error.
-fn refusal(error: &NewSessionError) -> Option<String> {
-    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
-        ConnectionPoolError::Broken {
-            last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
-        },
-    )) = error
-    else {
-        return None;
-    };
+impl Contact {
+    fn points(&self) -> Vec<&str> {
+        self.points.split(',').map(str::trim).filter(|point| !point.is_empty()).collect()
+    }
+
+    fn builder(&self, points: &[&str]) -> Result<SessionBuilder, NotOpen> {
+        let near = self.datacenter.clone().map_or(SerialScope::Cluster, SerialScope::Near);
+        let profile = ExecutionProfile::builder();
+        let profile = profile.load_balancing_policy(near.load_balancing()).build();
+        let mut builder = SessionBuilder::new()
+            .known_nodes(points)
+            .default_execution_profile_handle(profile.into_handle())
+            .connection_timeout(self.limit)
+            .schema_agreement_interval(AGREED_EVERY);
+        if let Some(Credentials { user, password }) = &self.login {
+            builder = builder.user(user, password);
+        }
+        if let Some(tls) = &self.tls {
+            let config = tls.clone().for_driver(Arc::new(|| Runtime::system().clock.wall()));
+            let setting = |why| NotOpen::Setting(format!("TLS to Cassandra: {why}"));
+            builder = builder.tls_context(Some(config.map_err(setting)?));
+        }
+        Ok(builder)
+    }
+
+    fn not_open(&self, points: &[&str], error: &NewSessionError) -> NotOpen {
+        let refusal = refusal(error);
+        if let Some(message) = refusal.and_then(said) {
+            return NotOpen::Refused(message);
+        }
+        // A node that wants TLS ends a connection without it at the first request, and says nothing.
+        let is_cut = |why| began(why) && ended_by(why).is_some();
+        let hint = if self.tls.is_none() && refusal.is_some_and(is_cut) {
+            "; if the cluster wants TLS: --cassandra-ca"
+        } else {
+            ""
+        };
+        self.unreachable(points, format!("{error}{hint}"))
+    }
+
+    fn unreachable(&self, points: &[&str], last: String) -> NotOpen {
+        let contact_points = points.iter().map(|&point| point.to_owned()).collect();
+        NotOpen::Unreachable { contact_points, waited: self.limit, last }
+    }
+}
+
+/// Why no contact point let us in: an error of the last one.
+fn refusal(error: &NewSessionError) -> Option<&ConnectionError> {
+    match error {
+        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+            ConnectionPoolError::Broken { last_connection_error },
+        )) => Some(last_connection_error),
+        _ => None,
+    }
+}
+
+/// What a node that answered says for not letting us in; `None` for any other error.
+fn said(error: &ConnectionError) -> Option<String> {
+    if let Some(why) = ended_by(error).and_then(refused_by_tls) {
+        let hint = if why.wants_certificate() {
+            ": it wants one of the client (--cassandra-cert, --cassandra-key)"
+        } else {
+            ""
+        };
+        return Some(format!("no TLS with the cluster: {why}{hint}"));
+    }
+    let ConnectionError::ConnectionSetupRequestError(setup) = error else { return None };
     let why = match setup.get_error() {
         ConnectionSetupRequestErrorKind::MissingAuthentication => "it wants a login",
         ConnectionSetupRequestErrorKind::DbError(_, message) => message,
@@ -246,4 +294,29 @@ fn refusal(error: &NewSessionError) -> Option<String> {
         "the cluster does not let us in: {why}; give a role (--user) and its password \
          (HOLDFAST_CASSANDRA_PASSWORD)"
     ))
+}
+
+/// Whether there was a connection, on which a first request was sent.
+fn began(error: &ConnectionError) -> bool {
+    matches!(error, ConnectionError::ConnectionSetupRequestError(_))
+}
+
+/// The error of the network that ended a connection, with what TLS says of it inside.
+fn ended_by(error: &ConnectionError) -> Option<&io::Error> {
+    let broken = match error {
+        ConnectionError::IoError(error) => return Some(error),
+        ConnectionError::BrokenConnection(broken) => broken,
+        ConnectionError::ConnectionSetupRequestError(setup) => match setup.get_error() {
+            ConnectionSetupRequestErrorKind::BrokenConnection(broken) => broken,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    match broken.downcast_ref()? {
+        BrokenConnectionErrorKind::FrameHeaderParseError(FrameHeaderParseError::HeaderIoError(
+            error,
+        ))
+        | BrokenConnectionErrorKind::WriteError(error) => Some(error),
+        _ => None,
+    }
 }

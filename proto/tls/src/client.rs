@@ -52,6 +52,14 @@ pub enum DialError {
     Lost(io::Error),
 }
 
+impl DialError {
+    /// Whether the other side takes nobody without a certificate, and was shown none.
+    pub fn wants_certificate(&self) -> bool {
+        use rustls::{AlertDescription, Error};
+        matches!(self, Self::Refused(Error::AlertReceived(AlertDescription::CertificateRequired)))
+    }
+}
+
 /// TLS of a client, or of a node as the client of another. Cheap to clone.
 #[derive(Clone)]
 pub struct ClientSide {

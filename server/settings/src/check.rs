@@ -179,10 +179,35 @@ impl Check<'_> {
             let problem = "goes with cassandra_password_file; set both or none".to_owned();
             return Err(self.refuse("cassandra_user", &fallback.cassandra_user, problem));
         }
+        self.fallback_tls(fallback)?;
         if fallback.is_set() && !cfg!(feature = "fallback") {
             let problem = "this holdfastd has no driver for Cassandra; build it with cargo build \
                            --release -p holdfast-server --features fallback";
             return Err(self.refuse("cassandra", &fallback.cassandra, problem.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn fallback_tls(&self, fallback: &FallbackConfig) -> Result<(), ConfigError> {
+        let is_set = |file: &Path| !file.as_os_str().is_empty();
+        let FallbackConfig { cassandra_cert: cert, cassandra_key: key, .. } = fallback;
+        if is_set(cert) != is_set(key) {
+            let problem = "goes with cassandra_key; set both or none".to_owned();
+            return Err(self.refuse("cassandra_cert", cert.display(), problem));
+        }
+        if is_set(&fallback.cassandra_ca) {
+            return Ok(());
+        }
+        let problem = || "needs cassandra_ca: the CAs that vouch for Cassandra's nodes".to_owned();
+        if is_set(cert) {
+            return Err(self.refuse("cassandra_cert", cert.display(), problem()));
+        }
+        if !fallback.cassandra_server_name.is_empty() {
+            return Err(self.refuse(
+                "cassandra_server_name",
+                &fallback.cassandra_server_name,
+                problem(),
+            ));
         }
         Ok(())
     }

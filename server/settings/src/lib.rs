@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use holdfast_core::Limits;
 use holdfast_keyspace::authority::{DoNotFit, Durations};
-use holdfast_tls::ClusterName;
+use holdfast_tls::{ClusterName, Tls};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -556,6 +556,27 @@ settings! {
     /// Default: none.
     cassandra_password_file: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_PASSWORD_FILE";
 
+    /// The CAs (PEM) that vouch for Cassandra's nodes: with them this node speaks TLS there.
+    ///
+    /// Default: none, and no TLS. Files that are replaced are in use from the next connection on.
+    cassandra_ca: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_CA";
+
+    /// The certificate (PEM) that this node shows Cassandra's nodes.
+    ///
+    /// Default: none. Only with `cassandra_key` and `cassandra_ca`.
+    cassandra_cert: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_CERT";
+
+    /// The private key of `cassandra_cert` (PEM, not encrypted).
+    ///
+    /// Default: none.
+    cassandra_key: PathBuf = PathBuf::new(), "HOLDFAST_CASSANDRA_KEY";
+
+    /// The name that the certificate of every one of Cassandra's nodes carries, in place of the IP address under which the other
+    /// nodes know it.
+    ///
+    /// Default: none, and each certificate has to name the address.
+    cassandra_server_name: String = String::new(), "HOLDFAST_CASSANDRA_SERVER_NAME";
+
     /// W: how long the leader may be silent in Cassandra before clients take a scope over, milliseconds.
     /// A leader grants in a scope for 0.8 W from the start of its last answered write there. It writes W
     /// into the scope's row, where clients read it: a longer W at once, a shorter one once the longer has
@@ -786,6 +807,16 @@ impl FallbackConfig {
     /// Whether a fallback was named.
     pub fn is_set(&self) -> bool {
         !self.cassandra.is_empty()
+    }
+
+    /// TLS to Cassandra, if a CA was named.
+    pub fn tls(&self) -> Option<Tls> {
+        let is_set = |file: &PathBuf| !file.as_os_str().is_empty();
+        let tls = Some(&self.cassandra_ca).filter(|file| is_set(file)).map(Tls::new)?;
+        let own = Some(&self.cassandra_cert).filter(|file| is_set(file));
+        let tls = own.into_iter().fold(tls, |tls, cert| tls.certificate(cert, &self.cassandra_key));
+        let name = Some(&self.cassandra_server_name).filter(|name| !name.is_empty());
+        Some(name.into_iter().fold(tls, Tls::server_name))
     }
 
     /// W, V, and the durations derived from them.

@@ -69,7 +69,8 @@ async fn connected(
 async fn open(fallback: &FallbackConfig) -> Result<Arc<dyn Database>, Fault> {
     let datacenter = Some(fallback.cassandra_datacenter.clone()).filter(|name| !name.is_empty());
     let scope = datacenter.clone().map_or(SerialScope::Cluster, SerialScope::Near);
-    let contact = Contact::new(&fallback.cassandra).login(credentials(fallback)?);
+    let contact =
+        Contact::new(&fallback.cassandra).login(credentials(fallback)?).tls(fallback.tls());
     let session = driver::open(&contact.datacenter(datacenter).limit(CONNECT_LIMIT)).await;
     let opened =
         session.and_then(|session| driver::keyspace(session, &fallback.cassandra_keyspace, &scope));

@@ -515,7 +515,7 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-fuzz", ""),
         ("holdfast-model", ""),
         ("holdfast-api", ""),
-        ("holdfast-keyspace", "mutants runtime"),
+        ("holdfast-keyspace", "mutants runtime tls"),
         ("holdfast-replication", "core mutants proto runtime"),
         ("holdfast-settings", "keyspace core replication tls"),
         ("holdfast-server", "keyspace core mutants proto replication runtime settings tls"),

@@ -10,6 +10,7 @@ mod cassandra_modes;
 mod cassandra_older;
 mod cassandra_own;
 mod cassandra_scenarios;
+mod cassandra_secured;
 mod cassandra_tokens;
 mod cassandra_work;
 mod migrate_cutover;

@@ -44,7 +44,7 @@ pub(crate) async fn scan(cli: &Cli, source: &Source) -> Result<Scan, Failure> {
 
 /// Opens a session of the driver.
 pub(crate) async fn session(cli: &Cli) -> Result<Arc<Session>, Failure> {
-    open(&cli.reach.contact(CONNECT_LIMIT)).await.map_err(place::failure)
+    open(&cli.reach.contact(CONNECT_LIMIT)?).await.map_err(place::failure)
 }
 
 /// Opens the tables over a session.

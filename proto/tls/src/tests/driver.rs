@@ -33,13 +33,13 @@ async fn meet(
         stream.flush().await?;
         stream.read_u8().await
     };
-    let (served, dialled) = tokio::join!(serve, dial);
+    let (taken, dialled) = tokio::join!(serve, dial);
     let said = |error: std::io::Error| match refused_by_tls(&error) {
         Some(refused) => refused.to_string(),
         None => format!("lost: {error}"),
     };
     dialled.map_err(said)?;
-    Ok(served.unwrap().as_ref().and_then(Certificate::identity))
+    Ok(taken.unwrap().as_ref().and_then(Certificate::identity))
 }
 
 /// The office's node serves at db.example.com and 127.0.0.1.

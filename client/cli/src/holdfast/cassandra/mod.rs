@@ -178,7 +178,7 @@ struct JobArgs {
 impl Place {
     /// A driver session of its own.
     async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
-        let (contact, scope) = (self.reach.contact(limit), self.reach.serial()?);
+        let (contact, scope) = (self.reach.contact(limit)?, self.reach.serial()?);
         Cassandra::connect(&contact, &self.reach.keyspace, &scope).await.map_err(failure)
     }
 
@@ -290,7 +290,7 @@ fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Fai
     let schema = Schema::new(&place.reach.keyspace).named(layout);
     let schema = wanted.replication.iter().cloned().fold(schema, Schema::replicated);
     if wanted.apply {
-        let contact = place.reach.contact(Global::connect_limit(None));
+        let contact = place.reach.contact(Global::connect_limit(None))?;
         block_on(schema.apply(&contact))?.map_err(failure)?;
     } else if global.json {
         show::line(serde_json::json!({ "statements": schema.statements() }));

@@ -1,0 +1,194 @@
+//! `holdfast`, `holdfast-migrate` and `holdfastd` on a real node of Cassandra that speaks TLS, wants certificates and logins, and lets
+//! each role do what it was granted.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests stop the test when something is not as it must be"
+)]
+
+use std::time::Duration;
+
+use holdfast::Client;
+use holdfast_runtime::Runtime;
+use holdfast_tests::cassandra::Nodes;
+use holdfast_tests::cluster::{Cluster, Setup};
+use holdfast_tests::fallback::settings;
+use holdfast_tests::program::{Ended, Program};
+use holdfast_tls::make::{Ca, Pair, Term, ca};
+
+const DAY: Duration = Duration::from_hours(24);
+const KEYSPACE: &str = "secured";
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A node that takes nobody without TLS, a certificate and a login.
+struct Secured {
+    nodes: Nodes,
+    points: String,
+}
+
+impl Secured {
+    async fn start() -> Self {
+        let nodes = Nodes::start_one_secured().await;
+        let points = nodes.contact_points().await;
+        Self { nodes, points }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.nodes.tls_folder().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, pair: &Pair) {
+        std::fs::write(self.nodes.tls_folder().join(format!("{name}.pem")), &pair.cert_pem)
+            .unwrap();
+        std::fs::write(self.nodes.tls_folder().join(format!("{name}.key")), &pair.key_pem).unwrap();
+    }
+
+    /// As the superuser, who proves itself with the pair `own`; `ca` vouches for the node.
+    async fn run_with(&self, program: &str, ca: &str, own: Option<&str>, rest: &[&str]) -> Ended {
+        let own =
+            own.map(|own| [self.file(&format!("{own}.pem")), self.file(&format!("{own}.key"))]);
+        let mut line = vec!["--contact-points", &self.points, "--keyspace", KEYSPACE];
+        let ca = self.file(ca);
+        line.extend(["--cassandra-ca", &ca]);
+        if let Some([cert, key]) = &own {
+            line.extend(["--cassandra-cert", cert, "--cassandra-key", key]);
+        }
+        log_in("cassandra", "cassandra", program, &[&line[..], rest].concat()).await
+    }
+
+    /// As everything wants it, but for the password.
+    async fn run_over_tls(&self, user: &str, password: &str, rest: &[&str]) -> Ended {
+        let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| self.file(name));
+        let place =
+            ["--contact-points", &self.points, "--keyspace", KEYSPACE, "--cassandra-ca", &ca];
+        let own = ["--cassandra-cert", &cert, "--cassandra-key", &key];
+        log_in(user, password, "holdfast", &[&place[..], &own, rest].concat()).await
+    }
+
+    /// As everything wants it.
+    async fn run(&self, rest: &[&str]) -> Ended {
+        self.run_over_tls("cassandra", "cassandra", rest).await
+    }
+}
+
+async fn log_in(user: &str, password: &str, program: &str, rest: &[&str]) -> Ended {
+    let login = [("HOLDFAST_CASSANDRA_USER", user), ("HOLDFAST_CASSANDRA_PASSWORD", password)];
+    let command: &[&str] = if program == "holdfast" { &["cassandra"] } else { &[] };
+    Program::start_in(program, &[command, rest].concat(), &login).end(secs(60)).await
+}
+
+fn expect(ended: &Ended, code: i32, says: &str) {
+    assert_eq!(ended.code, Some(code), "{ended:?}");
+    assert!(ended.err.contains(says), "{says:?} is not in {:?}", ended.err);
+    assert_eq!(ended.err.lines().count(), 1, "{:?}", ended.err);
+}
+
+const ATTEMPT: [&str; 5] = ["lease", "try", "job", "--", "true"];
+
+/// One test, because a node takes a while to start.
+#[tokio::test]
+async fn a_cluster_is_reached_over_tls_with_a_certificate_and_a_login_and_not_otherwise() {
+    let secured = Secured::start().await;
+    let made = secured.run(&["schema", "--apply", "--replication", "1"]).await;
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert_eq!(secured.run(&ATTEMPT).await.code, Some(0));
+    let plan = ["plan", "--from", "lease"];
+    let planned = secured.run_with("holdfast-migrate", "ca.pem", Some("client"), &plan).await;
+    assert_eq!(planned.code, Some(0), "{planned:?}");
+
+    names_count(&secured).await;
+    wrong_files_are_named(&secured).await;
+    a_password_is_read_from_a_file(&secured).await;
+    a_server_keeps_its_authority_there(&secured).await;
+}
+
+async fn names_count(secured: &Secured) {
+    let named = [&["--cassandra-server-name", "cassandra.test"][..], &ATTEMPT].concat();
+    assert_eq!(secured.run(&named).await.code, Some(0));
+    let other = [&["--cassandra-server-name", "db.example.com"][..], &ATTEMPT].concat();
+    expect(&secured.run(&other).await, 122, "not valid for name \"db.example.com\"");
+}
+
+/// Each is refused at once, with one line that names what is wrong.
+async fn wrong_files_are_named(secured: &Secured) {
+    let now = Runtime::system().clock.wall();
+    let term = Term { now, lasts: DAY };
+    let over = Term { now: now - 3 * DAY, lasts: DAY };
+    let read = |file: &str| std::fs::read_to_string(secured.file(file)).unwrap();
+    let trusted = Ca::read(&read("ca.pem"), &read("ca.key")).unwrap();
+    let foreign = ca("another CA", term).unwrap();
+    secured.write("foreign-ca", &foreign);
+    let foreign = Ca::read(&foreign.cert_pem, &foreign.key_pem).unwrap();
+    secured.write("foreign", &foreign.client("app", term).unwrap());
+    secured.write("over", &trusted.client("app", over).unwrap());
+
+    let began = Runtime::system().clock.now();
+    let cases = [
+        (
+            "foreign-ca.pem",
+            Some("client"),
+            122,
+            "no TLS with the cluster: invalid peer certificate",
+        ),
+        ("ca.pem", None, 122, "it wants one of the client (--cassandra-cert, --cassandra-key)"),
+        ("ca.pem", Some("foreign"), 122, "no TLS with the cluster: received fatal alert"),
+        ("ca.pem", Some("over"), 125, "over.pem"),
+        ("nothing.pem", Some("client"), 125, "nothing.pem: No such file"),
+        ("client.key", Some("client"), 125, "client.key has no"),
+    ];
+    for (ca, own, code, says) in cases {
+        expect(&secured.run_with("holdfast", ca, own, &ATTEMPT).await, code, says);
+        let migrate = secured.run_with("holdfast-migrate", ca, own, &["plan", "--from", "lease"]);
+        expect(&migrate.await, code, says);
+    }
+    assert!(Runtime::system().clock.now().saturating_since(began) < secs(30));
+    let plain = ["--contact-points", &secured.points, "--keyspace", KEYSPACE];
+    let plain = [&plain[..], &ATTEMPT].concat();
+    let plain = log_in("cassandra", "cassandra", "holdfast", &plain).await;
+    expect(&plain, 123, "if the cluster wants TLS: --cassandra-ca");
+}
+
+async fn a_password_is_read_from_a_file(secured: &Secured) {
+    let file = secured.file("password");
+    std::fs::write(&file, "cassandra\nanother line\n").unwrap();
+    let read = [&["--password-file", &file][..], &ATTEMPT].concat();
+    // The file counts before the variable.
+    assert_eq!(secured.run_over_tls("cassandra", "wrong", &read).await.code, Some(0));
+    std::fs::write(&file, "wrong\n").unwrap();
+    expect(&secured.run(&read).await, 122, "does not let us in");
+    let missing = [&["--password-file", "/nowhere/password"][..], &ATTEMPT].concat();
+    expect(&secured.run(&missing).await, 125, "--password-file /nowhere/password: No such file");
+}
+
+/// A server's scope falls back on it.
+async fn a_server_keeps_its_authority_there(secured: &Secured) {
+    let [password, ca, cert, key] =
+        ["password", "ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
+    std::fs::write(&password, "cassandra\n").unwrap();
+    let lines = settings(&secured.points, KEYSPACE)
+        + &format!(
+            "cassandra_user = 'cassandra'\ncassandra_password_file = '{password}'\ncassandra_ca = '{ca}'\n\
+             cassandra_cert = '{cert}'\ncassandra_key = '{key}'\n",
+        );
+    let cluster = Cluster::start(&Setup::nodes(1).with_fallback(&lines)).await;
+    let admin = Client::builder().endpoints([cluster.endpoints()]).admin(secs(20)).unwrap();
+    admin.set_scope("job/").await.unwrap();
+    let served = async {
+        loop {
+            let scopes = admin.scopes().await.unwrap().scopes;
+            if scopes
+                .iter()
+                .any(|scope| scope.row.as_ref().is_some_and(|(mode, _)| mode == "native"))
+            {
+                return;
+            }
+            Runtime::system().sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let is_served = Runtime::system().timeout(secs(30), served).await;
+    assert!(is_served.is_ok(), "{:?}: {}", admin.scopes().await, cluster.log(0));
+}
