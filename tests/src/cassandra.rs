@@ -62,6 +62,11 @@ impl Nodes {
         Self::start_own(&["1", "secure"]).await
     }
 
+    /// Starts one node of its own that fails a read of more than 500 tombstones, a two-hundredth of what nodes fail at.
+    pub async fn start_one_of_few_tombstones() -> Self {
+        Self::start_own(&["1", "tombstones"]).await
+    }
+
     /// The files of TLS of a node that was started secured.
     pub fn tls_folder(&self) -> PathBuf {
         self.run.join("tls")

@@ -231,9 +231,9 @@ mod tests {
         let made = Schema::new("k").named(layout).statements();
         let main =
             "\"lock_main\" (\"a\" text, \"b\" text, \"C d\" text, PRIMARY KEY (\"a\", \"b\"))";
-        assert!(made[3].ends_with(main), "{made:?}");
+        assert!(made[3].contains(main), "{made:?}");
         let tokens = "\"optimistic_tokens\" (\"e\" text, \"f\" text, PRIMARY KEY (\"e\", \"f\"))";
-        assert!(made.iter().any(|made| made.ends_with(tokens)), "{made:?}");
+        assert!(made.iter().any(|made| made.contains(tokens)), "{made:?}");
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         let layout = Line::try_parse_from(line).unwrap().names.layout();
         let made = Schema::new("k").named(layout.clone()).statements();
         let time = "\"t\" (\"n\" text PRIMARY KEY, \"v\" bigint)";
-        assert!(made.iter().any(|made| made.ends_with(time)), "{made:?}");
+        assert!(made.iter().any(|made| made.contains(time)), "{made:?}");
         let named = TimeTable::named("t", "n", "v").with_cell("Another");
         assert_eq!(layout.time, named);
     }

@@ -8,6 +8,7 @@ use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 
 use super::cassandra::Cassandra;
+use super::schema::Schema;
 use crate::{Error, Result};
 
 impl Cassandra {
@@ -28,13 +29,22 @@ impl Cassandra {
 
     /// Opens a session for the lockers: for programs that have none. A lock is exclusive within `scope`.
     ///
+    /// Warns in the log of tables that keep tombstones longer than their rows may come back, which makes busy locks fail. Of tables with other names than the
+    /// default ones `holdfast cassandra` warns.
+    ///
     /// # Errors
     ///
     /// [`Error::Unreachable`] if no contact point answered, [`Error::Refused`] if the cluster
     /// rejected the login, [`Error::InvalidConfig`] without a contact point; and those of
     /// [`Cassandra::new`].
     pub async fn connect(contact: &Contact, keyspace: &str, scope: &SerialScope) -> Result<Self> {
-        Self::new(open(contact).await?, keyspace, scope)
+        let session = open(contact).await?;
+        let cassandra = Self::new(session.clone(), keyspace, scope)?;
+        // A cluster that does not tell what its tables are like may still serve locks.
+        if let Ok(Some(warning)) = Schema::new(keyspace).warning(&session).await {
+            tracing::warn!("{warning}");
+        }
+        Ok(cassandra)
     }
 }
 

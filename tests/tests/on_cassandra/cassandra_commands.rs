@@ -6,6 +6,7 @@
     reason = "helpers of tests stop the test when something is not as it must be"
 )]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -267,8 +268,7 @@ async fn wrong_input_is_refused_in_one_line_and_leaves_nothing() {
     let other = bare.run(&["schema", "--apply", "--replication", "1"]).await;
     expect(&other, 122, "other replicas (3 in datacenter1), not 1 in each datacenter");
 
-    let table =
-        "CREATE TABLE IF NOT EXISTS bare.leases (name text PRIMARY KEY, owner int, value text)";
+    let table = "CREATE TABLE IF NOT EXISTS bare.leases (name text PRIMARY KEY, owner int, value text) WITH gc_grace_seconds = 300";
     session.query_unpaged(table, ()).await.unwrap();
     expect(&bare.run(&attempt).await, 122, "other types than the recipe's");
 
@@ -286,6 +286,40 @@ fn expect(ended: &Ended, code: i32, says: &str) {
     assert_eq!(ended.err.lines().count(), 1, "{:?}", ended.err);
 }
 
+/// B5. Tables as earlier versions made them, and one whose options somebody chose.
+#[tokio::test]
+async fn tables_that_keep_tombstones_too_long_are_named_until_the_schema_is_applied() {
+    let nodes = Nodes::start().await;
+    let session = nodes.session().await;
+    let place = Place { points: nodes.contact_points().await, keyspace: "lasting" };
+    let made = place.run(&["schema", "--apply", "--replication", "3"]).await;
+    assert_eq!((made.code, made.err.as_str()), (Some(0), ""), "{made:?}");
+    let attempt = ["lease", "try", "job", "--", "true"];
+    let quiet = place.answered(&attempt).await;
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""), "{quiet:?}");
+
+    let _turn = nodes.turn_of_schema().await;
+    for (table, kept) in [("lock_main", 864_000), ("leases", 864_000), ("tokens", 90_000)] {
+        let older = format!(
+            "ALTER TABLE lasting.{table} WITH gc_grace_seconds = {kept} AND compaction = \
+             {{'class': 'SizeTieredCompactionStrategy'}}"
+        );
+        session.query_unpaged(older, ()).await.unwrap();
+    }
+    let warned = place.answered(&attempt).await;
+    assert_eq!(warned.code, Some(0), "{warned:?}");
+    let named = "\"leases\" (864000 s), \"lock_main\" (864000 s), \"tokens\" (90000 s); holdfast cassandra schema";
+    assert!(warned.err.contains(named) && warned.err.lines().count() == 1, "{warned:?}");
+
+    assert_eq!(place.run(&["schema", "--apply"]).await.code, Some(0));
+    let chosen = place.answered(&attempt).await;
+    assert!(chosen.err.contains("deleted rows: \"tokens\" (90000 s);"), "{chosen:?}");
+    let asked = "SELECT compaction FROM system_schema.tables WHERE keyspace_name = 'lasting' AND table_name = 'leases'";
+    let answer = session.query_unpaged(asked, ()).await.unwrap().into_rows_result().unwrap();
+    let (compaction,) = answer.single_row::<(BTreeMap<String, String>,)>().unwrap();
+    assert!(compaction["class"].ends_with("LeveledCompactionStrategy"), "{compaction:?}");
+}
+
 #[tokio::test]
 async fn the_schema_is_printed_unless_it_is_to_be_applied_and_applied_as_often_as_wanted() {
     let nodes = Nodes::start().await;
@@ -293,7 +327,7 @@ async fn the_schema_is_printed_unless_it_is_to_be_applied_and_applied_as_often_a
     let printed = place.run(&["schema"]).await;
     assert_eq!(printed.code, Some(0));
     let lease = "CREATE TABLE IF NOT EXISTS \"commands\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text, \
-                 \"value\" text) WITH default_time_to_live = 180;";
+                 \"value\" text) WITH default_time_to_live = 180 AND gc_grace_seconds = 300 AND compaction = ";
     assert!(printed.out.contains(lease), "{}", printed.out);
     let again = place.run(&["schema", "--apply", "--replication", "3"]).await;
     assert_eq!(again.code, Some(0), "{again:?}");

@@ -11,6 +11,7 @@ mod cassandra_older;
 mod cassandra_own;
 mod cassandra_scenarios;
 mod cassandra_secured;
+mod cassandra_soak;
 mod cassandra_tokens;
 mod cassandra_work;
 mod migrate_cutover;

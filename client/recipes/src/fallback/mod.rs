@@ -57,6 +57,7 @@ use super::lease::LeaseTable;
 use super::lock_task::passing;
 use super::locker::{RemoteGuard, RemoteLocker, Wait};
 use super::locker_base::LockerBase;
+use super::schema::Rows;
 use super::statement::{Ident, Value};
 use crate::check_lock_name;
 use crate::{Error, Result};
@@ -70,12 +71,18 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The tables: which store serves a scope with fallback, the locks that Cassandra holds meanwhile, and the counters of
 /// their tokens. Leases set their TTL; the other rows have none and are never deleted.
-pub(crate) const TABLES: [&str; 3] = [
-    "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
+pub(crate) const TABLES: [(&str, Rows); 3] = [
+    (
+        "\"authority\" (\"scope\" text PRIMARY KEY, \"mode\" text, \"epoch\" bigint, \"beat\" bigint, \
      \"take_over_ms\" bigint, \"hold_ms\" bigint, \"cluster\" text)",
-    "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
+        Rows::Kept,
+    ),
+    (
+        "\"fallback_leases\" (\"scope\" text, \"bucket\" bigint, \"name\" text, \"owner\" text, \"value\" text, \
      PRIMARY KEY ((\"scope\", \"bucket\"), \"name\"))",
-    "\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)",
+        Rows::Locks,
+    ),
+    ("\"fences\" (\"name\" text PRIMARY KEY, \"n\" bigint)", Rows::Kept),
 ];
 
 /// How this process falls back. Its durations are not set here: they are in the scope's row.

@@ -1,6 +1,9 @@
 //! The tables of the recipes, as CQL to print and to apply.
 
+mod options;
 mod replication;
+
+use std::collections::BTreeMap;
 
 use scylla::client::session::Session;
 
@@ -19,6 +22,8 @@ use crate::tokens::TokenTables;
 use crate::work::WorkTables;
 use crate::{Error, Result};
 
+use options::Made;
+pub(crate) use options::Rows;
 pub use replication::{NoReplication, Replication};
 
 /// The names of all recipes' tables and of their columns.
@@ -101,8 +106,9 @@ impl Schema {
             format!("CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {options}")
         });
         let tables = self.tables();
-        let made_table = |table| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{table}");
-        made.into_iter().chain(tables.into_iter().map(made_table)).collect()
+        let made_table =
+            |table: &Made| format!("CREATE TABLE IF NOT EXISTS {keyspace}.{}", table.statement());
+        made.into_iter().chain(tables.iter().map(made_table)).collect()
     }
 
     /// The columns that tables of version 0.1 lack, as (table, column, statement that adds it).
@@ -121,18 +127,22 @@ impl Schema {
         columns.map(alter).to_vec()
     }
 
-    /// Each table's name and the rest of its `CREATE TABLE`.
-    fn tables(&self) -> Vec<String> {
+    fn tables(&self) -> Vec<Made> {
         let Layout { lease, queue, tokens, bakery, shadow, optimistic, modes, time, work } =
             &self.layout;
-        let mut tables =
-            [lease.created(), queue.created(), tokens.created(), bakery.created()].concat();
-        tables.push(modes.created());
-        tables.extend(fallback::TABLES.map(str::to_owned));
+        let of = |rows: Rows| move |created: String| Made::new(created, rows);
+        let [leases, sequences] = lease.created();
+        let mut tables = vec![Made::new(leases, Rows::Locks), Made::new(sequences, Rows::Kept)];
+        tables.extend(queue.created().map(of(Rows::Locks)));
+        tables.extend(tokens.created().map(of(Rows::Sessions)));
+        tables.extend(bakery.created().map(of(Rows::Locks)));
+        tables.push(Made::new(modes.created(), Rows::Processes));
+        tables.extend(fallback::TABLES.map(|(made, rows)| Made::new(made.to_owned(), rows)));
         let [tried, main] = shadow.created();
-        tables.extend([tried, optimistic.created(), time.created()]);
-        tables.extend((shadow.main != queue.main).then_some(main));
-        tables.extend(work.created());
+        tables.extend([tried, optimistic.created()].map(of(Rows::Locks)));
+        tables.push(Made::new(time.created(), Rows::Kept));
+        tables.extend((shadow.main != queue.main).then(|| Made::new(main, Rows::Locks)));
+        tables.extend(work.created().map(of(Rows::Kept)));
         tables
     }
 
@@ -153,7 +163,8 @@ impl Schema {
             let made = session.query_unpaged(statement.as_str(), ()).await;
             made.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
         }
-        self.add_columns(&session).await
+        self.add_columns(&session).await?;
+        self.set_options(&session).await
     }
 
     /// Adds only missing columns, without `ADD IF NOT EXISTS`, which is younger than some clusters.
@@ -176,6 +187,66 @@ impl Schema {
             added.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
         }
         Ok(())
+    }
+
+    /// Gives tables that keep tombstones as long as Cassandra has it the options that they are made with. Others were chosen by somebody.
+    async fn set_options(&self, session: &Session) -> Result<()> {
+        for (table, kept) in self.grace(session).await? {
+            let (Some(options), true) = (table.rows.options(), kept == options::USUAL_S) else {
+                continue;
+            };
+            let place = Ident::new(table.name());
+            let statement = format!("ALTER TABLE {}.{place} WITH {options}", self.keyspace);
+            let set = session.query_unpaged(statement.as_str(), ()).await;
+            set.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// For how long each of the tables that are there keeps tombstones, seconds.
+    async fn grace(&self, session: &Session) -> Result<Vec<(Made, i32)>> {
+        let asked =
+            "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?";
+        let failed = |error: &dyn std::fmt::Display| {
+            let keyspace = &self.keyspace;
+            Error::invalid(format!(
+                "keyspace {keyspace}: its tables' options cannot be read: {error}"
+            ))
+        };
+        let answer = session.query_unpaged(asked, (self.keyspace.as_str(),)).await;
+        let answer = answer.map_err(|error| failed(&error))?.into_rows_result();
+        let answer = answer.map_err(|error| failed(&error))?;
+        let rows = answer.rows::<(String, Option<i32>)>().map_err(|error| failed(&error))?;
+        let there: BTreeMap<String, i32> =
+            rows.flatten().filter_map(|(name, kept)| Some((name, kept?))).collect();
+        let tables = self.tables().into_iter();
+        Ok(tables
+            .filter_map(|table| {
+                let kept = *there.get(table.name())?;
+                Some((table, kept))
+            })
+            .collect())
+    }
+
+    /// Which of the tables that are there keep tombstones longer than their rows may come back, in words for people, with what to do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] if the cluster does not say what they are like.
+    #[doc(hidden)]
+    pub async fn warning(&self, session: &Session) -> Result<Option<String>> {
+        let grace = self.grace(session).await?;
+        let long = grace.iter().filter(|(table, kept)| table.keeps_too_long(*kept));
+        let long: Vec<String> =
+            long.map(|(table, kept)| format!("{} ({kept} s)", Ident::new(table.name()))).collect();
+        Ok((!long.is_empty()).then(|| {
+            format!(
+                "in keyspace {} a busy lock will fail by what these tables keep of deleted rows: {}; holdfast cassandra schema \
+                 prints the options that they should have, and sets them with --apply where nobody chose others",
+                self.keyspace,
+                long.join(", ")
+            )
+        }))
     }
 
     fn check(&self, session: &Session) -> Result<()> {
@@ -219,13 +290,19 @@ mod tests {
     }
 
     /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, plus the columns
-    /// that are added to it; 0.2 prints those of today.
+    /// that are added to it and its options; 0.2 prints those of today without options.
     #[test]
     fn tables_of_earlier_releases_and_the_columns_added_to_them_are_the_tables_of_today() {
         let of_0_1 = include_str!("../../../../tests/fixtures/0.1/schema.cql");
         let of_0_2 = include_str!("../../../../tests/fixtures/0.2/schema.cql");
         let schema = Schema::new("holdfast").replicated(3);
         let mut now = schema.statements();
+        for (statement, table) in now.iter_mut().skip(1).zip(schema.tables()) {
+            let options = table.rows.options().unwrap_or_default();
+            let options = [format!(" WITH {options}"), format!(" AND {options}")];
+            let without = options.iter().find_map(|options| statement.strip_suffix(options));
+            *statement = without.unwrap_or(statement).to_owned();
+        }
         assert_eq!(of_0_2, printed(&now));
         for (table, column, added) in schema.added() {
             let (altered, is) = added.rsplit_once(&format!(" ADD \"{column}\" ")).unwrap();
@@ -237,6 +314,41 @@ mod tests {
             *there = there.replacen(&made, "", 1);
         }
         assert_eq!(of_0_1, printed(&now));
+    }
+
+    /// B5, B10. Deleted rows of locks and processes are gone soon; what has to stay deleted stays so as long as elsewhere.
+    #[test]
+    fn each_table_keeps_tombstones_for_as_long_as_its_rows_may_come_back() {
+        let tables = Schema::new("locks").tables();
+        let kept = |seconds: Option<i32>| -> Vec<&str> {
+            let with = seconds.map(|kept| format!("gc_grace_seconds = {kept} "));
+            let has = |table: &&Made| match &with {
+                Some(with) => table.statement().contains(with.as_str()),
+                None => !table.statement().contains("gc_grace_seconds"),
+            };
+            tables.iter().filter(has).map(Made::name).collect()
+        };
+        let locks = "leases lock_queue lock_main numbers choosing fallback_leases lock_shadow optimistic_tokens";
+        assert_eq!(kept(Some(300)).join(" "), locks);
+        assert_eq!(kept(Some(1_200)), ["locker_modes"]);
+        assert_eq!(kept(Some(10_800)), ["tokens", "token_times"]);
+        let others = "sequences authority fences global_time work_details work_choosing work_numbers work_hours work_aside";
+        assert_eq!(kept(None).join(" "), others);
+        let leases = tables[0].statement();
+        assert!(
+            leases.contains("WITH default_time_to_live = 180 AND gc_grace_seconds = 300"),
+            "{leases}"
+        );
+    }
+
+    #[test]
+    fn a_table_keeps_tombstones_too_long_only_if_its_rows_are_to_go_soon() {
+        let made = |rows| Made::new("\"Q\" (\"a\" text)".to_owned(), rows);
+        assert!(made(Rows::Locks).keeps_too_long(864_000) && made(Rows::Locks).keeps_too_long(301));
+        assert!(
+            !made(Rows::Locks).keeps_too_long(300) && !made(Rows::Kept).keeps_too_long(864_000)
+        );
+        assert_eq!(made(Rows::Locks).name(), "Q");
     }
 
     fn printed(statements: &[String]) -> String {
@@ -256,8 +368,8 @@ mod tests {
         };
         for (form, flag) in [(BakeryForm::Wiki, "bigint"), (BakeryForm::Php, "boolean")] {
             let made = of_form(form);
-            assert!(made[6].ends_with(&cells("n", "bigint")), "{made:?}");
-            assert!(made[7].ends_with(&cells("c", flag)), "{made:?}");
+            assert!(made[6].contains(&cells("n", "bigint")), "{made:?}");
+            assert!(made[7].contains(&cells("c", flag)), "{made:?}");
         }
     }
 
@@ -274,15 +386,15 @@ mod tests {
         let layout = Layout { tokens, shadow, optimistic, ..Layout::default() };
         let made = Schema::new("locks").named(layout).statements();
         let locked = "\"locked\" (\"key\" text PRIMARY KEY, \"column1\" text, \"value\" timestamp)";
-        assert!(made[4].ends_with(locked), "{made:?}");
+        assert!(made[4].contains(locked), "{made:?}");
         let beats = "\"beats\" (\"who\" text PRIMARY KEY, \"what\" list<text>, \"when\" timestamp)";
-        assert!(made[5].ends_with(beats), "{made:?}");
+        assert!(made[5].contains(beats), "{made:?}");
         let cells = "(\"a\" text, \"b\" text, \"c\" text, PRIMARY KEY (\"a\", \"b\"))";
         let tokens =
             "\"Wanted\" (\"key\" text, \"column1\" text, PRIMARY KEY (\"key\", \"column1\"))";
         for table in [format!("\"tries\" {cells}"), format!("\"holds\" {cells}"), tokens.to_owned()]
         {
-            assert!(made.iter().any(|made| made.ends_with(&table)), "{table}: {made:?}");
+            assert!(made.iter().any(|made| made.contains(&table)), "{table}: {made:?}");
         }
     }
 }

@@ -16,7 +16,7 @@ use holdfast_cli::block_on;
 use holdfast_cli::place::{All, NameArgs, Reach, failure};
 use holdfast_recipes::{
     BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Replication, Schema,
-    TimeAccess, TimeClient, Wait, check_lock_name,
+    TimeAccess, TimeClient, Wait, check_lock_name, open,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use crate::bench::cassandra::{LoopArgs, Measured, measure};
 use crate::failure::Failure;
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
-use crate::show;
+use crate::show::{self, Tone};
 use clock::ClockArgs;
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
@@ -179,7 +179,14 @@ impl Place {
     /// A driver session of its own.
     async fn connect(&self, limit: Duration) -> Result<Cassandra, Failure> {
         let (contact, scope) = (self.reach.contact(limit)?, self.reach.serial()?);
-        Cassandra::connect(&contact, &self.reach.keyspace, &scope).await.map_err(failure)
+        let (session, keyspace) = (open(&contact).await.map_err(failure)?, &self.reach.keyspace);
+        let cassandra = Cassandra::new(session.clone(), keyspace, &scope).map_err(failure)?;
+        let schema = Schema::new(keyspace).named(self.layout());
+        // A cluster that does not tell what its tables are like may still serve locks.
+        if let Ok(Some(warning)) = schema.warning(&session).await {
+            anstream::eprintln!("{}: {warning}", Tone::Caution.of("holdfast"));
+        }
+        Ok(cassandra)
     }
 
     fn layout(&self) -> Layout {
