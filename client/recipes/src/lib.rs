@@ -74,7 +74,7 @@ pub use locker::{RemoteGuard, RemoteLocker, Wait};
 #[doc(hidden)]
 pub use opening::open;
 pub use opening::{Contact, Credentials, SerialScope};
-pub use schema::{Layout, NoReplication, Replication, Schema};
+pub use schema::{Grants, Layout, NoReplication, Replication, Schema};
 pub use {
     bakery::{Bakery, BakeryForm, BakeryTables},
     cassandra::{Cassandra, LockerOptions},

@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-use holdfast::Client;
+use holdfast::{Client, Tls};
+use holdfast_recipes::{Contact, Credentials, Recipe, open};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Nodes;
 use holdfast_tests::cluster::{Cluster, Setup};
@@ -19,6 +20,17 @@ use holdfast_tls::make::{Ca, Pair, Term, ca};
 
 const DAY: Duration = Duration::from_hours(24);
 const KEYSPACE: &str = "secured";
+/// Those that `schema --grants` names, and two more.
+const ROLES: [&str; 8] = [
+    "holdfast_client",
+    "holdfast_clock",
+    "holdfast_housekeeper",
+    "holdfast_migrate",
+    "holdfast_schema",
+    "holdfast_server",
+    "nobody",
+    "reader",
+];
 
 const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -103,7 +115,10 @@ async fn a_cluster_is_reached_over_tls_with_a_certificate_and_a_login_and_not_ot
     names_count(&secured).await;
     wrong_files_are_named(&secured).await;
     a_password_is_read_from_a_file(&secured).await;
-    a_server_keeps_its_authority_there(&secured).await;
+    roles_are_made(&secured).await;
+    let cluster = a_server_keeps_its_authority_there(&secured).await;
+    each_role_does_what_it_was_granted(&secured, &cluster).await;
+    what_was_not_granted_is_named(&secured).await;
 }
 
 async fn names_count(secured: &Secured) {
@@ -164,14 +179,82 @@ async fn a_password_is_read_from_a_file(secured: &Secured) {
     expect(&secured.run(&missing).await, 125, "--password-file /nowhere/password: No such file");
 }
 
+/// Roles with what `schema --grants` prints, and two more: one that may nothing, and one that may read.
+async fn roles_are_made(secured: &Secured) {
+    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
+    let login = Credentials { user: "cassandra".to_owned(), password: "cassandra".to_owned() };
+    let contact = Contact::new(&secured.points).login(Some(login));
+    let session = open(&contact.tls(Some(Tls::new(ca).certificate(cert, key)))).await.unwrap();
+    let run = async |statement: &str| {
+        let done = session.query_unpaged(statement, ()).await;
+        assert!(done.is_ok(), "{statement}: {done:?}");
+    };
+    for role in ROLES {
+        run(&format!("CREATE ROLE {role} WITH PASSWORD = '{role}' AND LOGIN = true")).await;
+    }
+    let printed = secured.run(&["schema", "--grants"]).await;
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    let grants: Vec<&str> = printed.out.lines().filter(|line| !line.starts_with("--")).collect();
+    assert!(grants.len() > 50, "{}", printed.out);
+    for grant in grants {
+        run(grant.trim_end_matches(';')).await;
+    }
+    run(&format!("GRANT SELECT ON {KEYSPACE}.leases TO reader")).await;
+}
+
+async fn each_role_does_what_it_was_granted(secured: &Secured, cluster: &Cluster) {
+    let client = async |rest: &[&str]| {
+        let ended = secured.run_over_tls("holdfast_client", "holdfast_client", rest).await;
+        assert_eq!(ended.code, Some(0), "{rest:?}: {ended:?}");
+    };
+    for recipe in Recipe::ALL {
+        client(&[recipe.as_str(), "lock", "--wait", "20s", "job", "--", "true"]).await;
+    }
+    client(&["work", "add", "mails", "to: a@example.org"]).await;
+    let endpoints = cluster.endpoints();
+    let mode = |mode| ["--mode", mode, "--scope", "moved/", "--endpoints", &endpoints];
+    for of in [mode("cassandra"), mode("both")] {
+        client(&[&["lease", "lock"], &of[..], &["moved/job", "--", "true"]].concat()).await;
+    }
+
+    let migrate = async |rest: &[&str]| {
+        let files = ["ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
+        let [ca, cert, key] = &files;
+        let place =
+            ["--contact-points", &secured.points, "--keyspace", KEYSPACE, "--cassandra-ca", ca];
+        let own = ["--cassandra-cert", cert, "--cassandra-key", key];
+        let line = [&place[..], &own, rest].concat();
+        let ended = log_in("holdfast_migrate", "holdfast_migrate", "holdfast-migrate", &line).await;
+        assert_eq!(ended.code, Some(0), "{rest:?}: {ended:?}");
+    };
+    for recipe in ["lease", "queue", "tokens", "bakery", "shadow"] {
+        migrate(&["plan", "--from", recipe]).await;
+    }
+    let at = ["--endpoints", &endpoints, "--scope", "moved/"];
+    migrate(&[&["cutover", "--from", "lease", "--writers-stopped"], &at[..]].concat()).await;
+    migrate(&[&["rollback", "--from", "lease"], &at[..]].concat()).await;
+
+    let made = secured.run_over_tls("holdfast_schema", "holdfast_schema", &["schema", "--apply"]);
+    assert_eq!(made.await.code, Some(0));
+}
+
+/// Nothing is half-done: the refused statement is the first one.
+async fn what_was_not_granted_is_named(secured: &Secured) {
+    for (role, says) in [("nobody", "MODIFY"), ("reader", "MODIFY")] {
+        let refused = secured.run_over_tls(role, role, &ATTEMPT).await;
+        assert_eq!(refused.code, Some(122), "{refused:?}");
+        assert!(refused.err.contains(says) && refused.err.contains(role), "{refused:?}");
+    }
+}
+
 /// A server's scope falls back on it.
-async fn a_server_keeps_its_authority_there(secured: &Secured) {
+async fn a_server_keeps_its_authority_there(secured: &Secured) -> Cluster {
     let [password, ca, cert, key] =
         ["password", "ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
-    std::fs::write(&password, "cassandra\n").unwrap();
+    std::fs::write(&password, "holdfast_server\n").unwrap();
     let lines = settings(&secured.points, KEYSPACE)
         + &format!(
-            "cassandra_user = 'cassandra'\ncassandra_password_file = '{password}'\ncassandra_ca = '{ca}'\n\
+            "cassandra_user = 'holdfast_server'\ncassandra_password_file = '{password}'\ncassandra_ca = '{ca}'\n\
              cassandra_cert = '{cert}'\ncassandra_key = '{key}'\n",
         );
     let cluster = Cluster::start(&Setup::nodes(1).with_fallback(&lines)).await;
@@ -191,4 +274,5 @@ async fn a_server_keeps_its_authority_there(secured: &Secured) {
     };
     let is_served = Runtime::system().timeout(secs(30), served).await;
     assert!(is_served.is_ok(), "{:?}: {}", admin.scopes().await, cluster.log(0));
+    cluster
 }

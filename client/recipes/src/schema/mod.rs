@@ -1,5 +1,6 @@
 //! The tables of the recipes, as CQL to print and to apply.
 
+mod grants;
 mod options;
 mod replication;
 
@@ -22,6 +23,7 @@ use crate::tokens::TokenTables;
 use crate::work::WorkTables;
 use crate::{Error, Result};
 
+pub use grants::Grants;
 use options::Made;
 pub(crate) use options::Rows;
 pub use replication::{NoReplication, Replication};

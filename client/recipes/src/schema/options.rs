@@ -58,7 +58,12 @@ impl Made {
 
     /// Its name.
     pub(super) fn name(&self) -> &str {
-        let named = self.created.split_once("\" (").map_or("", |(name, _)| name);
+        Self::named(&self.created)
+    }
+
+    /// The name of the table that is made so.
+    pub(super) fn named(created: &str) -> &str {
+        let named = created.split_once("\" (").map_or("", |(name, _)| name);
         named.trim_start_matches('"')
     }
 

@@ -130,6 +130,9 @@ struct SchemaArgs {
     /// (dc1=3,dc2=3): three, to tolerate the loss of one node.
     #[arg(long, value_name = "N|DC=N,…")]
     replication: Option<Replication>,
+    /// Print what each process has to be granted, as CQL, in place of the tables: of each role the lines that it needs.
+    #[arg(long, conflicts_with_all = ["apply", "replication"])]
+    grants: bool,
     /// The form of the bakery's tables.
     #[arg(long, value_parser = form(), default_value = "wiki")]
     bakery_form: BakeryForm,
@@ -291,12 +294,30 @@ fn time_client(global: &Global, at: &str) -> Result<TimeClient, Failure> {
     Ok(TimeClient::with_access(holdfast_cli::endpoints(at), &access)?)
 }
 
+fn grants(global: &Global, schema: &Schema) {
+    for of in schema.grants() {
+        if global.json {
+            let (role, does) = (of.role, of.does);
+            show::line(
+                serde_json::json!({ "role": role, "for": does, "statements": of.statements }),
+            );
+            continue;
+        }
+        show::line(format_args!("-- {}: {}", of.role, of.does));
+        for statement in of.statements {
+            show::line(format_args!("{statement};"));
+        }
+    }
+}
+
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
     let mut layout = place.layout();
     layout.bakery = layout.bakery.of_form(wanted.bakery_form);
     let schema = Schema::new(&place.reach.keyspace).named(layout);
     let schema = wanted.replication.iter().cloned().fold(schema, Schema::replicated);
-    if wanted.apply {
+    if wanted.grants {
+        grants(global, &schema);
+    } else if wanted.apply {
         let contact = place.reach.contact(Global::connect_limit(None))?;
         block_on(schema.apply(&contact))?.map_err(failure)?;
     } else if global.json {
