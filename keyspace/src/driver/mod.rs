@@ -6,6 +6,7 @@
 
 mod connect;
 mod fault;
+mod roles;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::database::{Answer, Cell, Database, Fault, Row};
 use crate::statement::{Action, Bind, Ident, NODE_TIME, Statement, Value};
 use connect::check_keyspace;
 pub use connect::{Contact, Credentials, NotOpen, open};
+pub use roles::{NotRevoked, revoked};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
 /// that for contention are 2 s each by default), so that no coordinator still works on a statement

@@ -55,15 +55,16 @@ use row_check::{NewCell, SeenCells};
 pub use steps::{MoveError, MoveReport, MovingScope, OnReport};
 pub(crate) use steps::{Stepped, processes_in};
 
-/// What the operator states about clients that know only the recipe. No row registers them, and a
-/// lock they gave back leaves no trace.
+/// What is known of clients that know only the recipe. No row registers them, and a lock they gave back
+/// leaves no trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldClients {
-    /// Nothing: they may still write. (Revoking a role of their own is to be another variant:
-    /// `--revoked-role`.)
+    /// Nothing: they may still write.
     MayWrite,
-    /// All of them are stopped.
+    /// All of them are stopped, as the operator states.
     Stopped,
+    /// Their role may change none of the recipe's tables, and every node knows.
+    Revoked,
 }
 
 /// A move of one scope towards `native` and `fallback`.

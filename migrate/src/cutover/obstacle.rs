@@ -135,7 +135,7 @@ impl Obstacle {
             }
             Self::NotDeclared => {
                 "no look shows that a client is gone which locks now and then: stop all of them, and say \
-                 --writers-stopped"
+                 --writers-stopped; or revoke MODIFY from the role they log in as, and name it: --revoked-role"
             }
             Self::Older { .. } => "update it: it goes on from both only with this version",
             Self::NotImported { .. } => {

@@ -36,6 +36,11 @@ impl Layout {
         spec.map_or(("", [""; N]), named)
     }
 
+    /// The names of all its tables.
+    pub fn tables(&self) -> impl Iterator<Item = &str> {
+        (0..self.recipe.spec().tables.len()).map(|at| self.table::<0>(at).0)
+    }
+
     /// How many tables have rows of locks: the heartbeats of tokens are rows of sessions.
     pub fn lock_tables(&self) -> usize {
         match self.recipe {

@@ -81,6 +81,27 @@ impl Secured {
         log_in(user, password, "holdfast", &[&place[..], &own, rest].concat()).await
     }
 
+    /// `holdfast-migrate` as that role.
+    async fn migrate(&self, role: &str, rest: &[&str]) -> Ended {
+        let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| self.file(name));
+        let place =
+            ["--contact-points", &self.points, "--keyspace", KEYSPACE, "--cassandra-ca", &ca];
+        let own = ["--cassandra-cert", &cert, "--cassandra-key", &key];
+        log_in(role, role, "holdfast-migrate", &[&place[..], &own, rest].concat()).await
+    }
+
+    /// Executes statements as the superuser.
+    async fn cql(&self, statements: &[&str]) {
+        let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| self.file(name));
+        let login = Credentials { user: "cassandra".to_owned(), password: "cassandra".to_owned() };
+        let contact = Contact::new(&self.points).login(Some(login));
+        let session = open(&contact.tls(Some(Tls::new(ca).certificate(cert, key)))).await.unwrap();
+        for statement in statements {
+            let done = session.query_unpaged(*statement, ()).await;
+            assert!(done.is_ok(), "{statement}: {done:?}");
+        }
+    }
+
     /// As everything wants it.
     async fn run(&self, rest: &[&str]) -> Ended {
         self.run_over_tls("cassandra", "cassandra", rest).await
@@ -118,6 +139,7 @@ async fn a_cluster_is_reached_over_tls_with_a_certificate_and_a_login_and_not_ot
     roles_are_made(&secured).await;
     let cluster = a_server_keeps_its_authority_there(&secured).await;
     each_role_does_what_it_was_granted(&secured, &cluster).await;
+    a_scope_moves_once_the_role_of_old_clients_is_revoked(&secured, &cluster).await;
     what_was_not_granted_is_named(&secured).await;
 }
 
@@ -181,25 +203,18 @@ async fn a_password_is_read_from_a_file(secured: &Secured) {
 
 /// Roles with what `schema --grants` prints, and two more: one that may nothing, and one that may read.
 async fn roles_are_made(secured: &Secured) {
-    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
-    let login = Credentials { user: "cassandra".to_owned(), password: "cassandra".to_owned() };
-    let contact = Contact::new(&secured.points).login(Some(login));
-    let session = open(&contact.tls(Some(Tls::new(ca).certificate(cert, key)))).await.unwrap();
-    let run = async |statement: &str| {
-        let done = session.query_unpaged(statement, ()).await;
-        assert!(done.is_ok(), "{statement}: {done:?}");
-    };
-    for role in ROLES {
-        run(&format!("CREATE ROLE {role} WITH PASSWORD = '{role}' AND LOGIN = true")).await;
-    }
+    let mut statements: Vec<String> = ROLES
+        .iter()
+        .map(|role| format!("CREATE ROLE {role} WITH PASSWORD = '{role}' AND LOGIN = true"))
+        .collect();
     let printed = secured.run(&["schema", "--grants"]).await;
     assert_eq!(printed.code, Some(0), "{printed:?}");
     let grants: Vec<&str> = printed.out.lines().filter(|line| !line.starts_with("--")).collect();
     assert!(grants.len() > 50, "{}", printed.out);
-    for grant in grants {
-        run(grant.trim_end_matches(';')).await;
-    }
-    run(&format!("GRANT SELECT ON {KEYSPACE}.leases TO reader")).await;
+    statements.extend(grants.into_iter().map(|grant| grant.trim_end_matches(';').to_owned()));
+    statements.push(format!("GRANT SELECT ON {KEYSPACE}.leases TO reader"));
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    secured.cql(&statements).await;
 }
 
 async fn each_role_does_what_it_was_granted(secured: &Secured, cluster: &Cluster) {
@@ -218,13 +233,7 @@ async fn each_role_does_what_it_was_granted(secured: &Secured, cluster: &Cluster
     }
 
     let migrate = async |rest: &[&str]| {
-        let files = ["ca.pem", "client.pem", "client.key"].map(|name| secured.file(name));
-        let [ca, cert, key] = &files;
-        let place =
-            ["--contact-points", &secured.points, "--keyspace", KEYSPACE, "--cassandra-ca", ca];
-        let own = ["--cassandra-cert", cert, "--cassandra-key", key];
-        let line = [&place[..], &own, rest].concat();
-        let ended = log_in("holdfast_migrate", "holdfast_migrate", "holdfast-migrate", &line).await;
+        let ended = secured.migrate("holdfast_migrate", rest).await;
         assert_eq!(ended.code, Some(0), "{rest:?}: {ended:?}");
     };
     for recipe in ["lease", "queue", "tokens", "bakery", "shadow"] {
@@ -234,8 +243,60 @@ async fn each_role_does_what_it_was_granted(secured: &Secured, cluster: &Cluster
     migrate(&[&["cutover", "--from", "lease", "--writers-stopped"], &at[..]].concat()).await;
     migrate(&[&["rollback", "--from", "lease"], &at[..]].concat()).await;
 
-    let made = secured.run_over_tls("holdfast_schema", "holdfast_schema", &["schema", "--apply"]);
-    assert_eq!(made.await.code, Some(0));
+    let applied =
+        secured.run_over_tls("holdfast_schema", "holdfast_schema", &["schema", "--apply"]);
+    assert_eq!(applied.await.code, Some(0));
+}
+
+/// B2: nobody has to know that old clients are stopped, if they have a role of their own.
+async fn a_scope_moves_once_the_role_of_old_clients_is_revoked(
+    secured: &Secured,
+    cluster: &Cluster,
+) {
+    let endpoints = cluster.endpoints();
+    let at = ["--from", "lease", "--scope", "old/", "--endpoints", &endpoints];
+    let cutover = async |login: &str, role: &str| {
+        let line = [&["cutover", "--revoked-role", role], &at[..]].concat();
+        secured.migrate(login, &line).await
+    };
+    let refused = async |login: &str, role: &str, says: &str| {
+        let ended = cutover(login, role).await;
+        assert_eq!(ended.code, Some(122), "{ended:?}");
+        assert!(ended.err.contains(says), "{says:?}: {ended:?}");
+        let scope = secured.migrate("cassandra", &[&["rollback"], &at[..]].concat()).await;
+        assert!(scope.out.contains("stage cassandra"), "it did not move: {scope:?}");
+    };
+    secured
+        .cql(&[
+            "CREATE ROLE old WITH PASSWORD = 'old' AND LOGIN = true",
+            "CREATE ROLE jobs",
+            &format!("GRANT MODIFY ON {KEYSPACE}.leases TO jobs"),
+            &format!("GRANT SELECT ON {KEYSPACE}.leases TO old"),
+            "GRANT jobs TO old",
+        ])
+        .await;
+    let old = async || secured.run_over_tls("old", "old", &ATTEMPT).await;
+    assert_eq!(old().await.code, Some(0));
+    let by = format!("role old may change table {KEYSPACE}.leases");
+    refused("cassandra", "old", &by).await;
+    refused("cassandra", "old", &format!("REVOKE MODIFY ON table {KEYSPACE}.leases FROM jobs"))
+        .await;
+    refused("cassandra", "cassandra", "has the superuser cassandra").await;
+    refused("cassandra", "odl", "odl").await;
+    refused("holdfast_migrate", "old", "log in as a superuser, or as a role that was granted old")
+        .await;
+
+    secured
+        .cql(&[
+            &format!("REVOKE MODIFY ON {KEYSPACE}.leases FROM jobs"),
+            "GRANT old TO holdfast_migrate",
+        ])
+        .await;
+    expect(&old().await, 122, "no MODIFY permission");
+    let moved = cutover("holdfast_migrate", "old").await;
+    assert_eq!(moved.code, Some(0), "{moved:?}");
+    assert!(moved.out.contains("role old may change none of the tables"), "{moved:?}");
+    assert!(moved.out.contains("scope \"old/\" is at native"), "{moved:?}");
 }
 
 /// Nothing is half-done: the refused statement is the first one.

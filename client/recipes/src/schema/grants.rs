@@ -69,7 +69,7 @@ impl Schema {
         all.map(granted)
     }
 
-    fn other_grants(&self, tables: &Tables) -> [Grants; 5] {
+    fn other_grants(&self, tables: &Tables) -> [Grants; 6] {
         let Tables { leases, modes, fallback, time, .. } = tables;
         let [authority, held, _] = fallback.each_ref().map(std::slice::from_ref);
         let scanned: Vec<String> =
@@ -89,6 +89,12 @@ impl Schema {
                 "cutover, and rollback, which writes holds back",
                 &[(Rights::Writes, &moved), (Rights::Reads, authority)],
             ),
+            Grants {
+                role: MIGRATE,
+                does: "cutover --revoked-role, besides the role itself; since Cassandra 4.0"
+                    .to_owned(),
+                statements: vec![format!("GRANT SELECT ON system_views.settings TO {MIGRATE}")],
+            },
             self.granted(
                 SERVER,
                 "scopes with fallback",

@@ -87,6 +87,14 @@ pub(crate) struct CutoverArgs {
     /// of them writes a row meanwhile, the command ends.
     #[arg(long)]
     pub(crate) writers_stopped: bool,
+    /// In place of --writers-stopped: all clients that know only the recipe log in to Cassandra as this role, and its `MODIFY` on
+    /// the recipe's tables is revoked. The command checks it at every node, and waits until each one goes by it. Locks that those
+    /// clients hold end with their TTL. Needs the login of a superuser, or of a role that was granted this one.
+    #[arg(long, value_name = "NAME", conflicts_with = "writers_stopped")]
+    pub(crate) revoked_role: Option<String>,
+    /// For how long a node goes by what it knew of a role (`permissions_validity` of cassandra.yaml) [default: each node is asked].
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "revoked_role")]
+    pub(crate) permissions_validity: Option<Duration>,
     /// Leave out what cannot be imported: natively these locks are free from then on, even if a
     /// client holds them now.
     #[arg(long)]

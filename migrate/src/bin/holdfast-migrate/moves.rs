@@ -2,9 +2,12 @@
 //! printing its way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{block_on, line, place, printable};
+use holdfast_keyspace::driver::revoked;
+use holdfast_keyspace::statement::Ident;
 use holdfast_migrate::cutover::{
     Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients,
 };
@@ -21,6 +24,8 @@ use crate::args::{Cli, CutoverArgs, RollbackArgs, ScopeArgs, number};
 use crate::import::{self, ImportBar};
 use crate::{plan, verify};
 
+/// A write that a node let in is done, or given up, within this time: the driver's own limit.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 /// Processes that the output names.
 const PROCESSES_SHOWN: usize = 20;
 
@@ -44,6 +49,29 @@ impl OpenScope {
         Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
     }
 
+    /// What is known of clients that know only the recipe.
+    async fn old_clients(&self, cli: &Cli, args: &CutoverArgs) -> Result<OldClients, Failure> {
+        let Some(role) = &args.revoked_role else {
+            let stopped = args.writers_stopped;
+            return Ok(if stopped { OldClients::Stopped } else { OldClients::MayWrite });
+        };
+        let layout = args.scope.source.layout();
+        let tables =
+            layout.tables().map(|table| (Ident::new(&cli.reach.keyspace), Ident::new(table)));
+        let tables: Vec<(Ident, Ident)> = tables.collect();
+        let checked = revoked(&self.session, &tables, role, args.permissions_validity).await;
+        let validity = checked.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
+        let known_after = validity + WRITTEN_WITHIN;
+        if !cli.json {
+            line(printable(&format!(
+                "role {role} may change none of the tables; every node goes by that in {} s at most",
+                known_after.as_secs()
+            )));
+        }
+        Runtime::system().sleep(known_after).await;
+        Ok(OldClients::Revoked)
+    }
+
     fn moving<'a>(&'a self, args: &'a ScopeArgs) -> MovingScope<'a, Native> {
         let Self { modes, scan, native, .. } = self;
         let (wait, runtime) = (args.wait, Runtime::system());
@@ -57,14 +85,11 @@ pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
     let mut printed = MovePrinter::new(cli.json, ranges);
     let view = block_on(async {
         let opened = OpenScope::open(cli, &args.scope).await?;
+        let old_clients = opened.old_clients(cli, args).await?;
         let cutover = Cutover {
             scope: opened.moving(&args.scope),
             options: options(args),
-            old_clients: if args.writers_stopped {
-                OldClients::Stopped
-            } else {
-                OldClients::MayWrite
-            },
+            old_clients,
             leave_out: args.leave_out,
         };
         let moved = cutover.run(args.to, &mut |told| printed.take(&told)).await;
