@@ -54,8 +54,8 @@ pub enum Error {
         /// Why.
         reason: LostReason,
     },
-    /// The hold ended before its release. Certain: it is over, and another client may have held the
-    /// lock since the guard's safe deadline.
+    /// The hold ended before its release; of a request that waited: it was granted, and the hold ended before the client
+    /// heard of it. Certain: it is over, and another client may have held the lock since the guard's safe deadline.
     #[error("the lock was lost before it was given back: {reason}")]
     Lost {
         /// Why.

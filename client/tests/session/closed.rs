@@ -11,8 +11,8 @@ fn kept_alive_closing(seq: u64, token: u64) -> Body {
     Body::KeptAlive(v1::KeptAlive { seq, closed, ..v1::KeptAlive::default() })
 }
 
-fn ended(request_id: u64) -> v1::RequestState {
-    let state = Some(v1::request_state::State::Ended(v1::Ended {}));
+fn ended(request_id: u64, token: u64) -> v1::RequestState {
+    let state = Some(v1::request_state::State::Ended(v1::Ended { token }));
     v1::RequestState { request_id, state, contended: vec![] }
 }
 
@@ -83,7 +83,7 @@ async fn a_resume_that_names_a_closed_hold_leaves_its_release_to_the_guard() {
     server.open().await;
     let Body::Opened(opened) = opened(7) else { unreachable!() };
     let opened = v1::Opened { closed: closed(41), ..opened };
-    let state = v1::State { requests: vec![ended(1)], next_request_id: 2, more: false };
+    let state = v1::State { requests: vec![ended(1, 41)], next_request_id: 2, more: false };
     server.say_all(vec![Body::Opened(opened), Body::State(state)]).await;
 
     assert_eq!(guard.lost().await, LostReason::Forced);
@@ -95,6 +95,35 @@ async fn a_resume_that_names_a_closed_hold_leaves_its_release_to_the_guard() {
     server.say(refused(Some(Subject::Token(41)), v1::RefusalReason::NotHolder)).await;
     let seq = server.keepalive().await;
     server.say(kept_alive(seq)).await;
+}
+
+/// Seed 9900002036: it was granted and closed while the client was cut off. Its caller was told that the session was lost, which goes on.
+/// An older server does not name the grant.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_was_granted_and_closed_while_the_client_was_away_says_so() {
+    for (token, reason) in [(41, LostReason::Forced), (0, LostReason::Revoked)] {
+        let mut net = Net::new();
+        let (client, mut server) = net.connected().await;
+        let (_task, waiting) = start(&net, client.lock("jobs"));
+        server.queue_next(0).await;
+        drop(server);
+        let mut server = net.accept().await;
+        server.open().await;
+        let Body::Opened(opened) = opened(7) else { unreachable!() };
+        let opened = v1::Opened { closed: closed(41), ..opened };
+        let state = v1::State { requests: vec![ended(1, token)], next_request_id: 2, more: false };
+        server.say_all(vec![Body::Opened(opened), Body::State(state)]).await;
+
+        assert_eq!(waiting.await.unwrap().unwrap_err(), Error::Lost { reason });
+        if token == 0 {
+            let seq = server.keepalive().await;
+            server.say(kept_alive_closing(seq, 41)).await;
+        }
+        assert_eq!(server.release_lost().await, 41, "nobody uses it");
+        let (_task, afterwards) = start(&net, client.lock("more"));
+        server.grant_next(50).await;
+        assert_eq!(afterwards.await.unwrap().unwrap().token().get(), 50);
+    }
 }
 
 /// The client opens another session, and goes on.

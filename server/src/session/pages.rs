@@ -110,9 +110,10 @@ impl Pages {
             }
             RequestState::Wrote => WireState::ValueSet(value_set(view.request)),
             // The client must not rely on a hold that is ending, whether it was told before or not (I35).
-            RequestState::Held { is_ending: true, .. } | RequestState::Ended => {
-                WireState::Ended(Ended {})
+            RequestState::Held { is_ending: true, token, .. } => {
+                WireState::Ended(Ended { token: token.get() })
             }
+            RequestState::Ended => WireState::Ended(Ended { token: 0 }),
         };
         WireRequest { request_id, state: Some(state), contended }
     }

@@ -43,7 +43,7 @@ impl Machine {
     }
 
     /// The grant of a hold that was closed meanwhile.
-    fn refuse_closed(&mut self, key: Key, token: FencingToken, reason: LostReason) {
+    pub(super) fn refuse_closed(&mut self, key: Key, token: FencingToken, reason: LostReason) {
         if let Some(request) = self.requests.get_mut(key) {
             request.answer(Err(Error::Lost { reason }));
         }

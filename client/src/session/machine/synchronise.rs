@@ -9,7 +9,7 @@ use super::arriving::Arriving;
 use super::{Intent, Machine, Retries, Stream};
 use crate::endpoints::Tried;
 use crate::session::request::{Key, Phase};
-use crate::{Error, LostReason, Place};
+use crate::{Error, FencingToken, LostReason, Place};
 
 impl Machine {
     /// Ends the session here: another stream resumed it, and this client does not resume it again.
@@ -114,6 +114,11 @@ impl Machine {
             Some(State::Denied(denied)) => {
                 self.denied(id, index, denied.refusal.unwrap_or_default());
             }
+            Some(State::Ended(v1::Ended { token }))
+                if token > 0 && matches!(phase, Some(Phase::Sent | Phase::Queued)) =>
+            {
+                return self.found_closed(key, FencingToken::from_raw(token));
+            }
             Some(State::Ended(_) | State::ValueSet(_)) | None => return self.found_ended(key),
         }
         if let Some(Phase::Held(hold)) = self.requests.phase(key) {
@@ -157,6 +162,13 @@ impl Machine {
         self.queue(Intent::Acquire(key));
     }
 
+    /// Fails a request that was granted and closed before the client heard of it.
+    fn found_closed(&mut self, key: Key, token: FencingToken) {
+        self.requests.holds_under(key, token);
+        let reason = self.closed.get(&token).copied().unwrap_or(LostReason::Revoked);
+        self.refuse_closed(key, token, reason);
+    }
+
     /// Ends a request that has ended at the server, when the frame about it never came.
     fn found_ended(&mut self, key: Key) {
         if self.waits_on(key) || matches!(self.requests.phase(key), Some(Phase::Closed(_))) {
@@ -168,6 +180,6 @@ impl Machine {
         // The session is alive, so only its release can have ended a hold that is being released.
         let is_given_back = matches!(request.phase, Phase::GivingBack(_));
         let outcome = if is_given_back { Ok(()) } else { Err(Error::Lost { reason }) };
-        request.end(&outcome, reason, Some(Error::SessionLost { reason }));
+        request.end(&outcome, reason, Some(Error::Lost { reason }));
     }
 }

@@ -7,7 +7,7 @@ use holdfast_core::{
 };
 use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{
-    AcquireRequest, ClosedHold, KeptAlive, LostReason, OpenSessionRequest, RefusalReason,
+    AcquireRequest, ClosedHold, Ended, KeptAlive, LostReason, OpenSessionRequest, RefusalReason,
     SessionEnded, SessionKey, State, request_state,
 };
 
@@ -162,7 +162,8 @@ async fn a_closed_hold_is_named_with_each_renewal_until_it_is_released() {
     let mut again = world.resume(&ticket).await;
     assert_eq!(again.opened().await.closed, closed(token));
     let Body::State(State { requests, .. }) = again.next().await else { panic!("no State") };
-    assert!(matches!(requests[0].state, Some(request_state::State::Ended(_))), "{requests:?}");
+    let ended = request_state::State::Ended(Ended { token });
+    assert_eq!(requests[0].state, Some(ended));
     waiter.expect_silence(Duration::from_secs(1)).await;
 
     again.send(release(token)).await;
