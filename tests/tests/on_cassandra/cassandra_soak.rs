@@ -44,8 +44,8 @@ async fn hold(recipe: Recipe, locker: &dyn RemoteLocker) {
     guard.release().await.unwrap();
 }
 
-/// B5. The node fails a read of more than 500 tombstones, in place of 100,000: the holds of the first part leave about as many, and those of the
-/// second part, some minutes later by the node's clock, are had all the same.
+/// B5. The node fails a read of more than 500 tombstones, in place of 100,000. The holds of the first part leave 300 or more; the client gets
+/// those of the second part too, which are some minutes later by the node's clock.
 #[tokio::test]
 async fn a_busy_lock_outlives_its_tombstones() {
     const HOLDS: usize = 300;

@@ -5,7 +5,9 @@ mod options;
 mod replication;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 
 use crate::bakery::BakeryTables;
@@ -27,6 +29,9 @@ pub use grants::Grants;
 use options::Made;
 pub(crate) use options::Rows;
 pub use replication::{NoReplication, Replication};
+
+/// How long a client that connects waits for what the tables are like.
+const WARNED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The names of all recipes' tables and of their columns.
 #[derive(Clone, Debug, Default)]
@@ -230,14 +235,17 @@ impl Schema {
             .collect())
     }
 
-    /// Which of the tables that are there keep tombstones longer than their rows may come back, in words for people, with what to do.
+    /// Which of the tables that are there keep tombstones longer than their rows may come back, in words for people, with what to do. A
+    /// cluster that does not tell within two seconds has none: whoever connects is not to wait for a warning.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] if the cluster does not say what they are like.
     #[doc(hidden)]
     pub async fn warning(&self, session: &Session) -> Result<Option<String>> {
-        let grace = self.grace(session).await?;
+        let told = Runtime::system().timeout(WARNED_WITHIN, self.grace(session)).await;
+        let Ok(grace) = told else { return Ok(None) };
+        let grace = grace?;
         let long = grace.iter().filter(|(table, kept)| table.keeps_too_long(*kept));
         let long: Vec<String> =
             long.map(|(table, kept)| format!("{} ({kept} s)", Ident::new(table.name()))).collect();
