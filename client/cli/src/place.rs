@@ -9,9 +9,10 @@ use std::time::Duration;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use holdfast::Error;
 use holdfast_recipes::recipe::{Names, Naming, namings};
-use holdfast_recipes::{Contact, Credentials, Layout, SerialScope, Tls};
+use holdfast_recipes::{Contact, Credentials, Layout, SerialScope};
 
 use crate::failure::{Failure, OWN_ERROR};
+use crate::tls;
 
 /// The cluster, the keyspace, and who one is to it.
 #[derive(Clone, Debug, Args)]
@@ -58,32 +59,10 @@ impl Reach {
     /// Options that do not go together; a password that cannot be read.
     pub fn contact(&self, limit: Duration) -> Result<Contact, Failure> {
         let contact = Contact::new(&self.contact_points).login(self.credentials()?);
-        Ok(contact.tls(self.tls()?).datacenter(self.datacenter.clone()).limit(limit))
-    }
-
-    /// TLS to the nodes, if the options ask for it.
-    fn tls(&self) -> Result<Option<Tls>, Failure> {
-        let wrong = |message: &str| Err(Failure::new(OWN_ERROR, message));
-        let own = match (&self.cassandra_cert, &self.cassandra_key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => {
-                return wrong(
-                    "--cassandra-cert and --cassandra-key belong together: a certificate and its key",
-                );
-            }
-        };
-        let Some(ca) = &self.cassandra_ca else {
-            if own.is_some() || self.cassandra_server_name.is_some() {
-                return wrong(
-                    "--cassandra-cert, --cassandra-key and --cassandra-server-name need --cassandra-ca: \
-                     the CA that vouches for the nodes",
-                );
-            }
-            return Ok(None);
-        };
-        let tls = own.into_iter().fold(Tls::new(ca), |tls, (cert, key)| tls.certificate(cert, key));
-        Ok(Some(self.cassandra_server_name.iter().fold(tls, Tls::server_name)))
+        let files = [&self.cassandra_ca, &self.cassandra_cert, &self.cassandra_key];
+        let files = files.map(Option::as_ref);
+        let tls = tls::to("cassandra-", files, self.cassandra_server_name.as_ref())?;
+        Ok(contact.tls(tls).datacenter(self.datacenter.clone()).limit(limit))
     }
 
     /// Where locks are exclusive.

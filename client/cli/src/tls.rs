@@ -46,17 +46,8 @@ impl TlsArgs {
     ///
     /// Options that do not go together.
     pub fn tls(&self) -> Result<Option<Tls>, Failure> {
-        let own = self.own()?;
-        let Some(ca) = &self.ca else {
-            if own.is_some() || self.server_name.is_some() {
-                return wrong(
-                    "--cert, --key and --server-name need --ca: the CA that vouches for the servers",
-                );
-            }
-            return Ok(None);
-        };
-        let tls = own.into_iter().fold(Tls::new(ca), |tls, (cert, key)| tls.certificate(cert, key));
-        Ok(Some(self.server_name.iter().fold(tls, Tls::server_name)))
+        let files = [&self.ca, &self.cert, &self.key].map(Option::as_ref);
+        to("", files, self.server_name.as_ref())
     }
 
     /// The certificate and its key.
@@ -65,11 +56,7 @@ impl TlsArgs {
     ///
     /// One without the other.
     pub fn own(&self) -> Result<Option<(&Path, &Path)>, Failure> {
-        match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Ok(Some((cert, key))),
-            (None, None) => Ok(None),
-            _ => wrong("--cert and --key belong together: a certificate and its key"),
-        }
+        pair("", self.cert.as_ref(), self.key.as_ref())
     }
 
     /// The file of the CAs that vouch for the other side.
@@ -97,6 +84,43 @@ impl TlsArgs {
             ("HOLDFAST_SERVER_NAME", name),
             ("HOLDFAST_TOKEN_FILE", file(&self.token_file)),
         ]
+    }
+}
+
+/// TLS by options whose names begin with `prefix`, if they ask for it: CA, certificate and key, and the name in place of the address.
+///
+/// # Errors
+///
+/// Options that do not go together.
+pub fn to(
+    prefix: &str,
+    [ca, cert, key]: [Option<&PathBuf>; 3],
+    server_name: Option<&String>,
+) -> Result<Option<Tls>, Failure> {
+    let own = pair(prefix, cert, key)?;
+    let Some(ca) = ca else {
+        if own.is_some() || server_name.is_some() {
+            return wrong(&format!(
+                "--{prefix}cert, --{prefix}key and --{prefix}server-name need --{prefix}ca: the CA that vouches for the servers"
+            ));
+        }
+        return Ok(None);
+    };
+    let tls = own.into_iter().fold(Tls::new(ca), |tls, (cert, key)| tls.certificate(cert, key));
+    Ok(Some(server_name.into_iter().fold(tls, Tls::server_name)))
+}
+
+fn pair<'a>(
+    prefix: &str,
+    cert: Option<&'a PathBuf>,
+    key: Option<&'a PathBuf>,
+) -> Result<Option<(&'a Path, &'a Path)>, Failure> {
+    match (cert, key) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        _ => wrong(&format!(
+            "--{prefix}cert and --{prefix}key belong together: a certificate and its key"
+        )),
     }
 }
 
