@@ -3,11 +3,17 @@
 //!
 //! # Invariants
 //!
-//! - Only an attempt writes its own cells: their names contain its owner id.
+//! - Only an attempt writes its own cells: their names contain its owner id, which no other attempt has at the same time.
 //! - A cell that was taken back stays so, in whatever order its writes arrive, because a process's timestamps rise.
+//! - An attempt may have the id of one that is over ([`OwnerPool`]): then the deletes of all its cells were acknowledged, so that
+//!   no read at QUORUM shows them, and whatever of its writes arrives later has a lower timestamp than those deletes and than every
+//!   write of the new attempt. So a lock that one process takes ten thousand times has few names in its row. Under new names each
+//!   hold would leave tombstones, and every read of the row would walk them until the table drops them (B5).
 //! - The article's lemma 1 (thesis, §5.1): of two clients that each have a write acknowledged and then read the row, at
 //!   least one sees both. So of all clients whose cells are in the row, at most one finds its own alone.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_runtime::{Instant, Rng};
@@ -15,6 +21,8 @@ use holdfast_runtime::{Instant, Rng};
 use super::database::{Fault, Row, Tables};
 use super::locker_base::LockerBase;
 use super::owner::OwnerId;
+#[cfg(doc)]
+use super::owner::OwnerPool;
 use super::statement::{Action, Ident, Statement, Value};
 use crate::Result;
 
@@ -34,6 +42,17 @@ pub(super) struct OwnCells {
     pub(super) columns: CellColumns,
     pub(super) lock: String,
     pub(super) owner: OwnerId,
+    /// The cells that may be in the tables: sent, and no later delete of them was acknowledged.
+    written: Mutex<BTreeSet<(Ident, String)>>,
+}
+
+impl Drop for OwnCells {
+    fn drop(&mut self) {
+        let written = self.written.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if written.is_empty() {
+            self.base.owners.give_back(self.owner.clone());
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +72,13 @@ impl Seen {
 
 impl OwnCells {
     pub(super) fn new(base: &LockerBase, lock_id: &str, columns: CellColumns) -> Self {
-        Self { base: base.clone(), columns, lock: lock_id.to_owned(), owner: base.owner() }
+        Self {
+            base: base.clone(),
+            columns,
+            lock: lock_id.to_owned(),
+            owner: base.owners.take(|| base.owner()),
+            written: Mutex::default(),
+        }
     }
 
     fn tables(&self) -> &Tables {
@@ -88,6 +113,7 @@ impl OwnCells {
             ttl_s: self.base.timing.ttl_s(),
             at_us: self.base.stamps.next(),
         };
+        self.written().insert((table.clone(), name.to_owned()));
         let started = self.base.now();
         self.tables().write(self.cell(table, name, action)).await?;
         Ok(started)
@@ -100,7 +126,13 @@ impl OwnCells {
 
     pub(super) async fn erase(&self, table: &Ident, name: &str) -> Result<(), Fault> {
         let action = Action::Erase { at_us: self.base.stamps.next() };
-        self.tables().write(self.cell(table, name, action)).await
+        self.tables().write(self.cell(table, name, action)).await?;
+        self.written().remove(&(table.clone(), name.to_owned()));
+        Ok(())
+    }
+
+    fn written(&self) -> MutexGuard<'_, BTreeSet<(Ident, String)>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn erase_owner(&self, table: &Ident) -> Result<(), Fault> {
@@ -109,10 +141,26 @@ impl OwnCells {
 
     /// The first cells of a row, in order, at QUORUM.
     pub(super) async fn first(&self, table: &Ident, limit: i32) -> Result<Vec<Row>, Fault> {
-        let CellColumns { key, column, value } = &self.columns;
-        let columns = [column].into_iter().chain(value).cloned().collect();
-        let key = vec![(key.clone(), Value::from(self.lock.as_str()))];
-        let action = Action::First { columns, limit };
+        self.look(table, Action::First { columns: self.shown(), limit }).await
+    }
+
+    /// The same, from the cell of this name on.
+    pub(super) async fn first_from(
+        &self,
+        table: &Ident,
+        from: &str,
+        limit: i32,
+    ) -> Result<Vec<Row>, Fault> {
+        let from = (self.columns.column.clone(), Value::from(from));
+        self.look(table, Action::FirstFrom { columns: self.shown(), from, limit }).await
+    }
+
+    fn shown(&self) -> Vec<Ident> {
+        [&self.columns.column].into_iter().chain(&self.columns.value).cloned().collect()
+    }
+
+    async fn look(&self, table: &Ident, action: Action) -> Result<Vec<Row>, Fault> {
+        let key = vec![(self.columns.key.clone(), Value::from(self.lock.as_str()))];
         self.tables().scan(Statement::new(table.clone(), key, action)).await
     }
 

@@ -10,7 +10,7 @@ use super::cassandra::{Cassandra, LockerOptions, recipe_on};
 use super::database::Fault;
 use super::lock_task::Attempt;
 use super::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
-use super::owner::{OwnerId, Signature, Writer};
+use super::owner::{OwnerId, OwnerPool, Signature, Writer};
 use super::recipe::Recipe;
 use super::row_timing::RowTiming;
 use super::statement::Ident;
@@ -27,6 +27,8 @@ pub(crate) struct LockerBase {
     pub(crate) signature: Signature,
     /// The timestamps of the cells that it writes without LWT.
     pub(crate) stamps: Arc<Stamps>,
+    /// The ids that its attempts by plain writes use again.
+    pub(crate) owners: Arc<OwnerPool>,
 }
 
 impl LockerBase {
@@ -41,12 +43,14 @@ impl LockerBase {
             answer_limit: options.answer_limit,
             signature: Signature::draw(&options.service, &*runtime.rng),
             stamps: Arc::new(Stamps::micros(runtime.clock.clone())),
+            owners: Arc::default(),
         })
     }
 
     /// The same, writing as that writer.
     pub(crate) fn written_by(&self, writer: &Writer) -> Self {
-        Self { signature: self.signature.of_writer(writer), ..self.clone() }
+        let signature = self.signature.of_writer(writer);
+        Self { signature, owners: Arc::default(), ..self.clone() }
     }
 
     /// A locker of `recipe` on these tables, as a [`Locker`](super::Locker) builds on it.

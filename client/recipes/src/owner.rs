@@ -4,8 +4,9 @@
 //! is 64 random bits of one locker, which identify its rows. Version 0.1 wrote `hf1:SERVICE/ATTEMPT`: such a row does not show
 //! which locker wrote it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_mutants::mutant;
 use holdfast_runtime::Rng;
@@ -66,8 +67,9 @@ impl Signature {
     }
 }
 
-/// The id of one attempt. No other attempt ever uses it, so a row with it is this attempt's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The id of one attempt. No other attempt has it at the same time, so a row with it is this attempt's. What an attempt writes by LWT
+/// has an id that no attempt ever had before; only the recipes of plain writes use ids again ([`OwnerPool`]).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OwnerId(String);
 
 impl OwnerId {
@@ -88,6 +90,27 @@ impl OwnerId {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// The ids of one locker's attempts that are over and left nothing in the tables. The lowest is used first, so that few ids are in
+/// use while many attempts follow each other.
+#[derive(Default)]
+pub(crate) struct OwnerPool(Mutex<BTreeSet<OwnerId>>);
+
+impl OwnerPool {
+    /// An id that no attempt has now: one that was given back, or else a newly drawn one.
+    pub(crate) fn take(&self, draw: impl FnOnce() -> OwnerId) -> OwnerId {
+        self.free().pop_first().unwrap_or_else(draw)
+    }
+
+    /// No cell of this id is in the tables, and none that arrives later can win over the deletes of them.
+    pub(crate) fn give_back(&self, owner: OwnerId) {
+        self.free().insert(owner);
+    }
+
+    fn free(&self) -> MutexGuard<'_, BTreeSet<OwnerId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

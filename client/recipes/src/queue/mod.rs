@@ -50,9 +50,11 @@
 //!   delete in the main row has no answer finds a record there, its own, and waits for it until a TTL
 //!   is over, and so does every waiter behind it. Here the head checks the owner, and deletes its own
 //!   record before it waits for another.
-//! - *Tombstones.* Every waiter leaves two; a read of the queue's head walks over them. The article
-//!   does not mention it; a table of its own with a short `gc_grace_seconds` helps.
+//! - *Tombstones.* Every waiter leaves two, and each read of a row walks over them until the table drops them. The article
+//!   does not mention it. Here a client reads the queue from the earliest place that it saw there, less two seconds, and the
+//!   whole queue once in ten seconds (`floor.rs`); and a process uses few names in the main row ([`OwnCells`]).
 
+mod floor;
 mod row;
 #[cfg(test)]
 mod tests;
@@ -72,6 +74,7 @@ use super::owner::Writer;
 use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
+use floor::Floors;
 use row::QueueAttempt;
 
 /// The names of the queue's table and the main row's. All columns are of type `text`; the article
@@ -145,6 +148,7 @@ pub struct Queue {
     base: LockerBase,
     tables: Arc<QueueTables>,
     time: Arc<dyn QueueTime>,
+    floors: Arc<Floors>,
 }
 
 impl Queue {
@@ -160,7 +164,7 @@ impl Queue {
     ) -> Result<Self> {
         let base = LockerBase::new(cassandra, options)?;
         let time = Arc::new(LocalTime::new(cassandra.runtime().clock.clone()));
-        Ok(Self { base, tables: Arc::new(tables), time })
+        Ok(Self { base, tables: Arc::new(tables), time, floors: Arc::default() })
     }
 
     /// Takes places by another time, for example a [`TimeClient`](super::TimeClient). All waiters of
@@ -176,6 +180,7 @@ impl Queue {
             cells: OwnCells::new(&self.base, lock_id, self.tables.columns()),
             tables: self.tables.clone(),
             time: self.time.clone(),
+            floors: self.floors.clone(),
             waits: wait.waits(),
             place: None,
             entered: None,

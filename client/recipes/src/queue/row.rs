@@ -6,6 +6,7 @@ use std::time::Duration;
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
+use super::floor::Floors;
 use super::{QueueTables, QueueTime};
 use crate::Error;
 use crate::cells::OwnCells;
@@ -17,6 +18,8 @@ pub(super) struct QueueAttempt {
     pub(super) cells: OwnCells,
     pub(super) tables: Arc<QueueTables>,
     pub(super) time: Arc<dyn QueueTime>,
+    /// From which place on its locker reads the queues.
+    pub(super) floors: Arc<Floors>,
     /// Whether it stays in line behind others (listing 6), or gives up (listing 7).
     pub(super) waits: bool,
     /// The name of its cell in the queue, once it has one.
@@ -40,8 +43,10 @@ const NEAR_PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// Listing 5: 20 digits of microseconds, then the thread; cells sort by name.
 pub(super) fn column_name(now_us: u64, thread_id: &str) -> String {
-    format!("{now_us:020}{thread_id}")
+    format!("{now_us:0TIME_DIGITS$}{thread_id}")
 }
+
+pub(super) const TIME_DIGITS: usize = 20;
 
 impl QueueAttempt {
     /// Draws a place (listing 5). There is none without an answer of the time source: a place by this
@@ -70,6 +75,19 @@ impl QueueAttempt {
             self.entered = Some(self.cells.put(&self.tables.queue, &place).await?);
         }
         Ok(place)
+    }
+
+    /// The first cells of the queue, from the floor of its locker on.
+    async fn head(&self, place: &str) -> Result<Vec<Row>, Fault> {
+        let Self { cells, tables, floors, .. } = self;
+        let asked = cells.base.now();
+        let (head, whole) = match floors.of(&cells.lock, place, asked) {
+            Some(floor) => (cells.first_from(&tables.queue, &floor, NEAR).await?, false),
+            None => (cells.first(&tables.queue, NEAR).await?, true),
+        };
+        let earliest = head.first().and_then(|row| row.text(&tables.column));
+        floors.saw(&cells.lock, earliest, whole, asked);
+        Ok(head)
     }
 
     /// Steps 3 to 7: writes this attempt's cell into the main row; it has the lock if the cell is the
@@ -134,7 +152,7 @@ impl Attempt for QueueAttempt {
         }
         let place = self.enter().await?;
         // Listing 6, step 2; listing 7, step 4.
-        let head = self.cells.first(&self.tables.queue, NEAR).await?;
+        let head = self.head(&place).await?;
         let ours = |row: &Row| row.text(&self.tables.column) == Some(place.as_str());
         let near = head.iter().position(ours);
         if near != Some(0) {

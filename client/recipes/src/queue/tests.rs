@@ -1,5 +1,6 @@
 //! The queue on the model of its tables.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -328,8 +329,8 @@ fn a_head_that_waits_for_its_own_cell_is_noticed() {
 fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
     let (machine, model) = world(12);
     let [a, b] = ["a", "b"].map(|name| machine.process(name));
-    // `a` is first by its clock, and comes second.
-    a.set_wall_skew(-60_000);
+    // `a` is first by its clock, and comes second: not so late that it is before the floor of `b`.
+    a.set_wall_skew(-1_900);
     let [first, second] = [(&a, "a"), (&b, "b")]
         .map(|(process, name)| locker(&model, process, name, secs(180), secs(60)));
     let world = machine.world().runtime();
@@ -348,6 +349,92 @@ fn a_cell_of_one_who_is_not_first_any_more_is_taken_back() {
         let ((took, _guard), second) = futures_util::join!(late, waiting);
         assert!(model.nothing_is_chosen() && second.is_err());
         assert!(took < secs(10), "had after {took:?}");
+    });
+}
+
+/// B5: under a name of its own each hold would leave tombstones in the main row, and a read of the queue from its beginning would walk
+/// over those of every place that there ever was.
+#[test]
+fn a_lock_that_one_process_takes_again_and_again_has_one_name_in_the_main_row_and_is_read_from_its_head()
+ {
+    let (machine, model) = world(13);
+    let process = machine.process("a");
+    let queue = locker(&model, &process, "a", secs(180), secs(60));
+    let world = machine.world().runtime();
+    machine.run(async {
+        let mut owners = BTreeSet::new();
+        let mut hold = async || {
+            let guard = queue.lock("foo").await.unwrap();
+            owners.extend(seed_read(&model, "lock_main").await);
+            guard.release().await.unwrap();
+            world.sleep(secs(1)).await;
+        };
+        hold().await;
+        let look_at_all: Which =
+            |one| one.table.as_str() == "lock_queue" && matches!(one.action, Action::First { .. });
+        model.choose(look_at_all, Fate::Answered);
+        for _ in 0..5 {
+            hold().await;
+        }
+        assert!(!model.nothing_is_chosen(), "the whole queue was read again within ten seconds");
+        for _ in 0..5 {
+            hold().await;
+        }
+        assert!(model.nothing_is_chosen(), "the whole queue was not read again after ten seconds");
+        assert_eq!(owners.len(), 1, "{owners:?}");
+    });
+}
+
+/// `b` has looked at the queue, and reads it from its head on. `a`, whose clock is a minute behind, comes in before that head.
+#[test]
+fn a_place_before_the_floor_is_seen_within_ten_seconds() {
+    let (machine, model) = world(14);
+    let [a, b] = ["a", "b"].map(|name| machine.process(name));
+    a.set_wall_skew(-60_000);
+    let [first, second] = [(&a, "a"), (&b, "b")]
+        .map(|(process, name)| locker(&model, process, name, secs(180), secs(60)));
+    let world = machine.world().runtime();
+    machine.run(async {
+        let held = second.lock("foo").await.unwrap();
+        let order = std::sync::Mutex::new(Vec::new());
+        let waiting = async |queue: &Queue, name: &str| {
+            let guard = queue.lock("foo").await.unwrap();
+            order.lock().unwrap().push(name.to_owned());
+            guard.release().await.unwrap();
+        };
+        let releasing = async {
+            world.sleep(secs(15)).await;
+            held.release().await.unwrap();
+        };
+        futures_util::join!(waiting(&second, "b"), waiting(&first, "a"), releasing);
+        assert_eq!(order.into_inner().unwrap(), ["a", "b"]);
+    });
+}
+
+/// The cells of an attempt whose deletes have no answer may be in the tables.
+#[test]
+fn an_id_is_used_again_only_after_every_cell_of_it_was_deleted() {
+    let (machine, model) = world(15);
+    let process = machine.process("a");
+    let base = locker(&model, &process, "a", secs(180), secs(60)).base;
+    let table = Ident::new("lock_main");
+    let cells = || OwnCells::new(&base, "foo", QueueTables::default().columns());
+    machine.run(async {
+        let (one, two) = (cells(), cells());
+        let [first, second] = [&one, &two].map(|cells| cells.owner.clone());
+        assert_ne!(first, second, "two attempts at the same time");
+
+        one.put_owner(&table).await.unwrap();
+        model.choose(|one| matches!(one.action, Action::Erase { .. }), Fate::AnswerLost);
+        one.erase_owner(&table).await.unwrap_err();
+        drop(one);
+        assert!(cells().owner != first);
+
+        two.put_owner(&table).await.unwrap();
+        two.erase_owner(&table).await.unwrap();
+        drop(two);
+        let (one, two) = (cells(), cells());
+        assert!([&one.owner, &two.owner].contains(&&second));
     });
 }
 
