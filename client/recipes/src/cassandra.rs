@@ -104,13 +104,16 @@ impl Default for LockerOptions {
         Self {
             service: default_label(),
             ttl: Duration::from_mins(3),
-            max_skew: Duration::from_mins(1),
+            max_skew: Self::MAX_SKEW,
             answer_limit: Duration::from_secs(10),
         }
     }
 }
 
 impl LockerOptions {
+    /// The default of [`LockerOptions::max_skew`].
+    pub const MAX_SKEW: Duration = Duration::from_mins(1);
+
     /// The name of this process in the table, which other clients see as the holder of a lock. Owner ids are
     /// `hf1:SERVICE@WRITER/` and a number for each attempt. Each locker draws its own writer, so that several processes
     /// may share one service name. Default: `host:pid`.

@@ -36,6 +36,7 @@ pub mod bakery;
 mod cassandra;
 mod cells;
 pub mod clock;
+mod doctor;
 pub mod fallback;
 pub mod lease;
 mod lock_task;
@@ -81,6 +82,7 @@ pub use {
     clock::TimePort,
     clock::{TimeAccess, TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
     database::StatementCounts,
+    doctor::{Doctor, Finding, Verdict},
     fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
     locker::OnCassandra,

@@ -4,7 +4,9 @@
 //! repeated LWT that was applied the first time would report that it was not). It commits
 //! everything at QUORUM and decides at SERIAL, or both within one datacenter, through its nodes alone.
 
+mod asked;
 mod connect;
+mod facts;
 mod fault;
 mod roles;
 
@@ -28,6 +30,10 @@ use crate::database::{Answer, Cell, Database, Fault, Row};
 use crate::statement::{Action, Bind, Ident, NODE_TIME, Statement, Value};
 use connect::check_keyspace;
 pub use connect::{Contact, Credentials, NotOpen, open};
+pub use facts::{
+    ClockAhead, Facts, Granted, KeyspaceFacts, NodeFacts, NodeSays, NotTold, Replicas, RoleFacts,
+    facts,
+};
 pub use roles::{NotRevoked, revoked};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and

@@ -1,15 +1,11 @@
 //! Whether a role may still change tables, as every node knows it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
-use scylla::cluster::Node;
-use scylla::policies::load_balancing::{NodeIdentifier, SingleTargetLoadBalancingPolicy};
-use scylla::statement::Statement;
-use scylla::value::{CqlValue, Row};
+use scylla::value::CqlValue;
 
+use super::asked::{Asked, text};
 use crate::statement::Ident;
 
 /// Why a role does not count as stopped. Nothing was changed.
@@ -79,7 +75,7 @@ pub async fn revoked(
     let state = session.get_cluster_state();
     let mut longest = validity.unwrap_or_default();
     for node in state.get_nodes_info().iter().filter(|node| node.is_connected()) {
-        let asked = Asked { session, node, role };
+        let asked = AskedOf { node: Asked { session, node }, role };
         asked.is_no_superuser().await?;
         for table in tables {
             asked.may_not_change(table).await?;
@@ -91,39 +87,21 @@ pub async fn revoked(
     Ok(longest)
 }
 
-/// One node that is asked about a role.
-struct Asked<'a> {
-    session: &'a Session,
-    node: &'a Arc<Node>,
+/// A node that is asked about a role.
+struct AskedOf<'a> {
+    node: Asked<'a>,
     role: &'a str,
 }
 
-impl Asked<'_> {
-    async fn rows(&self, text: String) -> Result<Vec<Row>, String> {
-        let target = NodeIdentifier::Node(Arc::clone(self.node));
-        let policy = SingleTargetLoadBalancingPolicy::new(target, None);
-        let profile = ExecutionProfile::builder().load_balancing_policy(policy).build();
-        let mut statement = Statement::new(text);
-        statement.set_execution_profile_handle(Some(profile.into_handle()));
-        let answer = self.session.query_unpaged(statement, ()).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        let Ok(rows) = answer.into_rows_result() else { return Ok(Vec::new()) };
-        let rows = rows.rows::<Row>().map_err(|error| error.to_string())?;
-        rows.collect::<Result<_, _>>().map_err(|error| error.to_string())
-    }
-
-    fn name(&self) -> String {
-        self.node.address.to_string()
-    }
-
+impl AskedOf<'_> {
     fn not_told(&self, why: String) -> NotRevoked {
-        NotRevoked::NotTold { role: self.role.to_owned(), node: self.name(), why }
+        NotRevoked::NotTold { role: self.role.to_owned(), node: self.node.name(), why }
     }
 
     /// Rows of: role, superuser, and more.
     async fn is_no_superuser(&self) -> Result<(), NotRevoked> {
         let asked = format!("LIST ROLES OF {}", Ident::new(self.role));
-        for row in self.rows(asked).await.map_err(|why| self.not_told(why))? {
+        for row in self.node.rows(asked).await.map_err(|why| self.not_told(why))? {
             if let [Some(CqlValue::Text(name)), Some(CqlValue::Boolean(true)), ..] =
                 row.columns.as_slice()
             {
@@ -139,30 +117,23 @@ impl Asked<'_> {
     async fn may_not_change(&self, (keyspace, table): &(Ident, Ident)) -> Result<(), NotRevoked> {
         let role = Ident::new(self.role);
         let asked = format!("LIST MODIFY PERMISSION ON TABLE {keyspace}.{table} OF {role}");
-        let rows = self.rows(asked).await.map_err(|why| self.not_told(why))?;
+        let rows = self.node.rows(asked).await.map_err(|why| self.not_told(why))?;
         let Some(row) = rows.first() else { return Ok(()) };
-        let text = |at: usize| match row.columns.get(at) {
-            Some(Some(CqlValue::Text(text))) => text.clone(),
-            _ => String::new(),
-        };
-        let on = text(2).trim_matches(['<', '>']).to_owned();
+        let told = |at: usize| text(row, at).unwrap_or_default().to_owned();
+        let on = told(2).trim_matches(['<', '>']).to_owned();
         Err(NotRevoked::MayChange {
             role: self.role.to_owned(),
-            by: text(0),
+            by: told(0),
             on,
-            node: self.name(),
+            node: self.node.name(),
         })
     }
 
     async fn validity(&self) -> Result<Duration, NotRevoked> {
-        let asked = "SELECT name, value FROM system_views.settings WHERE name IN \
-                     ('permissions_validity', 'permissions_validity_in_ms')";
-        let unknown = |why: String| NotRevoked::NoValidity { node: self.name(), why };
-        let rows = self.rows(asked.to_owned()).await.map_err(unknown)?;
-        let values = rows.iter().filter_map(|row| match row.columns.as_slice() {
-            [_, Some(CqlValue::Text(value))] => Some(value.as_str()),
-            _ => None,
-        });
+        let unknown = |why: String| NotRevoked::NoValidity { node: self.node.name(), why };
+        let names = ["permissions_validity", "permissions_validity_in_ms"];
+        let settings = self.node.settings(&names).await.map_err(unknown)?;
+        let values = settings.iter().map(|(_, value)| value.as_str());
         let mut known = values.filter_map(milliseconds);
         known.next().ok_or_else(|| unknown("it has no such setting".to_owned()))
     }

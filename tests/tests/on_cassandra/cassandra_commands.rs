@@ -320,6 +320,44 @@ async fn tables_that_keep_tombstones_too_long_are_named_until_the_schema_is_appl
     assert!(compaction["class"].ends_with("LeveledCompactionStrategy"), "{compaction:?}");
 }
 
+/// These nodes are as they should be, but for what any client may do and how their log is synced, which is said.
+#[tokio::test]
+async fn the_doctor_finds_nothing_to_do_at_a_good_cluster_and_says_what_is_missing() {
+    let nodes = Nodes::start().await;
+    let place = Place::made(&nodes).await;
+    let healthy = place.run(&["doctor", "--json"]).await;
+    assert_eq!(healthy.code, Some(0), "{healthy:?}");
+    let found: BTreeMap<String, serde_json::Value> = (healthy.out.lines())
+        .map(|line| serde_json::from_str(line).unwrap())
+        .map(|line: serde_json::Value| (line["check"].as_str().unwrap().to_owned(), line))
+        .collect();
+    let is = |check: &str, verdict: &str, says: &str| {
+        let line = &found[check];
+        assert_eq!(line["verdict"], verdict, "{line}");
+        assert!(line["says"].as_str().unwrap().contains(says), "{says:?}: {line}");
+    };
+    is("nodes", "good", "3 nodes (3 in datacenter1)");
+    is("version", "good", "Cassandra 5.0");
+    is("clients", "note", "ScyllaDB Rust Driver");
+    is("keyspace", "good", "3 in datacenter1");
+    is("tables", "good", "are there");
+    is("gc_grace", "good", "for too long");
+    is("paxos", "good", "v2 on every node");
+    is("commit log", "note", "periodically, each 10");
+    is("clocks", "good", "--max-skew is 60s");
+    is("tombstones", "good", "");
+    is("permissions", "note", "every client may change every lock");
+
+    let nowhere = Place { points: place.points.clone(), keyspace: "nowhere" };
+    let ended = nowhere.run(&["doctor"]).await;
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.out.contains("wrong   keyspace"), "{ended:?}");
+    let skew = place.run(&["--max-skew", "1ms", "doctor"]).await;
+    assert!(skew.code == Some(0) && skew.out.contains("--max-skew is 1ms"), "{skew:?}");
+    let local = place.run(&["--local-serial", "doctor"]).await;
+    assert_eq!(local.code, Some(125), "{local:?}");
+}
+
 #[tokio::test]
 async fn the_schema_is_printed_unless_it_is_to_be_applied_and_applied_as_often_as_wanted() {
     let nodes = Nodes::start().await;

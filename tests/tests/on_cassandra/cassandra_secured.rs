@@ -21,9 +21,10 @@ use holdfast_tls::make::{Ca, Pair, Term, ca};
 const DAY: Duration = Duration::from_hours(24);
 const KEYSPACE: &str = "secured";
 /// Those that `schema --grants` names, and two more.
-const ROLES: [&str; 8] = [
+const ROLES: [&str; 9] = [
     "holdfast_client",
     "holdfast_clock",
+    "holdfast_doctor",
     "holdfast_housekeeper",
     "holdfast_migrate",
     "holdfast_schema",
@@ -141,6 +142,7 @@ async fn a_cluster_is_reached_over_tls_with_a_certificate_and_a_login_and_not_ot
     each_role_does_what_it_was_granted(&secured, &cluster).await;
     a_scope_moves_once_the_role_of_old_clients_is_revoked(&secured, &cluster).await;
     what_was_not_granted_is_named(&secured).await;
+    the_doctor_tells_a_role_what_it_may_do(&secured).await;
 }
 
 async fn names_count(secured: &Secured) {
@@ -306,6 +308,27 @@ async fn what_was_not_granted_is_named(secured: &Secured) {
         assert_eq!(refused.code, Some(122), "{refused:?}");
         assert!(refused.err.contains(says) && refused.err.contains(role), "{refused:?}");
     }
+}
+
+/// What the nodes do not tell a role, and what it may not do, are findings.
+async fn the_doctor_tells_a_role_what_it_may_do(secured: &Secured) {
+    let doctor = async |role: &str, code: i32| {
+        let ended = secured.run_over_tls(role, role, &["doctor"]).await;
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        ended.out
+    };
+    // One replica on one node: a caution.
+    let client = doctor("holdfast_client", 1).await;
+    assert!(
+        client.contains("role holdfast_client has what this needs: locks by lease;"),
+        "{client}"
+    );
+    assert!(client.contains("SELECT ON KEYSPACE system_views"), "{client}");
+    let told = doctor("holdfast_doctor", 1).await;
+    assert!(told.contains("v2 on every node"), "{told}");
+    assert!(told.contains("role holdfast_doctor may change the tables of no recipe"), "{told}");
+    let all = doctor("cassandra", 1).await;
+    assert!(all.contains("role cassandra is a superuser"), "{all}");
 }
 
 /// A server's scope falls back on it.

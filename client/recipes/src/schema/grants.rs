@@ -17,6 +17,12 @@ pub struct Grants {
     pub statements: Vec<String>,
 }
 
+/// Something that a client does, and the tables that it needs for it.
+pub(crate) struct Need {
+    pub(crate) does: &'static str,
+    pub(crate) tables: Vec<String>,
+}
+
 /// Rights on a table. A condition (LWT) reads, so whoever writes under one needs both.
 #[derive(Clone, Copy)]
 enum Rights {
@@ -39,37 +45,44 @@ const HOUSEKEEPER: &str = "holdfast_housekeeper";
 const MIGRATE: &str = "holdfast_migrate";
 const SERVER: &str = "holdfast_server";
 const SCHEMA: &str = "holdfast_schema";
+const DOCTOR: &str = "holdfast_doctor";
 
 impl Schema {
     /// The grants that each process needs, and no others. A client needs those of its recipe alone, and those of modes and fallback if it uses them.
     pub fn grants(&self) -> Vec<Grants> {
         let tables = Tables::of(&self.layout);
         let mut grants = vec![self.schema_grants()];
-        grants.extend(self.client_grants(&tables));
+        grants.extend(self.client_grants());
         grants.extend(self.other_grants(&tables));
         grants
     }
 
-    fn client_grants(&self, tables: &Tables) -> [Grants; 10] {
-        let Tables { leases, sequences, recipes, modes, fallback, work, .. } = tables;
-        let [queue, tokens, bakery, shadow, optimistic] = recipes;
-        let all: [(&str, &[String]); 10] = [
-            ("locks by lease", leases),
-            ("numbers of sequences by lease", sequences),
-            ("locks by queue", queue),
-            ("locks by tokens-lwt", tokens),
-            ("locks by bakery", bakery),
-            ("locks by shadow", shadow),
-            ("locks by tokens-optimistic", optimistic),
-            ("a Locker, or --mode, in a scope that moves", modes),
-            ("a scope with fallback", fallback),
-            ("a queue of work", work),
-        ];
-        let granted = |(does, tables)| self.granted(CLIENT, does, &[(Rights::Writes, tables)]);
-        all.map(granted)
+    /// What clients do, each with the tables that it reads and changes.
+    pub(crate) fn needs(&self) -> Vec<Need> {
+        let tables = Tables::of(&self.layout);
+        let [queue, tokens, bakery, shadow, optimistic] = tables.recipes;
+        let need = |does, tables| Need { does, tables };
+        vec![
+            need("locks by lease", tables.leases.into()),
+            need("numbers of sequences by lease", tables.sequences.into()),
+            need("locks by queue", queue),
+            need("locks by tokens-lwt", tokens),
+            need("locks by bakery", bakery),
+            need("locks by shadow", shadow),
+            need("locks by tokens-optimistic", optimistic),
+            need("a Locker, or --mode, in a scope that moves", tables.modes.into()),
+            need("a scope with fallback", tables.fallback.into()),
+            need("a queue of work", tables.work.into()),
+        ]
     }
 
-    fn other_grants(&self, tables: &Tables) -> [Grants; 6] {
+    fn client_grants(&self) -> Vec<Grants> {
+        let granted =
+            |need: Need| self.granted(CLIENT, need.does, &[(Rights::Writes, &need.tables)]);
+        self.needs().into_iter().map(granted).collect()
+    }
+
+    fn other_grants(&self, tables: &Tables) -> [Grants; 7] {
         let Tables { leases, modes, fallback, time, .. } = tables;
         let [authority, held, _] = fallback.each_ref().map(std::slice::from_ref);
         let scanned: Vec<String> =
@@ -100,6 +113,12 @@ impl Schema {
                 "scopes with fallback",
                 &[(Rights::Writes, authority), (Rights::Reads, held)],
             ),
+            Grants {
+                role: DOCTOR,
+                does: "doctor, for what the nodes say of themselves; since Cassandra 4.0"
+                    .to_owned(),
+                statements: vec![format!("GRANT SELECT ON KEYSPACE system_views TO {DOCTOR}")],
+            },
         ]
     }
 

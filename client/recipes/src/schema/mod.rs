@@ -26,6 +26,7 @@ use crate::work::WorkTables;
 use crate::{Error, Result};
 
 pub use grants::Grants;
+pub(crate) use grants::Need;
 use options::Made;
 pub(crate) use options::Rows;
 pub use replication::{NoReplication, Replication};
@@ -102,6 +103,10 @@ impl Schema {
     pub fn named(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
+    }
+
+    pub(crate) fn keyspace(&self) -> &Ident {
+        &self.keyspace
     }
 
     /// The statements, in order. Each contains `IF NOT EXISTS` and leaves existing tables unchanged. Tables that version 0.1
@@ -208,6 +213,18 @@ impl Schema {
             set.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
         }
         Ok(())
+    }
+
+    /// The names of all tables, with for how long each of them keeps tombstones, seconds, and whether that is too long; `None` for one
+    /// that is not there.
+    pub(crate) async fn kept(&self, session: &Session) -> Result<Vec<(String, Option<i32>, bool)>> {
+        let there = self.grace(session).await?;
+        let kept = |table: Made| {
+            let of = there.iter().find(|(there, _)| there.name() == table.name());
+            let too_long = of.is_some_and(|(table, kept)| table.keeps_too_long(*kept));
+            (table.name().to_owned(), of.map(|(_, kept)| *kept), too_long)
+        };
+        Ok(self.tables().into_iter().map(kept).collect())
     }
 
     /// For how long each of the tables that are there keeps tombstones, seconds.

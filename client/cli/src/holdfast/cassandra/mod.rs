@@ -1,6 +1,7 @@
 //! `holdfast cassandra`: runs a command under a lock of one of the recipes, and makes the recipes' tables.
 
 mod clock;
+mod doctor;
 mod housekeeper;
 mod moving;
 mod work;
@@ -28,6 +29,7 @@ use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::show::{self, Tone};
 use clock::ClockArgs;
+use doctor::DoctorArgs;
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
 use work::WorkCommand;
@@ -67,6 +69,13 @@ enum CassandraCommand {
     /// Existing tables stay as they are. Exit codes: 0 done, or so already; 122 refused; 123 no node could be reached; 125 an
     /// error of holdfast itself.
     Schema(SchemaArgs),
+    /// Look whether this cluster and keyspace are fit for locks: nodes and versions, replicas, clocks, Paxos, commit log, tables,
+    /// tombstones, permissions; and say what to do.
+    ///
+    /// It asks every node that it reaches, and changes nothing. Each line is `good`, a `note`, a `caution` (slower than need be, or
+    /// locks end sooner), or `wrong` (no lock can be had, or two clients may have one). Exit codes: 0 nothing to do; 1 a
+    /// caution or something wrong; 122 the cluster refused the login; 123 no node could be reached; 125 an error of holdfast itself.
+    Doctor(DoctorArgs),
     /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
     #[command(subcommand)]
     Lease(LockCommand),
@@ -259,6 +268,7 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     let (command, recipe) = match command {
         CassandraCommand::Schema(wanted) => return schema(global, &place, &wanted),
+        CassandraCommand::Doctor(args) => return doctor::run(global, &place, args),
         CassandraCommand::Housekeeper(args) => return housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => return clock::run(global, &place, &args),
         CassandraCommand::Work(command) => return work::run(global, place, command),
