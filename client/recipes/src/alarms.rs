@@ -49,14 +49,17 @@ impl Alarms {
 
     /// Watches `safety`. A deadline that moves later makes the watchdog fire once in vain.
     pub(crate) fn watch(&self, safety: Arc<Safety>) -> Alarm {
-        let id = {
+        let (id, earlier) = {
             let mut holds = self.0.lock();
             holds.last += 1;
-            let id = holds.last;
+            let (id, deadline) = (holds.last, safety.deadline());
             holds.safeties.insert(id, safety);
-            id
+            // The others have deadlines of their own: not every new hold looks at all of them.
+            let earlier = deadline.filter(|new| holds.next.is_none_or(|next| *new < next));
+            holds.next = earlier.or(holds.next);
+            (id, earlier)
         };
-        self.0.look();
+        self.0.set_to(earlier);
         Alarm { watched: Arc::downgrade(&self.0), id }
     }
 }
@@ -64,9 +67,12 @@ impl Alarms {
 impl Watched {
     /// Ends holds that are no longer safe, and sets the watchdog to the next deadline.
     fn look(&self) {
-        // Outside of the lock, and only after a change: a watchdog that has no thread may fire at
-        // once, in this call.
-        let mut to_set = self.end_and_find_next();
+        self.set_to(self.end_and_find_next());
+    }
+
+    /// Sets the watchdog to this deadline, the earliest one. Outside of the lock, and only after a change: a watchdog that has no
+    /// thread may fire at once, in this call.
+    fn set_to(&self, mut to_set: Option<Instant>) {
         while let (Some(next), Some(watchdog)) = (to_set, self.watchdog.get()) {
             watchdog.set(Some(next));
             // A concurrent call may have set an earlier deadline before this one.
@@ -100,5 +106,72 @@ impl Drop for Alarm {
         if let Some(watched) = self.watched.upgrade() {
             watched.lock().safeties.remove(&self.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use futures_util::future::BoxFuture;
+    use holdfast_guard::Span;
+    use holdfast_runtime::simulated::Machine;
+
+    use super::*;
+
+    struct Counting {
+        clock: Arc<dyn Clock>,
+        read: AtomicU64,
+    }
+
+    impl Clock for Counting {
+        fn now(&self) -> Instant {
+            self.read.fetch_add(1, Ordering::Relaxed);
+            self.clock.now()
+        }
+
+        fn wall_ms(&self) -> u64 {
+            self.clock.wall_ms()
+        }
+
+        fn sleep_until(&self, at: Instant) -> BoxFuture<'static, ()> {
+            self.clock.sleep_until(at)
+        }
+
+        fn watchdog(&self, on_due: Arc<dyn Fn() + Send + Sync>) -> Watchdog {
+            self.clock.watchdog(on_due)
+        }
+    }
+
+    /// B20. A process with many holds pays no more for the next one. Each of them is reported at its own deadline.
+    #[test]
+    fn a_new_hold_does_not_look_at_all_others() {
+        const HOLDS: u64 = 1_000;
+        let machine = Machine::new(1);
+        let runtime = machine.world().runtime();
+        let clock = Arc::new(Counting { clock: runtime.clock.clone(), read: AtomicU64::new(0) });
+        let alarms = Alarms::new(clock.clone());
+        let began = runtime.clock.now();
+        let hold = |number| {
+            // Every other one is earlier than all before it.
+            let after = if number % 2 == 0 { 2 * HOLDS + number } else { 2 * HOLDS - number };
+            let until = began + Duration::from_secs(after);
+            let safety = Safety::within(Span::new(until)).map(Arc::new).unwrap();
+            (until, alarms.watch(safety.clone()), safety)
+        };
+        let mut holds: Vec<_> = (0..HOLDS).map(hold).collect();
+        let read = clock.read.load(Ordering::Relaxed);
+        assert!(read < 10 * HOLDS, "the clock was read {read} times");
+
+        holds.sort_by_key(|(until, ..)| *until);
+        machine.run(async {
+            for (until, _, safety) in &holds {
+                runtime.clock.sleep_until(*until - Duration::from_millis(1)).await;
+                assert_eq!(safety.lost_reason(), None);
+                runtime.clock.sleep_until(*until + Duration::from_millis(1)).await;
+                assert_eq!(safety.lost_reason(), Some(LostReason::DeadlinePassed));
+            }
+        });
     }
 }
