@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::BoxFuture;
 use holdfast_mutants::mutant;
 use holdfast_runtime::{Clock, Instant};
+use tokio::sync::{Mutex, MutexGuard};
 
+use crate::shared::Shared;
 use crate::statement::{Ident, Statement, Value};
 
 /// The interface between a recipe and its tables. A session of the driver implements it, or the
@@ -137,12 +139,12 @@ pub enum Conditional {
 }
 
 /// A database as one client uses it: at most one LWT, or read at SERIAL, is in flight for each
-/// partition, because two of one client would only compete.
+/// partition, because two of one client would only compete. Those that wait for it come in the order in which they were asked for; a
+/// renewal ([`Tables::conditional_first`]) comes before them.
 pub struct Tables {
     database: Arc<dyn Database>,
     clock: Arc<dyn Clock>,
-    /// By table and partition; an unused entry is removed when another one is added.
-    lanes: Mutex<BTreeMap<Partition, Weak<Lane>>>,
+    lanes: Shared<Partition, Lane>,
     sent: AtomicU64,
     unanswered: AtomicU64,
 }
@@ -159,14 +161,36 @@ pub struct StatementCounts {
 /// A table, and the columns of a partition key.
 type Partition = (Ident, Vec<Value>);
 
-/// Its holder has exclusive use of a partition.
-type Lane = tokio::sync::Mutex<()>;
+/// The way to a partition.
+#[derive(Default)]
+struct Lane {
+    /// Its holder is the next one, but for those that come first.
+    door: Mutex<()>,
+    /// Its holder has exclusive use of the partition.
+    alone: Mutex<()>,
+}
+
+impl Lane {
+    /// Waits for everybody who came before.
+    async fn enter(&self) -> MutexGuard<'_, ()> {
+        let _next = self.door.lock().await;
+        self.alone.lock().await
+    }
+
+    /// Waits for one statement that is in flight, and for the one at the door: for two, however many wait.
+    async fn enter_first(&self) -> MutexGuard<'_, ()> {
+        if mutant!(RenewalsWaitBehindLooks) {
+            return self.enter().await;
+        }
+        self.alone.lock().await
+    }
+}
 
 impl Tables {
     /// Uses this database; the clock measures how long statements take.
     pub fn new(database: Arc<dyn Database>, clock: Arc<dyn Clock>) -> Self {
         let [sent, unanswered] = [const { AtomicU64::new(0) }; 2];
-        Self { database, clock, lanes: Mutex::default(), sent, unanswered }
+        Self { database, clock, lanes: Shared::default(), sent, unanswered }
     }
 
     /// The addresses of the database, for error messages.
@@ -199,7 +223,22 @@ impl Tables {
     /// counts from there.
     pub async fn conditional(&self, statement: Statement) -> (Instant, Result<Conditional, Fault>) {
         let lane = self.lane(&statement);
-        let _alone = lane.lock().await;
+        let _alone = lane.enter().await;
+        self.conditional_now(statement).await
+    }
+
+    /// The same, before all of this client's statements that wait for the partition: for a renewal, which is worth nothing when it is late,
+    /// and which would otherwise wait behind the looks of every waiter here (B9).
+    pub async fn conditional_first(
+        &self,
+        statement: Statement,
+    ) -> (Instant, Result<Conditional, Fault>) {
+        let lane = self.lane(&statement);
+        let _alone = lane.enter_first().await;
+        self.conditional_now(statement).await
+    }
+
+    async fn conditional_now(&self, statement: Statement) -> (Instant, Result<Conditional, Fault>) {
         let started = self.clock.now();
         let answer = self.execute(statement).await.and_then(|answer| match answer {
             Answer::Applied => Ok(Conditional::Applied),
@@ -217,7 +256,19 @@ impl Tables {
     /// [`Fault`]; in no case does a read change anything.
     pub async fn read(&self, statement: Statement) -> Result<Option<Row>, Fault> {
         let lane = self.lane(&statement);
-        let _alone = lane.lock().await;
+        let _alone = lane.enter().await;
+        match self.execute(statement).await? {
+            Answer::Read(row) => Ok(row),
+            other => Err(Fault::NotDone(format!("a read was answered with {other:?}"))),
+        }
+    }
+
+    /// Reads one row at QUORUM, without waiting for this client's other statements: an LWT that is under way may be in what it shows or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]; in no case does a read change anything.
+    pub async fn peek(&self, statement: Statement) -> Result<Option<Row>, Fault> {
         match self.execute(statement).await? {
             Answer::Read(row) => Ok(row),
             other => Err(Fault::NotDone(format!("a read was answered with {other:?}"))),
@@ -231,7 +282,7 @@ impl Tables {
     /// [`Fault`]; in no case does a read change anything.
     pub async fn read_all(&self, statement: Statement) -> Result<Vec<Row>, Fault> {
         let lane = self.lane(&statement);
-        let _alone = lane.lock().await;
+        let _alone = lane.enter().await;
         match self.execute(statement).await? {
             Answer::Rows(rows) => Ok(rows),
             other => Err(Fault::NotDone(format!("a read was answered with {other:?}"))),
@@ -277,14 +328,6 @@ impl Tables {
     fn lane(&self, statement: &Statement) -> Arc<Lane> {
         let columns = statement.key.iter().take(statement.partition);
         let partition = columns.map(|(_, value)| value.clone()).collect();
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (statement.table.clone(), partition);
-        if let Some(lane) = lanes.get(&key).and_then(Weak::upgrade) {
-            return lane;
-        }
-        lanes.retain(|_, lane| lane.strong_count() > 0);
-        let lane = Arc::default();
-        lanes.insert(key, Arc::downgrade(&lane));
-        lane
+        self.lanes.get((statement.table.clone(), partition))
     }
 }

@@ -10,4 +10,5 @@ pub mod database;
 pub mod driver;
 #[cfg(feature = "model")]
 pub mod model;
+pub mod shared;
 pub mod statement;

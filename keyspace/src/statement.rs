@@ -164,6 +164,12 @@ pub enum Action {
         /// The columns.
         columns: Vec<Ident>,
     },
+    /// The same at QUORUM, as of the last LWT that was acknowledged, or a later one: for looks that decide nothing. It takes part in no round of
+    /// Paxos, so it makes no LWT of others fail.
+    Select {
+        /// The columns.
+        columns: Vec<Ident>,
+    },
     /// `INSERT … USING TIMESTAMP … AND TTL`, unconditionally.
     Put {
         /// The cells of the row, without its key.
@@ -223,6 +229,7 @@ impl Statement {
                 true
             }
             Action::SelectSerial { .. }
+            | Action::Select { .. }
             | Action::Put { .. }
             | Action::Erase { .. }
             | Action::AllSerial { .. }
@@ -231,6 +238,11 @@ impl Statement {
             | Action::Page { .. }
             | Action::NodeTime => false,
         }
+    }
+
+    /// Whether it is a read that Paxos decides.
+    pub fn is_serial_read(&self) -> bool {
+        matches!(self.action, Action::SelectSerial { .. } | Action::AllSerial { .. })
     }
 
     /// The text to prepare, without values.
@@ -273,7 +285,7 @@ impl Statement {
                 let only_if = all(only_if.iter().map(|(column, _)| column), " AND ");
                 format!("DELETE FROM {table} WHERE {key} IF {only_if}")
             }
-            Action::SelectSerial { columns } => {
+            Action::SelectSerial { columns } | Action::Select { columns } => {
                 let mut wanted = String::new();
                 for column in columns {
                     // Infallible: writing to a String cannot fail.
@@ -308,7 +320,9 @@ impl Statement {
                 ttl(ttl_s).into_iter().chain(of(cells)).chain(key).chain(of(only_if)).collect()
             }
             Action::DeleteIf { only_if } => key.chain(of(only_if)).collect(),
-            Action::SelectSerial { .. } | Action::AllSerial { .. } => key.collect(),
+            Action::SelectSerial { .. } | Action::Select { .. } | Action::AllSerial { .. } => {
+                key.collect()
+            }
             Action::Put { cells, ttl_s, at_us } => {
                 let using = [Bind::Value(Some(Value::Long(*at_us))), Bind::Int(*ttl_s)];
                 key.chain(of(cells)).chain(using).collect()

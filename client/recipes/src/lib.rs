@@ -52,6 +52,7 @@ mod row_timing;
 mod schema;
 pub mod shadow;
 pub mod tokens;
+mod turns;
 pub mod work;
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use super::database::Fault;
 use super::locker::{Held, RemoteGuard, Wait};
 use super::locker_base::LockerBase;
 use super::owner::service_of;
+use super::turns::Turn;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 use holdfast_guard::{Backoff, Holder, Safety, Span};
 
@@ -42,6 +43,11 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// What one algorithm does for one lock and one owner. The lock task calls one of these methods
 /// at a time and always runs it to completion.
 pub(crate) trait Attempt: Send + 'static {
+    /// Whether tasks of one process that wait for the lock do so in turn ([`Turn`]): for recipes without an order. In those with one each
+    /// waiter has to come as early as it can.
+    fn takes_turns(&self) -> bool {
+        false
+    }
     /// Goes as far towards the lock as it can without waiting. The lock task calls it again after
     /// a pause; whatever an earlier call wrote is still in the tables then.
     fn advance(&mut self) -> impl Future<Output = Result<Reached, Fault>> + Send;
@@ -91,7 +97,7 @@ pub(crate) enum Left {
 
 /// How the last attempt ended, for the error of a caller that stops waiting.
 #[derive(Clone, Debug, Default)]
-enum Progress {
+pub(crate) enum Progress {
     #[default]
     Begun,
     /// Another owner holds the lock: its id, if the attempt read it.
@@ -122,6 +128,7 @@ impl LockerBase {
         let (ended, end) = oneshot::channel();
         let progress = watch::Sender::new(Progress::default());
         let seen = progress.subscribe();
+        let turn = recipe.takes_turns().then(|| self.turns.get(lock_id.to_owned()));
         let task = LockTask {
             _counted: Counted::new(&self.cassandra.tasks),
             base: self.clone(),
@@ -129,6 +136,7 @@ impl LockerBase {
             waits: wait.waits(),
             stop,
             progress,
+            turn,
             renew_now,
         };
         self.runtime().spawn("holdfast-lock", task.keep(answer, ended)).detach();
@@ -159,6 +167,14 @@ impl LockerBase {
             Progress::Begun => "no answer yet".into(),
         };
         self.cassandra.unreachable(began, last)
+    }
+}
+
+/// Completes when a task of this process has given the lock back; never where tasks take no turns.
+async fn given_back(turn: Option<&Turn>) {
+    match turn {
+        Some(turn) => turn.given_back().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -193,6 +209,7 @@ struct LockTask<A> {
     waits: bool,
     stop: CancellationToken,
     progress: watch::Sender<Progress>,
+    turn: Option<Arc<Turn>>,
     renew_now: Arc<Notify>,
 }
 
@@ -219,12 +236,24 @@ impl<A: Attempt> LockTask<A> {
             }
         }
         let left = self.give_back().await;
+        if let Some(turn) = &self.turn {
+            turn.give_back();
+        }
         // The receiver is gone if the guard was dropped.
         let _ = ended.send(left);
     }
 
     /// Attempts until it holds the lock; `None` if the caller has given up, or has to: the progress shows why.
     async fn acquire(&mut self) -> Result<Option<(Arc<Safety>, Instant)>, Option<Error>> {
+        let turn = self.turn.clone();
+        // Until it holds the lock, or stops waiting for it.
+        let _first = match turn.as_ref().filter(|_| self.waits) {
+            None => None,
+            Some(turn) => match turn.wait(&self.stop, &self.progress).await {
+                Some(first) => Some(first),
+                None => return Ok(None),
+            },
+        };
         let rng = self.base.runtime().rng.clone();
         let mut pauses = Backoff::new(POLL_MAX);
         let mut usual = || pauses.next(&*rng);
@@ -240,30 +269,38 @@ impl<A: Attempt> LockTask<A> {
                 Ok(Reached::HeldBy { owner, .. } | Reached::TryAgain { owner, .. })
                     if !self.waits =>
                 {
-                    self.progress.send_replace(Progress::HeldBy(owner));
+                    self.saw(Progress::HeldBy(owner));
                     return Err(None);
                 }
                 Ok(Reached::HeldBy { owner, again }) => {
-                    self.progress.send_replace(Progress::HeldBy(owner));
+                    self.saw(Progress::HeldBy(owner));
                     // The remaining time of the row bounds the sleep; it decides nothing.
                     again.into_iter().fold(usual(), Duration::min)
                 }
                 Ok(Reached::TryAgain { owner, after }) => {
-                    self.progress.send_replace(Progress::HeldBy(owner));
+                    self.saw(Progress::HeldBy(owner));
                     after
                 }
                 Err(Fault::Refused(message)) => return Err(Some(Error::invalid(message))),
                 Err(fault) => {
-                    self.progress.send_replace(Progress::Failed(fault.message().to_owned()));
+                    self.saw(Progress::Failed(fault.message().to_owned()));
                     usual()
                 }
             };
             select! {
                 () = self.stop.cancelled() => {}
+                () = given_back(self.turn.as_deref()) => {}
                 () = self.base.runtime().sleep(pause) => {}
             }
         }
         Ok(None)
+    }
+
+    fn saw(&self, progress: Progress) {
+        if let Some(turn) = &self.turn {
+            turn.saw(progress.clone());
+        }
+        self.progress.send_replace(progress);
     }
 
     /// `None` if the answer took so long that nothing is certain any more.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use holdfast_keyspace::shared::Shared;
 use holdfast_runtime::{Clock, Instant, Runtime};
 
 use super::cassandra::{Cassandra, LockerOptions, recipe_on};
@@ -14,6 +15,7 @@ use super::owner::{OwnerId, OwnerPool, Signature, Writer};
 use super::recipe::Recipe;
 use super::row_timing::RowTiming;
 use super::statement::Ident;
+use super::turns::Turn;
 use crate::{Result, check_lock_name};
 use holdfast_guard::Backoff;
 
@@ -29,6 +31,8 @@ pub(crate) struct LockerBase {
     pub(crate) stamps: Arc<Stamps>,
     /// The ids that its attempts by plain writes use again.
     pub(crate) owners: Arc<OwnerPool>,
+    /// Its waiters, by lock.
+    pub(crate) turns: Arc<Shared<String, Turn>>,
 }
 
 impl LockerBase {
@@ -44,6 +48,7 @@ impl LockerBase {
             signature: Signature::draw(&options.service, &*runtime.rng),
             stamps: Arc::new(Stamps::micros(runtime.clock.clone())),
             owners: Arc::default(),
+            turns: Arc::default(),
         })
     }
 

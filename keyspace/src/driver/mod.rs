@@ -114,13 +114,15 @@ pub fn keyspace(
 /// A session, as the recipes use it.
 struct Driver(Arc<Prepared>);
 
+type PreparedKey = (String, bool, bool);
+
 struct Prepared {
     session: Arc<Session>,
     keyspace: Ident,
     within: Decision,
     everywhere: Decision,
-    /// By text and by [`Statement::everywhere`]; as many as the recipes have statements.
-    statements: Mutex<BTreeMap<(String, bool), PreparedStatement>>,
+    /// By text, by [`Statement::everywhere`], and by whether it is read at SERIAL; as many as the recipes have statements.
+    statements: Mutex<BTreeMap<PreparedKey, PreparedStatement>>,
 }
 
 impl Driver {
@@ -182,23 +184,24 @@ impl Prepared {
     }
 
     async fn prepare(&self, statement: &Statement) -> Result<PreparedStatement, Fault> {
-        let key = (statement.text(&self.keyspace), statement.everywhere);
+        let (everywhere, serial) = (statement.everywhere, statement.is_serial_read());
+        let key = (statement.text(&self.keyspace), everywhere, serial);
         if let Some(prepared) = self.lock().get(&key) {
             return Ok(prepared.clone());
         }
-        let decision = if statement.everywhere { &self.everywhere } else { &self.within };
+        let decision = if everywhere { &self.everywhere } else { &self.within };
         let prepared = self.session.prepare(key.0.as_str()).await;
         let mut prepared = prepared.map_err(|error| fault::of_preparation(&error, statement))?;
         prepared.set_execution_profile_handle(Some(decision.profile.clone()));
         prepared.set_is_idempotent(false);
-        if let Action::SelectSerial { .. } | Action::AllSerial { .. } = statement.action {
+        if serial {
             prepared.set_consistency(decision.read);
         }
         self.lock().insert(key, prepared.clone());
         Ok(prepared)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, bool), PreparedStatement>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<PreparedKey, PreparedStatement>> {
         self.statements.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -251,7 +254,7 @@ fn answer(result: QueryResult, action: &Action) -> Result<Answer, Fault> {
     let names: Vec<String> =
         rows.column_specs().iter().map(|column| column.name().to_owned()).collect();
     let first = rows.maybe_first_row::<DriverRow>().map_err(|error| unreadable(&error))?;
-    if let Action::SelectSerial { columns } = action {
+    if let Action::SelectSerial { columns } | Action::Select { columns } = action {
         return Ok(Answer::Read(first.map(|row| read_row(row, columns))));
     }
     let Some(first) = first else { return Err(unreadable(&"an LWT without a row")) };

@@ -82,6 +82,8 @@ struct State {
     odds: Odds,
     /// How many of a thousand other statements are slow.
     slow: u64,
+    /// How much longer each statement takes that Paxos decides.
+    brown_out: Duration,
     /// The fate of the next matching statement.
     chosen: Option<(Which, Fate)>,
     /// How far each node's wall clock is ahead, milliseconds.
@@ -169,6 +171,11 @@ impl Model {
     /// Makes so many of a thousand answered statements take up to `SLOW_MAX` longer from now on.
     pub fn set_slow(&self, per_mille: u64) {
         self.lock().slow = per_mille;
+    }
+
+    /// Makes every LWT, and every read at SERIAL, take that much longer from now on.
+    pub fn set_brown_out(&self, longer: Duration) {
+        self.lock().brown_out = longer;
     }
 
     /// Sets the fate of the next matching statement, of whatever kind.
@@ -304,7 +311,9 @@ impl Model {
             _ => {}
         }
         let unknown = || Err(Fault::Unknown("write timeout of type CAS".into()));
-        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let is_plain = matches!(statement.action, Action::Select { .. });
+        let brown_out = if is_plain { Duration::ZERO } else { self.lock().brown_out };
+        runtime.sleep(self.draw_up_to(LATENCY_MAX) + brown_out).await;
         let answer = match self.fate_of(&statement) {
             Fate::Answered => Ok(self.apply(&statement)),
             Fate::Slowly(by) => {
@@ -681,7 +690,7 @@ impl StoredRow {
                 panic!("not of one row, or no LWT: {statement:?}")
             }
             Action::AllSerial { .. } | Action::NodeTime => panic!("not of one row: {statement:?}"),
-            Action::SelectSerial { columns } => {
+            Action::SelectSerial { columns } | Action::Select { columns } => {
                 Answer::Read(seen.is_there.then(|| {
                     seen.shown(|name| columns.iter().any(|column| column.as_str() == name))
                 }))

@@ -1,6 +1,12 @@
 //! The model's behaviour for plain writes, where recipes depend on it.
 
+use std::pin::pin;
+
+use futures_util::future::join_all;
+use holdfast_mutants::{Mutant, while_armed};
+
 use super::*;
+use crate::database::{Conditional, Tables};
 
 const fn at(text: &str, at_us: i64) -> (&str, i64) {
     (text, at_us)
@@ -77,4 +83,43 @@ fn a_ttl_of_0_is_none() {
         machine.world().runtime().sleep(Duration::from_hours(1_000)).await;
         assert_eq!(items(&model, &["q"], first(9)).await, ["aw"]);
     });
+}
+
+/// B9. Fifty looks of one process wait for a partition while each takes two seconds: a renewal that comes then waits for the one that is
+/// in flight and for the next one.
+#[test]
+fn a_renewal_waits_for_two_statements_of_its_process_at_most() {
+    let machine = Machine::new(7);
+    let model = Model::new(&machine);
+    let runtime = machine.world().runtime();
+    let tables = Tables::new(std::sync::Arc::new(model.clone()), runtime.clock.clone());
+    let owner = || (Ident::new("owner"), Some(Value::from("a")));
+    let row = |action| Statement::new(Ident::new("leases"), key(&["jobs"]), action);
+    let insert = Action::InsertIfAbsent { cells: vec![owner()], ttl_s: None };
+    let renewal = Action::UpdateIf { cells: vec![owner()], ttl_s: None, only_if: vec![owner()] };
+    machine.run(async {
+        assert_eq!(tables.conditional(row(insert)).await.1, Ok(Conditional::Applied));
+        model.set_brown_out(Duration::from_secs(2));
+        let look = || Action::SelectSerial { columns: vec![owner().0] };
+        let mut looks = pin!(join_all((0..50).map(|_| tables.read(row(look())))));
+        let renewing = async {
+            runtime.sleep(Duration::from_millis(100)).await;
+            let asked = runtime.clock.now();
+            let renewed = tables.conditional_first(row(renewal)).await.1;
+            assert_eq!(renewed, Ok(Conditional::Applied));
+            runtime.clock.now().saturating_since(asked)
+        };
+        let took = futures_util::select_biased! {
+            took = futures_util::FutureExt::fuse(renewing) => took,
+            _ = futures_util::FutureExt::fuse(&mut looks) => panic!("all looks came first"),
+        };
+        assert!(took < Duration::from_secs(7), "{took:?}");
+    });
+}
+
+#[test]
+fn a_renewal_behind_all_looks_is_noticed() {
+    let test = a_renewal_waits_for_two_statements_of_its_process_at_most;
+    let run = while_armed(Mutant::RenewalsWaitBehindLooks, || std::panic::catch_unwind(test));
+    assert!(run.is_err(), "nothing showed that the mutant was armed");
 }

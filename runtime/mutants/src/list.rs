@@ -387,6 +387,8 @@ mutants! {
         "all attempts of a locker have one id, so the row of one is another's too";
     OwnCellInTheWay, "own-cell-in-the-way", "DESIGN §9, I31",
         "the head of a queue waits for a cell of its own to end";
+    RenewalsWaitBehindLooks, "renewals-wait-behind-looks", "DESIGN §9, I31",
+        "a renewal waits behind all statements of its process that wait for the partition";
     UnavailableIsNotDone, "unavailable-is-not-done", "DESIGN §9, I31",
         "a conditional statement counts as not done when too few replicas were alive for its commit";
     LapsedModeRowCounts, "lapsed-mode-row-counts", "modes 1, I24",

@@ -339,21 +339,21 @@ impl Case<'_> {
                 .unwrap_or_else(|| note("clocks", "no node was asked"));
         };
         // Certain, and possible.
-        let least = fastest.least_ms.saturating_sub(slowest.most_ms).max(0);
+        let certain = fastest.least_ms.saturating_sub(slowest.most_ms).max(0);
         let most = known.iter().map(|(_, clock)| clock.most_ms).max().unwrap_or_default()
             - known.iter().map(|(_, clock)| clock.least_ms).min().unwrap_or_default();
         let max_ms = i64::try_from(self.max_skew.as_millis()).unwrap_or(i64::MAX);
         let allowed = format!("; --max-skew is {:?}", self.max_skew);
-        if least <= CLOCKS_APART_MS.min(max_ms) {
+        if certain <= CLOCKS_APART_MS.min(max_ms) {
             return good(
                 "clocks",
                 format!("those of the nodes are within {most} ms of each other{allowed}"),
             );
         }
         let found =
-            good("clocks", format!("{leader} is {least} ms ahead of {last}, or more{allowed}"));
+            good("clocks", format!("{leader} is {certain} ms ahead of {last}, or more{allowed}"));
         let remedy = "run a time service (chrony, ntpd) on every node; until then a larger --max-skew in all clients of these locks";
-        let verdict = if least > max_ms { Verdict::Wrong } else { Verdict::Caution };
+        let verdict = if certain > max_ms { Verdict::Wrong } else { Verdict::Caution };
         found.is(verdict, remedy)
     }
 

@@ -60,6 +60,10 @@ fn fresh(of: &Fallback, name: &str) -> LeaseRow {
 }
 
 impl Attempt for FallbackRow {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
     /// Acquires the lease, draws a number from the fence, and renews the lease, so that it draws the number while it holds
     /// the lease. If one of them has no answer, the next attempt begins with the lease again, and the number is spent.
     async fn advance(&mut self) -> Result<Reached, Fault> {

@@ -17,7 +17,8 @@
 //! # What it costs
 //!
 //! One LWT to acquire a free lock, one each `(TTL − skew)/3` to renew, one to release. A waiter
-//! reads at SERIAL (a Paxos round without a write) every 50 ms to 2 s, with jitter.
+//! reads at QUORUM every 50 ms to 2 s, with jitter, and at SERIAL (a Paxos round without a write) while the outcome of an
+//! insert of its own is open. Of several waiters of one process the first reads for all.
 //!
 //! # Where the article's text is unsafe, unfair or can stop
 //!

@@ -184,10 +184,15 @@ impl LeaseRow {
         }
     }
 
-    /// `SELECT … FROM leases WHERE name = …` at SERIAL, the article's fourth statement.
+    /// `SELECT … FROM leases WHERE name = …` at SERIAL, the article's fourth statement. At QUORUM as long as no outcome of this attempt is
+    /// open: whether the row is free the insert decides, and a look that takes part in Paxos makes the holder's renewal fail (B19).
     async fn look(&self) -> Result<Seen, Fault> {
         let columns = vec![self.columns.owner.clone()];
-        let row = self.tables().read(self.statement(Action::SelectSerial { columns })).await?;
+        let row = if self.may_be_ours {
+            self.tables().read(self.statement(Action::SelectSerial { columns })).await?
+        } else {
+            self.tables().peek(self.statement(Action::Select { columns })).await?
+        };
         Ok(self.seen(row))
     }
 
@@ -211,6 +216,10 @@ fn held_by(owner: Option<String>, ttl_s: Option<i32>) -> Reached {
 }
 
 impl Attempt for LeaseRow {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
     async fn advance(&mut self) -> Result<Reached, Fault> {
         if self.look_first {
             match self.look().await? {
@@ -236,7 +245,7 @@ impl Attempt for LeaseRow {
             only_if: self.owned(),
         };
         let (started, answer): (Instant, _) =
-            self.tables().conditional(self.statement(update)).await;
+            self.tables().conditional_first(self.statement(update)).await;
         match answer {
             Ok(Conditional::Applied) => {
                 self.value.note_written(version);

@@ -211,6 +211,10 @@ impl OptimisticAttempt {
 }
 
 impl Attempt for OptimisticAttempt {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
     /// The article's loop, without its sleep. An attempt that found others looks first, which the article does not: each
     /// row that has to be deleted again is a tombstone, and keeps others from a token that is free.
     async fn advance(&mut self) -> Result<Reached, Fault> {

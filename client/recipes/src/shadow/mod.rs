@@ -277,6 +277,10 @@ impl ShadowAttempt {
 }
 
 impl Attempt for ShadowAttempt {
+    fn takes_turns(&self) -> bool {
+        true
+    }
+
     /// Listing 4, without its loop.
     async fn advance(&mut self) -> Result<Reached, Fault> {
         Ok(match self.try_lock().await? {

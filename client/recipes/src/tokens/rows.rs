@@ -253,6 +253,11 @@ fn note_denied(denied: &mut Option<Result<Reached, Fault>>, seen: Result<Seen, F
 }
 
 impl Attempt for TokenRows {
+    /// Batches want different tokens each.
+    fn takes_turns(&self) -> bool {
+        self.wanted.len() == 1
+    }
+
     /// "the service would try and lock the remaining keys": one round over all tokens that it does not
     /// have. The attempt succeeds if it has one of them.
     async fn advance(&mut self) -> Result<Reached, Fault> {

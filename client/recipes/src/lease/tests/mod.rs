@@ -3,6 +3,7 @@
 
 mod flaws;
 mod single;
+mod turns;
 
 use std::time::Duration;
 
