@@ -152,6 +152,8 @@ mutants! {
         "a leader whose wall clock lags sets the table's stamp back";
     ImportRepeats, "import-repeats", "I25",
         "a row that was imported before comes in again once its lock is free";
+    ImportKeepsItsLease, "import-keeps-its-lease", "I25",
+        "a row that is renewed in the other store and imported again runs out as it would have before";
     ImportedWaiterEnters, "imported-waiter-enters", "I25",
         "an imported waiter holds a lock whose holder has not come in yet";
     ClaimLosesPlace, "claim-loses-place", "I9, I25",

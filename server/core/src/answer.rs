@@ -116,6 +116,12 @@ pub enum Answer {
     SequenceBegun,
     /// The lock is open again.
     LockOpened,
+    /// Imports have at least the lease that the command wanted, but for those that need none any more because they were claimed, or
+    /// are over.
+    ImportsLengthened {
+        /// Of each row the session that stands for its owner; `None`: the row is not known (any more).
+        imports: Vec<Option<SessionId>>,
+    },
 }
 
 /// The state of a request that waits or holds.

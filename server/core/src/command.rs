@@ -399,6 +399,15 @@ pub enum Deed {
         /// The number. At least 1.
         at: u64,
     },
+    /// Lengthens the leases of imports whose rows were renewed in the other store since they were imported.
+    LengthenImports {
+        /// Their owner there.
+        owner: Label,
+        /// What remains there now, milliseconds.
+        ttl_ms: u64,
+        /// The locks of the rows.
+        locks: Vec<LockName>,
+    },
 }
 
 impl Deed {
@@ -435,7 +444,8 @@ impl Deed {
             | Self::Freeze { .. }
             | Self::Thaw { .. }
             | Self::Advance { .. }
-            | Self::BeginSequence { .. } => return None,
+            | Self::BeginSequence { .. }
+            | Self::LengthenImports { .. } => return None,
         })
     }
 }
@@ -487,7 +497,10 @@ impl Command {
             Self::AcquireOn(_)
             | Self::EndLongHold { .. }
             | Self::OpenLock { .. }
-            | Self::By { deed: Deed::Freeze { .. } | Deed::Thaw { .. }, .. } => TERMS_SINCE,
+            | Self::By {
+                deed: Deed::Freeze { .. } | Deed::Thaw { .. } | Deed::LengthenImports { .. },
+                ..
+            } => TERMS_SINCE,
             Self::By { deed: Deed::Advance { .. } | Deed::BeginSequence { .. }, .. } => {
                 SEQUENCES_SINCE
             }

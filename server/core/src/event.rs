@@ -178,6 +178,13 @@ pub enum Event {
         /// The grant that had ended.
         token: FencingToken,
     },
+    /// An import was renewed in the other store: its lease lasts so long from here on, or longer.
+    ImportLengthened {
+        /// The session that stands for its owner.
+        session: SessionId,
+        /// What remains there, milliseconds.
+        ttl_ms: u64,
+    },
 }
 
 /// Why a session ended.

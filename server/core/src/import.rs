@@ -4,13 +4,15 @@
 //! # Invariants
 //!
 //! - An import is a session of its own, whose lease is the time that remained in the other store,
-//!   and whose secret no client has: what is not claimed runs out as it would have there.
+//!   and whose secret no client has: what is not claimed runs out as it would have there. A row that is renewed there
+//!   and imported again lengthens it.
 //! - The table keeps its requests until it ends, even claimed and ended ones. So it knows a second
 //!   copy of a row for as long as the row could be in the other store, and changes nothing.
 //! - An imported hold needs a free lock, and an imported wait one that is not free. No hold comes
 //!   into a suspended scope: a client may hold in the other store what is free here. A claim there
 //!   succeeds: it only moves a hold or a place.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -102,6 +104,39 @@ impl LockTable {
             fates.push(fate);
         }
         Ok(Answer::Imported { session: opened, fates })
+    }
+
+    /// Makes the leases of an owner's imports of these locks at least `ttl_ms` long from here on. The leader counts; a later one begins
+    /// with as much.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::NoNames`], [`Rejection::TooManyNames`], [`Rejection::TtlOutOfRange`]: the state is unchanged.
+    pub(crate) fn lengthen_imports(
+        &mut self,
+        owner: &Label,
+        ttl_ms: u64,
+        locks: &[LockName],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        check_import(ttl_ms, locks.len())?;
+        let mut lengthened = BTreeSet::new();
+        let mut imports = Vec::with_capacity(locks.len());
+        for lock in locks {
+            let import =
+                self.imports.get(&(lock.clone(), owner.clone())).map(|&(session, _)| session);
+            imports.push(import);
+            let Some((session, _, State::Held { .. } | State::Waiting { .. })) =
+                self.imported(lock, owner)
+            else {
+                continue;
+            };
+            if lengthened.insert(session) && !mutant!(ImportKeepsItsLease) {
+                self.change_session(session, |import| import.ttl_ms = import.ttl_ms.max(ttl_ms));
+                events.push(Event::ImportLengthened { session, ttl_ms });
+            }
+        }
+        Ok(Answer::ImportsLengthened { imports })
     }
 
     fn open_import(

@@ -326,6 +326,9 @@ impl LockTable {
             Deed::Thaw { ref prefix } => self.thaw(prefix, events),
             Deed::Advance { ref sequence, by } => self.advance(caller, sequence, by),
             Deed::BeginSequence { ref sequence, at } => self.begin_sequence(caller, sequence, at),
+            Deed::LengthenImports { ref owner, ttl_ms, ref locks } => {
+                self.lengthen_imports(owner, ttl_ms, locks, events)
+            }
         }
     }
 

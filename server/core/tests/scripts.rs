@@ -297,10 +297,10 @@ impl Stage {
     #[expect(clippy::too_many_lines, reason = "a table, one arm for each command")]
     fn command(&mut self, words: &Words<'_>) -> Command {
         let (session, done_below) = match words.plain[0] {
-            "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import" | "scope"
-            | "work" | "carry-on" | "unscope" | "suspend" | "resume" | "raise" | "cut-off"
-            | "close-holds" | "own" | "limit" | "freeze" | "thaw" | "advance" | "begin"
-            | "open-lock" => (SessionId::new(0), RequestId::new(0)),
+            "rules" | "role" | "give" | "quota" | "limits" | "table-bytes" | "import"
+            | "lengthen" | "scope" | "work" | "carry-on" | "unscope" | "suspend" | "resume"
+            | "raise" | "cut-off" | "close-holds" | "own" | "limit" | "freeze" | "thaw"
+            | "advance" | "begin" | "open-lock" => (SessionId::new(0), RequestId::new(0)),
             _ => (words.session(), words.done_below()),
         };
         match words.plain[0] {
@@ -334,6 +334,12 @@ impl Stage {
                 let owner = Label::parse(words.plain[1]).unwrap();
                 let rows = words.plain[3..].iter().map(|row| import_row(row)).collect();
                 Command::Import { owner, ttl_ms: words.number(2), rows }
+            }
+            "lengthen" => {
+                let owner = Label::parse(words.plain[1]).unwrap();
+                let locks = words.plain[3..].iter().map(|lock| LockName::parse(lock).unwrap());
+                let (ttl_ms, locks) = (words.number(2), locks.collect());
+                Deed::LengthenImports { owner, ttl_ms, locks }.by(&Caller::default())
             }
             "claim" => {
                 let request = self.request(session, words);

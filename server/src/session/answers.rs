@@ -332,6 +332,7 @@ pub(super) fn of_outcome(
             | Answer::Advanced { .. }
             | Answer::SequenceBegun
             | Answer::LockOpened
+            | Answer::ImportsLengthened { .. }
             | Answer::CarriedOn { .. }
             | Answer::Released { .. },
         ) => None,

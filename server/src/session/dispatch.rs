@@ -118,6 +118,7 @@ impl Registry {
             | Event::LockOpened { .. } => {}
             Event::FreezeChanged { prefix, .. } => self.names_moved(state, prefix),
             Event::RulesChanged => self.rules_changed.send_modify(|()| {}),
+            Event::ImportLengthened { session, ttl_ms } => self.lengthened(state, *session, *ttl_ms),
             Event::SessionRevoked { session, reason } => {
                 self.revoked(state, index, *session, reason);
             }
@@ -129,12 +130,23 @@ impl Registry {
         }
     }
 
+    /// Whether this node leads, the session is there, and its expiry is not under way.
+    pub(super) fn lasts(&self, session: SessionId) -> bool {
+        self.lock().leases.as_mut().is_some_and(|leases| leases.lasts(session))
+    }
+
     /// A session opened while this node leads: it has a lease from here on (DESIGN §5.1).
     fn opened(&self, state: &mut State, session: SessionId, table: &LockTable) {
         let Some(leases) = state.leases.as_mut() else { return };
         // It may have ended again in the same entry.
         if let Some(view) = table.session(session) {
             leases.opened(session, view.ttl_ms, self.runtime.clock.now());
+        }
+    }
+
+    fn lengthened(&self, state: &mut State, session: SessionId, ttl_ms: u64) {
+        if let Some(leases) = state.leases.as_mut() {
+            leases.lengthened(session, ttl_ms, self.runtime.clock.now());
         }
     }
 

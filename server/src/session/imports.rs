@@ -1,10 +1,12 @@
 //! Imports by operators from another store: read, proposed group by group, answered row by row.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_core::{
     Answer, Caller, Command, Deed, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow,
-    LockName, VALUE_BYTES_MAX,
+    LockName, SessionId, VALUE_BYTES_MAX,
 };
 use holdfast_proto::v1::import_fate::Fate as WireFate;
 use holdfast_proto::v1::import_row::Has as WireHas;
@@ -28,6 +30,9 @@ const GROUP_BYTES_MAX: usize = 32 << 10;
 /// Groups on their way at once. Far below what the proposer accepts, so that an import always leaves
 /// room for clients.
 const IN_FLIGHT: usize = 256;
+/// How often a row is imported anew whose import ends just then, and the pause before each: an end that was proposed is in the log soon.
+const LENGTHENED_AFTER: u32 = 20;
+const ENDS_WITHIN: Duration = Duration::from_millis(50);
 type Pending = oneshot::Receiver<Result<Committed, ProposeError>>;
 
 impl Hub {
@@ -45,11 +50,24 @@ impl Hub {
         caller: &Caller,
     ) -> Result<ImportResponse, CallError> {
         let commands = read_groups(&asked.groups, caller)?;
+        let groups = self.import_in_order(commands).await?;
+        let mut renewing = Vec::with_capacity(groups.len());
+        for (asked, outcome) in asked.groups.iter().zip(groups) {
+            renewing.push(self.lengthen(asked, outcome, caller));
+        }
+        let groups = stream::iter(renewing).buffered(IN_FLIGHT).try_collect().await?;
+        Ok(ImportResponse { groups })
+    }
+
+    async fn import_in_order(
+        &self,
+        commands: Vec<(Command, usize)>,
+    ) -> Result<Vec<ImportedGroup>, CallError> {
         let tenure = self.serving()?;
         let mut groups = Vec::with_capacity(commands.len());
         let mut pending = VecDeque::new();
         let mut commands = commands.into_iter();
-        let Some((first, rows)) = commands.next() else { return Ok(ImportResponse { groups }) };
+        let Some((first, rows)) = commands.next() else { return Ok(groups) };
         // The first group goes alone: if it cannot be proposed yet, no other can.
         let committed = propose_when_known(&*self.consensus, self.runtime(), first).await;
         groups.push(self.imported(committed, rows)?);
@@ -64,7 +82,63 @@ impl Hub {
         while let Some(group) = self.next_outcome(&mut pending).await? {
             groups.push(group);
         }
-        Ok(ImportResponse { groups })
+        Ok(groups)
+    }
+
+    /// A row that is known was renewed in the other store since it was imported, as far as anybody here can tell: its import
+    /// lasts at least as long as it remains there now (B13). One whose import ends meanwhile is imported anew.
+    async fn lengthen(
+        &self,
+        asked: &ImportGroup,
+        mut outcome: ImportedGroup,
+        caller: &Caller,
+    ) -> Result<ImportedGroup, CallError> {
+        for _ in 0..LENGTHENED_AFTER {
+            let known = |(row, fate): (&v1::ImportRow, &ImportFate)| {
+                matches!(fate.fate, Some(WireFate::Known(_))).then(|| row.clone())
+            };
+            let known: Vec<_> = asked.rows.iter().zip(&outcome.rows).filter_map(known).collect();
+            if known.is_empty() || self.last_longer(asked, &known, caller).await? {
+                return Ok(outcome);
+            }
+            self.runtime().sleep(ENDS_WITHIN).await;
+            let again = ImportGroup { rows: known, ..asked.clone() };
+            let (command, rows) = read_group(&again, caller)?;
+            let committed = propose_when_known(&*self.consensus, self.runtime(), command).await;
+            let mut fates = self.imported(committed, rows)?.rows.into_iter();
+            let is_known = |fate: &&mut ImportFate| matches!(fate.fate, Some(WireFate::Known(_)));
+            for (before, fate) in outcome.rows.iter_mut().filter(is_known).zip(&mut fates) {
+                *before = fate;
+            }
+        }
+        let message =
+            format!("import for {}: what is there ends, and has not for a while", asked.owner);
+        let refusal = refusals::refusal(RefusalReason::Unavailable, message);
+        Err(CallError::Unavailable { refusal, leader: self.leader() })
+    }
+
+    /// Lengthens the imports of these rows; `false` if one of them is over, or about to be.
+    async fn last_longer(
+        &self,
+        asked: &ImportGroup,
+        rows: &[v1::ImportRow],
+        caller: &Caller,
+    ) -> Result<bool, CallError> {
+        let owner = read_owner(&asked.owner)?;
+        let locks = rows.iter().map(|row| read_name(&row.name)).collect::<Result<_, _>>()?;
+        let deed = Deed::LengthenImports { owner, ttl_ms: asked.remaining_ms, locks };
+        let committed = propose_when_known(&*self.consensus, self.runtime(), deed.by(caller)).await;
+        let committed = committed.map_err(|error| self.not_applied(&error))?;
+        match committed.outcome {
+            Ok(Answer::ImportsLengthened { imports }) => {
+                let lasts = |session: Option<SessionId>| {
+                    session.is_some_and(|session| self.registry.lasts(session))
+                };
+                Ok(imports.into_iter().all(lasts))
+            }
+            Ok(_) => Err(refusals::odd_answer().into()),
+            Err(rejection) => Err(refusals::of_rejection(&rejection).into()),
+        }
     }
 
     fn submit_import(&self, command: Command) -> Pending {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{FencingToken, LeaseTable, LeaseView, SessionId, Tenure};
+use holdfast_core::{FencingToken, LeaseTable, LeaseView, NotRenewed, SessionId, Tenure};
 use holdfast_runtime::Instant;
 
 use super::bounds::Bounds;
@@ -122,6 +122,17 @@ impl Leases {
     /// A session was opened: its Open counts like a keepalive received now, when its entry was applied.
     pub(super) fn opened(&mut self, session: SessionId, ttl_ms: u64, now: Instant) {
         self.table.insert(session, ttl_ms, self.clock.at(now));
+    }
+
+    /// The row of an import was renewed in the other store: it lasts so long from now on, or longer.
+    pub(super) fn lengthened(&mut self, session: SessionId, ttl_ms: u64, now: Instant) {
+        self.table.lengthen(session, self.clock.at(now).saturating_add(ttl_ms));
+    }
+
+    /// Whether the session is there and its expiry is not under way; also one that was ended from outside.
+    pub(super) fn lasts(&mut self, session: SessionId) -> bool {
+        let renewable = self.table.may_be_renewed(session);
+        matches!(renewable, Ok(()) | Err(NotRenewed::Revoked))
     }
 
     /// A session is over. Returns how long ago its deadline passed.

@@ -437,6 +437,9 @@ impl LockTable {
                 let names = rows.iter().map(|row| row.lock.as_str());
                 self.rules.allows(caller, Verb::Import, names)
             }
+            Deed::LengthenImports { locks, .. } => {
+                self.rules.allows(caller, Verb::Import, locks.iter().map(LockName::as_str))
+            }
             Deed::SetScope { scope } | Deed::RemoveScope { scope } => {
                 self.rules.allows(caller, Verb::Scope, [scope.as_str()])
             }

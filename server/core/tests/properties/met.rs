@@ -209,6 +209,10 @@ impl Met {
                 self.scene(!held, "an imported place was claimed");
             }
             Ok(Answer::Imported { ref fates, .. }) => self.note_fates(fates),
+            Ok(Answer::ImportsLengthened { .. }) => {
+                let longer = |event: &Event| matches!(event, Event::ImportLengthened { .. });
+                self.scene(applied.events.iter().any(longer), "an import was lengthened");
+            }
             _ => {}
         }
     }

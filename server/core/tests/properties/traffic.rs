@@ -46,7 +46,8 @@ fn draw_any(rng: &mut Xoshiro256PlusPlus, model: &Model, tenure: Tenure) -> Comm
         195..205 => raise(rng, model),
         205..542 => acquire(rng, model),
         542..560 => open_lock(rng, model),
-        560..585 => import(rng),
+        560..580 => import(rng),
+        580..585 => lengthen(rng),
         585..600 => claim(rng, model),
         600..670 => cancel(rng, model),
         670..800 => set_value(rng, model),
@@ -384,6 +385,20 @@ fn import(rng: &mut Xoshiro256PlusPlus) -> Command {
         _ => rng.random_range(1..100_000),
     };
     Command::Import { owner: owner(rng), ttl_ms, rows }
+}
+
+/// Few owners and names, so that some have imports; sometimes senseless.
+fn lengthen(rng: &mut Xoshiro256PlusPlus) -> Command {
+    let owner = owner(rng);
+    let locks = (0..rng.random_range(0..4)).map(|_| name(NAMES.choose(rng).unwrap())).collect();
+    let ttl_ms = match rng.random_range(0..20) {
+        0 => 0,
+        _ => rng.random_range(1..200_000),
+    };
+    Command::By {
+        caller: rule_traffic::somebody(rng, "cn:ops"),
+        deed: Deed::LengthenImports { owner, ttl_ms, locks },
+    }
 }
 
 fn owner(rng: &mut Xoshiro256PlusPlus) -> Label {

@@ -139,6 +139,7 @@ fn event_line(event: &Event) -> String {
             format!("{lock} is closed token={} least={hold_at_least_ms}", number(*token))
         }
         Event::LockOpened { lock, token } => format!("{lock} is open token={}", number(*token)),
+        Event::ImportLengthened { session, ttl_ms } => format!("s{session} lasts {ttl_ms} more"),
         Event::ScopeChanged { scope, now } => scope_line(scope, *now),
         Event::RulesChanged => "the rules changed".into(),
         Event::SessionRevoked { session, reason } => {
@@ -172,6 +173,12 @@ fn outcome_line(outcome: &Outcome) -> Option<String> {
         }),
         Ok(Answer::Imported { fates, .. }) => {
             Some(format!("imported: {}", fates.iter().map(fate).collect::<Vec<_>>().join(", ")))
+        }
+        Ok(Answer::ImportsLengthened { imports }) => {
+            let import = |session: &Option<SessionId>| {
+                session.map_or_else(|| "unknown".to_owned(), |session| format!("s{session}"))
+            };
+            Some(format!("imports: {}", imports.iter().map(import).collect::<Vec<_>>().join(", ")))
         }
         // The events show everything.
         Ok(_) => None,

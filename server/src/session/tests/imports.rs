@@ -1,6 +1,7 @@
 //! What operators import, how it runs out, and how it is claimed.
 
 use holdfast_core::Caller;
+use holdfast_mutants::{Mutant, while_armed};
 use holdfast_proto::v1::import_fate::Fate;
 use holdfast_proto::v1::import_row::Has;
 use holdfast_proto::v1::{
@@ -92,31 +93,71 @@ async fn what_is_imported_is_held_until_it_is_claimed_and_then_by_the_claimer() 
     assert!(second.granted().await.token > granted.token);
 }
 
-/// I25, §5.3: not before the rest of its lease is over, and within the bound after that.
-#[tokio::test(start_paused = true)]
-async fn what_nobody_claims_runs_out_when_it_would_have() {
-    let world = World::new().await;
+/// How long after now a newcomer is granted the lock.
+async fn free_after(world: &World, name: &str) -> Duration {
     let begun = world.runtime.clock.now();
-    world.import(vec![group("old/1", vec![held("jobs")])]).await.unwrap();
     let key = world.key().await;
-
-    let granted = world.begin_acquire(asked(&key, 1, "jobs")).await;
+    let granted = world.begin_acquire(asked(&key, 1, name)).await;
     let renewals = async {
         loop {
             world.runtime.sleep(TTL / 4).await;
             world.keep_alive(&key).await.unwrap();
         }
     };
-    let told = async { world.runtime.timeout(REMAINING * 2, granted).await };
+    let told = async { world.runtime.timeout(REMAINING * 3, granted).await };
     let told = holdfast_runtime::select! {
         told = told => told,
         () = renewals => unreachable!(),
     };
-
     told.unwrap().unwrap().unwrap();
-    let passed = world.runtime.clock.now().saturating_since(begun);
+    world.runtime.clock.now().saturating_since(begun)
+}
+
+/// I25, §5.3: not before the rest of its lease is over, and within the bound after that.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_claims_runs_out_when_it_would_have() {
+    let world = World::new().await;
+    world.import(vec![group("old/1", vec![held("jobs")])]).await.unwrap();
+    let passed = free_after(&world, "jobs").await;
     assert!(passed >= REMAINING + MARGIN, "{passed:?}");
     assert!(passed < REMAINING + Duration::from_secs(1), "{passed:?}");
+}
+
+/// I25, B13: the owner renewed its row in the other store, and the row was imported again. Before, the import ran out while the owner could
+/// still hold there.
+async fn an_import_of_a_renewed_row_lasts_as_long_as_the_row() {
+    const MEANWHILE: Duration = Duration::from_secs(50);
+    let world = World::new().await;
+    let rows = || vec![held("jobs"), held("mails")];
+    world.import(vec![group("old/1", rows())]).await.unwrap();
+    world.runtime.sleep(MEANWHILE).await;
+    let known = Fate::Known(v1::ImportKnown {});
+    let again = vec![group("old/1", rows()), group("old/2", vec![held("files")])];
+    let fates = world.import(again).await.unwrap();
+    assert_eq!(fates[0], [known.clone(), known.clone()]);
+    // What remains there is shorter than here: nothing changes.
+    let shorter = ImportGroup { remaining_ms: 1, ..group("old/1", vec![held("jobs")]) };
+    assert_eq!(world.import(vec![shorter]).await.unwrap(), [[known]]);
+    let passed = free_after(&world, "jobs").await;
+    assert!(passed >= REMAINING, "{passed:?}");
+    assert!(passed < REMAINING + Duration::from_secs(1), "{passed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_is_renewed_in_the_other_store_lasts_as_long_here() {
+    an_import_of_a_renewed_row_lasts_as_long_as_the_row().await;
+}
+
+#[test]
+fn an_import_that_keeps_its_lease_is_noticed() {
+    let run = while_armed(Mutant::ImportKeepsItsLease, || {
+        std::panic::catch_unwind(|| {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(an_import_of_a_renewed_row_lasts_as_long_as_the_row());
+        })
+    });
+    assert!(run.is_err(), "nothing showed that the mutant was armed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -255,7 +255,8 @@ pub(super) fn each_change(
         | Event::SessionRevoked { .. }
         | Event::HoldClosed { .. }
         | Event::LockClosed { .. }
-        | Event::LockOpened { .. } => {}
+        | Event::LockOpened { .. }
+        | Event::ImportLengthened { .. } => {}
     }
 }
 

@@ -18,16 +18,7 @@ impl Model {
         rows: &[ImportRow],
         events: &mut Vec<Event>,
     ) -> Outcome {
-        if rows.is_empty() {
-            return Err(Rejection::NoNames);
-        }
-        if rows.len() > 64 {
-            return Err(Rejection::TooManyNames { names: rows.len() as u64, max: 64 });
-        }
-        let max_ms = 366 * 24 * 60 * 60 * 1_000;
-        if ttl_ms == 0 || ttl_ms > max_ms {
-            return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms: 1, max_ms });
-        }
+        check(ttl_ms, rows.len())?;
         let mut opened = None;
         let mut fates = Vec::new();
         for (number, row) in (1..).zip(rows) {
@@ -42,6 +33,41 @@ impl Model {
             fates.push(fate);
         }
         Ok(Answer::Imported { session: opened, fates })
+    }
+
+    /// The rows of an owner that still stand have at least so long from now on.
+    pub(super) fn lengthen_imports(
+        &mut self,
+        owner: &Label,
+        ttl_ms: u64,
+        locks: &[LockName],
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        check(ttl_ms, locks.len())?;
+        let mut imports = Vec::new();
+        let mut longer = Vec::new();
+        for lock in locks {
+            let known = self.imported(lock, owner).map(|request| (request.session, request.id));
+            imports.push(known.map(|(session, _)| session));
+            let Some((session, request)) = known else { continue };
+            if self.is_open_import(session, request) && !longer.contains(&session) {
+                longer.push(session);
+                let own = self.sessions.iter_mut().find(|one| one.id == session).unwrap();
+                own.ttl_ms = own.ttl_ms.max(ttl_ms);
+                events.push(Event::ImportLengthened { session, ttl_ms });
+            }
+        }
+        Ok(Answer::ImportsLengthened { imports })
+    }
+
+    /// Whether it still waits, or holds what its client may rely on.
+    fn is_open_import(&self, session: SessionId, request: RequestId) -> bool {
+        let known = self.request(session, request);
+        known.is_some_and(|known| match known.state {
+            State::Waiting { .. } => true,
+            State::Held { token, .. } => !self.is_ending(session, token),
+            State::Denied(_) | State::Over => false,
+        })
     }
 
     fn objection(&self, owner: &Label, row: &ImportRow, opened: bool) -> Option<Fate> {
@@ -216,6 +242,20 @@ impl Model {
         let mut all = self.requests.iter_mut();
         all.find(|r| (r.session, r.id) == (session, id)).unwrap()
     }
+}
+
+fn check(ttl_ms: u64, rows: usize) -> Result<(), Rejection> {
+    if rows == 0 {
+        return Err(Rejection::NoNames);
+    }
+    if rows > 64 {
+        return Err(Rejection::TooManyNames { names: rows as u64, max: 64 });
+    }
+    let max_ms = 366 * 24 * 60 * 60 * 1_000;
+    if ttl_ms == 0 || ttl_ms > max_ms {
+        return Err(Rejection::TtlOutOfRange { ttl_ms, min_ms: 1, max_ms });
+    }
+    Ok(())
 }
 
 fn asked(lock: &LockName) -> Asked {

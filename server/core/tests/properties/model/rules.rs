@@ -105,6 +105,9 @@ impl Model {
             Deed::Thaw { prefix } => self.thaw(&prefix, events),
             Deed::Advance { sequence, by } => self.advance(caller, &sequence, by),
             Deed::BeginSequence { sequence, at } => self.begin_sequence(caller, &sequence, at),
+            Deed::LengthenImports { owner, ttl_ms, locks } => {
+                self.lengthen_imports(&owner, ttl_ms, &locks, events)
+            }
             Deed::SetLimit { lock, limit } => {
                 let set = self.set_limit(caller, lock, limit.map(std::num::NonZeroU32::get));
                 self.hand_on(events);
@@ -145,6 +148,10 @@ impl Model {
             }
             Deed::Import { rows, .. } => {
                 let names: Vec<&str> = rows.iter().map(|row| row.lock.as_str()).collect();
+                self.may(&caller, Verb::Import, &names)
+            }
+            Deed::LengthenImports { locks, .. } => {
+                let names: Vec<&str> = locks.iter().map(LockName::as_str).collect();
                 self.may(&caller, Verb::Import, &names)
             }
             Deed::SetScope { scope } | Deed::RemoveScope { scope } => {
