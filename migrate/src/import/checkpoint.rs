@@ -1,19 +1,24 @@
 //! A file that records which ranges of the tables are done.
 //!
 //! It saves work and nothing else: without it an import sends every row again, which changes
-//! nothing.
+//! nothing. A range that was done too long ago is not done any more: what was imported then has run out, and its rows were
+//! renewed since, or are others (B18).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::scan::Identity;
 
-/// The version of the file.
-const VERSION: u32 = 1;
+/// The version of the file. Version 1 does not say when a range was done.
+const VERSION: u32 = 2;
+const WITHOUT_TIMES: u32 = 1;
+/// How long a range counts as done: less than the usual TTL of a row, 180 s.
+const DONE_FOR: Duration = Duration::from_mins(2);
 
 /// What is imported into what. Two runs with one job are one import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +46,15 @@ pub struct Checkpoint {
 struct Content {
     version: u32,
     job: Job,
-    done: BTreeSet<usize>,
+    /// When each was done, Unix milliseconds.
+    done: BTreeMap<usize, u64>,
+}
+
+/// What every version has.
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+    job: Job,
 }
 
 /// Why a checkpoint cannot be used. The file stays unchanged.
@@ -93,42 +106,40 @@ impl Checkpoint {
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let content = Content { version: VERSION, job, done: BTreeSet::new() };
-                return Ok(Self { path, content });
+                return Ok(Self { path, content: Content::new(job) });
             }
             Err(error) => return Err(CheckpointError::File { path, error }),
         };
-        let content: Content = match serde_json::from_slice(&text) {
+        let content = match Content::read(&text) {
             Ok(content) => content,
-            Err(error) => {
-                let reason = error.to_string();
-                return Err(CheckpointError::Unreadable { path, reason });
-            }
+            Err(reason) => return Err(CheckpointError::Unreadable { path, reason }),
         };
-        if content.version != VERSION {
-            let reason =
-                format!("it has version {}, this program knows {VERSION}", content.version);
-            return Err(CheckpointError::Unreadable { path, reason });
-        }
         match difference(&content.job, &job) {
             Some((what, was, is)) => Err(CheckpointError::OtherJob { path, what, was, is }),
             None => Ok(Self { path, content }),
         }
     }
 
-    /// Whether a range is done.
-    pub fn is_done(&self, range: usize) -> bool {
-        self.content.done.contains(&range)
+    /// Whether a range is done, and not too long ago.
+    pub fn is_done(&self, range: usize, now_ms: u64) -> bool {
+        let Some(done_ms) = self.content.done.get(&range) else { return false };
+        let ago = now_ms.checked_sub(*done_ms).map(Duration::from_millis);
+        ago.is_some_and(|ago| ago <= DONE_FOR)
     }
 
-    /// Marks a range as done, and replaces the file by a new, synced one, so that it is whole
+    /// How many ranges were done too long ago, and have to be read again.
+    pub fn stale(&self, now_ms: u64) -> usize {
+        self.content.done.keys().filter(|range| !self.is_done(**range, now_ms)).count()
+    }
+
+    /// Marks a range as done now, and replaces the file by a new, synced one, so that it is whole
     /// whenever this process ends.
     ///
     /// # Errors
     ///
     /// [`CheckpointError::File`]; the previous file stands.
-    pub fn note_done(&mut self, range: usize) -> Result<(), CheckpointError> {
-        self.content.done.insert(range);
+    pub fn note_done(&mut self, range: usize, now_ms: u64) -> Result<(), CheckpointError> {
+        self.content.done.insert(range, now_ms);
         self.write().map_err(|error| CheckpointError::File { path: self.path.clone(), error })
     }
 
@@ -140,6 +151,24 @@ impl Checkpoint {
         file.write_all(b"\n")?;
         file.sync_all()?;
         fs::rename(&beside, &self.path)
+    }
+}
+
+impl Content {
+    fn new(job: Job) -> Self {
+        Self { version: VERSION, job, done: BTreeMap::new() }
+    }
+
+    /// # Errors
+    ///
+    /// Why it is no checkpoint.
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let head: Head = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        match head.version {
+            VERSION => serde_json::from_slice(text).map_err(|error| error.to_string()),
+            WITHOUT_TIMES => Ok(Self::new(head.job)),
+            other => Err(format!("it has version {other}, this program knows {VERSION}")),
+        }
     }
 }
 
@@ -185,11 +214,16 @@ mod tests {
         let path = folder.path().join("checkpoint");
         let mut checkpoint = Checkpoint::open(&path, job()).unwrap();
         assert!(!path.exists(), "opening writes nothing");
-        checkpoint.note_done(2).unwrap();
-        checkpoint.note_done(0).unwrap();
+        checkpoint.note_done(2, 5_000).unwrap();
+        checkpoint.note_done(0, 60_000).unwrap();
 
         let again = Checkpoint::open(&path, job()).unwrap();
-        assert_eq!([0, 1, 2, 3].map(|range| again.is_done(range)), [true, false, true, false]);
+        let done = |now_ms| [0, 1, 2, 3].map(|range| again.is_done(range, now_ms));
+        assert_eq!((done(70_000), again.stale(70_000)), ([true, false, true, false], 0));
+        // B18: two minutes later the first of them counts no more.
+        assert_eq!((done(126_000), again.stale(126_000)), ([true, false, false, false], 1));
+        // The clock was set back since.
+        assert_eq!((done(1_000), again.stale(1_000)), ([false; 4], 2));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left there");
     }
 
@@ -198,7 +232,7 @@ mod tests {
     fn a_checkpoint_of_another_job_is_refused_and_says_what_differs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
-        Checkpoint::open(&path, job()).unwrap().note_done(1).unwrap();
+        Checkpoint::open(&path, job()).unwrap().note_done(1, 0).unwrap();
         let written = fs::read(&path).unwrap();
 
         let table = ("leases".to_owned(), "b2".to_owned());
@@ -227,15 +261,26 @@ mod tests {
     fn a_file_that_is_no_checkpoint_is_refused_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
-        for text in ["buy milk", "", "{\"version\":1}", "[]"] {
+        for text in ["buy milk", "", "{\"version\":2}", "[]"] {
             fs::write(&path, text).unwrap();
             let refused = Checkpoint::open(&path, job()).unwrap_err().to_string();
             assert!(refused.contains("is no checkpoint of holdfast-migrate"), "{refused}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        let content = Content { version: 9, job: job(), done: BTreeSet::new() };
+        let content = Content { version: 9, ..Content::new(job()) };
         fs::write(&path, serde_json::to_vec(&content).unwrap()).unwrap();
         let refused = Checkpoint::open(&path, job()).unwrap_err().to_string();
-        assert!(refused.contains("it has version 9, this program knows 1"), "{refused}");
+        assert!(refused.contains("it has version 9, this program knows 2"), "{refused}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_does_not_say_when_has_nothing_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let mut content = serde_json::to_value(Content::new(job())).unwrap();
+        (content["version"], content["done"]) = (1.into(), serde_json::json!([0, 1]));
+        fs::write(&path, content.to_string()).unwrap();
+        let opened = Checkpoint::open(&path, job()).unwrap();
+        assert!((0..4).all(|range| !opened.is_done(range, 0)));
     }
 }

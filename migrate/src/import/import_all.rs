@@ -130,9 +130,12 @@ pub async fn import_all<I: Importer>(
     if !options.writers_stopped {
         check_foreign_writers(scan, (&all, reads_at_once), &rules).await?;
     }
-    let is_done = |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index));
+    let now_ms = runtime.clock.wall_ms();
+    let stale = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.stale(now_ms));
+    let is_done =
+        |range: &Range| checkpoint.as_ref().is_some_and(|it| it.is_done(range.index, now_ms));
     let open: Vec<Range> = all.iter().filter(|range| !is_done(range)).copied().collect();
-    tell(ImportReport::Resumed { ranges: all.len() - open.len() });
+    tell(ImportReport::Resumed { ranges: all.len() - open.len(), stale });
     let (send, mut read) = mpsc::channel(MESSAGES_WAITING);
     let (forward, news) = mpsc::channel(1);
     let reading = async { scan.run(&open, reads_at_once, send).await.map_err(ImportError::from) };
@@ -147,10 +150,12 @@ pub async fn import_all<I: Importer>(
         }
         Ok(())
     };
+    let clock = runtime.clock.clone();
     let import = Import::new(importer, rules, pace, requests_at_once, runtime);
     let mut note = |report| {
         if let (ImportReport::Range { index }, Some(checkpoint)) = (report, &mut checkpoint) {
-            checkpoint.note_done(index).map_err(|error| error.to_string())?;
+            let noted = checkpoint.note_done(index, clock.wall_ms());
+            noted.map_err(|error| error.to_string())?;
         }
         tell(report);
         Ok(())

@@ -47,6 +47,8 @@ pub enum ImportReport {
     Resumed {
         /// How many.
         ranges: usize,
+        /// How many it had done so long ago that they are read again.
+        stale: usize,
     },
     /// The store has answered more rows.
     Rows {

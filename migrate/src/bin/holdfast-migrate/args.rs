@@ -226,7 +226,8 @@ pub(crate) struct ImportArgs {
     pub(crate) speed: Speed,
     #[command(flatten)]
     pub(crate) modes: NameArgs<OfModes>,
-    /// Write into this file what is done, and go on from there if it exists.
+    /// Write into this file what is done, and go on from there if it exists. What was done more than two minutes ago is read again: its
+    /// rows were renewed since, or are others.
     #[arg(long, value_name = "FILE")]
     pub(crate) resume: Option<PathBuf>,
     /// All clients other than Holdfast's are stopped: import even if they changed rows lately.

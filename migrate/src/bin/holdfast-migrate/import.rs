@@ -81,7 +81,15 @@ impl ImportBar {
 
     pub(crate) fn take(&mut self, step: ImportReport) {
         match step {
-            ImportReport::Resumed { ranges } => self.bar.inc(u64::try_from(ranges).unwrap_or(0)),
+            ImportReport::Resumed { ranges, stale } => {
+                self.bar.inc(u64::try_from(ranges).unwrap_or(0));
+                if stale > 0 {
+                    eprintln!(
+                        "holdfast-migrate: {stale} ranges of the checkpoint were done more than two minutes ago, and are read \
+                         again: their rows were renewed since, or are others"
+                    );
+                }
+            }
             ImportReport::Range { .. } => self.bar.inc(1),
             ImportReport::Rows { number } => {
                 self.rows += u64::try_from(number).unwrap_or(0);
