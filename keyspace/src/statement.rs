@@ -205,11 +205,13 @@ pub enum Action {
         /// The maximum number of rows.
         limit: i32,
     },
-    /// `SELECT` of these columns, the partition key's first, of all rows of the table, at QUORUM: one page, from the
-    /// end of the previous one.
+    /// `SELECT` of these columns, the partition key's first, of all rows of the table, or of the partition if there is a key, at QUORUM: one
+    /// page, from the end of the previous one.
     Page {
         /// The columns.
         columns: Vec<Ident>,
+        /// One of them, of which the remaining TTL is read too.
+        ttl_of: Option<Ident>,
         /// Where the previous page ended.
         from: Option<Vec<u8>>,
     },
@@ -270,7 +272,11 @@ impl Statement {
             Action::AllSerial { columns } => {
                 format!("SELECT {} FROM {table} WHERE {key}", listed(columns))
             }
-            Action::Page { columns, .. } => format!("SELECT {} FROM {table}", listed(columns)),
+            Action::Page { columns, ttl_of, .. } => {
+                let ttl = ttl_of.iter().fold(String::new(), |_, column| format!(", ttl({column})"));
+                let of = if self.key.is_empty() { String::new() } else { format!(" WHERE {key}") };
+                format!("SELECT {}{ttl} FROM {table}{of}", listed(columns))
+            }
             Action::NodeTime => "SELECT toUnixTimestamp(now()) FROM system.local".to_owned(),
             Action::UpdateIf { cells, ttl_s, only_if } => {
                 let ttl = using_ttl(*ttl_s);
@@ -334,7 +340,8 @@ impl Statement {
             Action::FirstFrom { from: (_, from), limit, .. } => {
                 key.chain([Bind::Value(Some(from.clone())), Bind::Int(*limit)]).collect()
             }
-            Action::Page { .. } | Action::NodeTime => Vec::new(),
+            Action::Page { .. } => key.collect(),
+            Action::NodeTime => Vec::new(),
         }
     }
 }
@@ -418,15 +425,19 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_of_all_rows() {
+    fn a_page_is_of_all_rows_or_of_those_of_a_partition() {
         let columns = vec![Ident::new("token"), Ident::new("timestamp")];
-        let page = statement(Action::Page { columns, from: None });
+        let page = |ttl_of| Action::Page { columns: columns.clone(), ttl_of, from: None };
+        let all = Statement::new(Ident::new("leases"), Vec::new(), page(None));
+        let text = "SELECT \"token\", \"timestamp\" FROM \"k\".\"leases\"";
+        assert_eq!((all.text(&Ident::new("k")).as_str(), all.binds()), (text, vec![]));
 
+        let one = statement(page(Some(Ident::new("timestamp"))));
         assert_eq!(
-            page.text(&Ident::new("k")),
-            "SELECT \"token\", \"timestamp\" FROM \"k\".\"leases\""
+            one.text(&Ident::new("k")),
+            "SELECT \"token\", \"timestamp\", ttl(\"timestamp\") FROM \"k\".\"leases\" WHERE \"name\" = ?"
         );
-        assert_eq!(page.binds(), []);
+        assert_eq!(one.binds(), [Bind::Value(Some(Value::from("it's")))]);
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod alarms;
 pub mod bakery;
 mod cassandra;
 mod cells;
+mod claims;
 pub mod clock;
 mod doctor;
 pub mod fallback;
@@ -80,6 +81,7 @@ pub use schema::{Grants, Layout, NoReplication, Replication, Schema};
 pub use {
     bakery::{Bakery, BakeryForm, BakeryTables},
     cassandra::{Cassandra, LockerOptions},
+    claims::{Claim, ClaimState, ClaimedLock},
     clock::TimePort,
     clock::{TimeAccess, TimeClient, TimeOptions, TimeReplica, TimeTable, TimeUpdate},
     database::StatementCounts,

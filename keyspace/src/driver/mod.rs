@@ -170,13 +170,13 @@ impl Prepared {
     async fn execute(&self, statement: &Statement) -> Result<Answer, Fault> {
         let prepared = self.prepare(statement).await?;
         let values: Vec<Option<CqlValue>> = statement.binds().into_iter().map(bound).collect();
-        if let Action::Page { columns, from } = &statement.action {
+        if let Action::Page { columns, ttl_of, from } = &statement.action {
             let from = from.as_ref().map_or_else(PagingState::start, |from| {
                 PagingState::new_from_raw_bytes(from.as_slice())
             });
             let read = self.session.execute_single_page(&prepared, values, from).await;
             let (result, next) = read.map_err(|error| fault::of_execution(&error, statement))?;
-            return page(result, next, columns);
+            return page(result, next, columns, ttl_of.as_ref());
         }
         let executed = self.session.execute_unpaged(&prepared, values).await;
         let result = executed.map_err(|error| fault::of_execution(&error, statement))?;
@@ -280,6 +280,7 @@ fn page(
     result: QueryResult,
     next: PagingStateResponse,
     columns: &[Ident],
+    ttl_of: Option<&Ident>,
 ) -> Result<Answer, Fault> {
     let next = match next {
         PagingStateResponse::HasMorePages { state } => {
@@ -287,20 +288,35 @@ fn page(
         }
         PagingStateResponse::NoMorePages => None,
     };
-    Ok(Answer::Page(plain_rows(result, columns)?, next))
+    Ok(Answer::Page(rows_with_ttl(result, columns, ttl_of)?, next))
 }
 
 fn plain_rows(result: QueryResult, columns: &[Ident]) -> Result<Vec<Row>, Fault> {
+    rows_with_ttl(result, columns, None)
+}
+
+/// Reads rows in which the TTL of one column stands behind all columns.
+fn rows_with_ttl(
+    result: QueryResult,
+    columns: &[Ident],
+    ttl_of: Option<&Ident>,
+) -> Result<Vec<Row>, Fault> {
     let rows = result.into_rows_result().map_err(|error| unreadable(&error))?;
     let rows = rows.rows::<DriverRow>().map_err(|error| unreadable(&error))?;
-    let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns));
+    let row = |row: Result<DriverRow, _>| row.map(|row| plain_row(row, columns, ttl_of));
     rows.map(row).collect::<Result<_, _>>().map_err(|error| unreadable(&error))
 }
 
-fn plain_row(row: DriverRow, columns: &[Ident]) -> Row {
+fn plain_row(row: DriverRow, columns: &[Ident], ttl_of: Option<&Ident>) -> Row {
+    let ttl_s = match row.columns.get(columns.len()) {
+        Some(Some(CqlValue::Int(seconds))) => Some(*seconds),
+        _ => None,
+    };
     let cells = columns.iter().zip(row.columns);
-    let cells =
-        cells.filter_map(|(column, value)| Some((column.as_str().to_owned(), cell(value?, None)?)));
+    let cells = cells.filter_map(|(column, value)| {
+        let ttl_s = ttl_s.filter(|_| ttl_of == Some(column));
+        Some((column.as_str().to_owned(), cell(value?, ttl_s)?))
+    });
     Row(cells.collect())
 }
 

@@ -303,7 +303,7 @@ impl Model {
                 let _ = reply.send(self.read_clock(&statement).await);
                 return;
             }
-            Action::Page { columns, from } => {
+            Action::Page { columns, from, .. } => {
                 let read = self.read_page(&statement, columns, from.as_deref()).await;
                 let _ = reply.send(read);
                 return;

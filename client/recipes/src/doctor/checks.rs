@@ -317,12 +317,13 @@ impl Case<'_> {
             );
         }
         let period = period.map_or_else(String::new, |period| format!(", each {period}"));
-        note(
-            "commit log",
-            format!(
-                "synced periodically{period}: nodes that lose their power in that time forget locks that they acknowledged. When \
-                 most replicas lose it at once, let a TTL pass before clients lock again; commitlog_sync: group forgets none"
-            ),
+        let says = format!(
+            "synced periodically{period}: a node that loses its power forgets what it acknowledged since, and that is enough for two \
+             holders"
+        );
+        good("commit log", says).is(
+            Verdict::Caution,
+            "commitlog_sync: group, on every node; or keep a node that lost its power down for TTL and skew",
         )
     }
 

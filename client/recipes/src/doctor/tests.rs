@@ -143,7 +143,7 @@ fn each_thing_that_is_wrong_is_one_finding_that_names_it_and_says_what_to_do() {
         (
             |facts| set(facts, &[2], "commitlog_sync", "periodic"),
             "commit log",
-            Verdict::Note,
+            Verdict::Caution,
             "power",
         ),
         (

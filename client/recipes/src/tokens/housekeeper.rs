@@ -213,7 +213,7 @@ impl Housekeeper {
         from: Option<Vec<u8>>,
     ) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
         let columns = columns.iter().map(|&column| column.clone()).collect();
-        let action = Action::Page { columns, from };
+        let action = Action::Page { columns, ttl_of: None, from };
         self.cassandra.tables().page(Statement::new(table.clone(), vec![], action)).await
     }
 

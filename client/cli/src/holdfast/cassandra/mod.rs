@@ -1,5 +1,6 @@
 //! `holdfast cassandra`: runs a command under a lock of one of the recipes, and makes the recipes' tables.
 
+mod claims;
 mod clock;
 mod doctor;
 mod housekeeper;
@@ -28,6 +29,7 @@ use crate::failure::Failure;
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::show::{self, Tone};
+use claims::{LsArgs, ShowArgs};
 use clock::ClockArgs;
 use doctor::DoctorArgs;
 use housekeeper::HousekeeperArgs;
@@ -76,6 +78,15 @@ enum CassandraCommand {
     /// locks end sooner), or `wrong` (no lock can be had, or two clients may have one). Exit codes: 0 nothing to do; 1 a
     /// caution or something wrong; 122 the cluster refused the login; 123 no node could be reached; 125 an error of holdfast itself.
     Doctor(DoctorArgs),
+    /// List the locks of a recipe: who holds each, what is left of its row, how many others wait or try.
+    ///
+    /// It reads the recipe's tables as a whole, at QUORUM, page by page. Exit codes: 0 listed; 122 refused; 123 no node could be
+    /// reached; 125 an error of holdfast itself.
+    Ls(LsArgs),
+    /// Show who holds a lock of a recipe, and who waits or tries for it, in order.
+    ///
+    /// It reads the lock's rows at QUORUM. Exit codes as of ls.
+    Show(ShowArgs),
     /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
     #[command(subcommand)]
     Lease(LockCommand),
@@ -268,6 +279,8 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
     let (command, recipe) = match command {
         CassandraCommand::Schema(wanted) => return schema(global, &place, &wanted),
+        CassandraCommand::Ls(args) => return claims::ls(global, &place, &args),
+        CassandraCommand::Show(args) => return claims::show(global, &place, &args),
         CassandraCommand::Doctor(args) => return doctor::run(global, &place, args),
         CassandraCommand::Housekeeper(args) => return housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => return clock::run(global, &place, &args),
