@@ -25,6 +25,30 @@ pub(super) fn of_execution(error: &ExecutionError, statement: &Statement) -> Fau
     }
 }
 
+/// After an error of a statement that makes or changes a table: a cluster that did not answer in time may do it all the same.
+pub(super) fn of_definition(error: &ExecutionError) -> Fault {
+    match error {
+        ExecutionError::EmptyPlan | ExecutionError::ConnectionPoolError(_) => {
+            Fault::NotDone(error.to_string())
+        }
+        ExecutionError::BadQuery(_) => Fault::Refused(error.to_string()),
+        ExecutionError::LastAttemptError(RequestAttemptError::DbError(said, message)) => match said
+        {
+            DbError::Invalid
+            | DbError::ConfigError
+            | DbError::SyntaxError
+            | DbError::AlreadyExists { .. }
+            | DbError::AuthenticationError
+            | DbError::Unauthorized => Fault::Refused(message.clone()),
+            DbError::Unavailable { .. } | DbError::IsBootstrapping => {
+                Fault::NotDone(error.to_string())
+            }
+            _ => Fault::Unknown(error.to_string()),
+        },
+        _ => Fault::Unknown(error.to_string()),
+    }
+}
+
 /// Nothing was executed.
 pub(super) fn of_preparation(error: &PrepareError, statement: &Statement) -> Fault {
     if let PrepareError::AllAttemptsFailed { first_attempt } = error
@@ -86,6 +110,23 @@ mod tests {
         let error = DbError::Unavailable { consistency, required, alive };
         let error = RequestAttemptError::DbError(error, "too few".to_owned());
         of_execution(&ExecutionError::LastAttemptError(error), &statement)
+    }
+
+    /// B21: a cluster that was too slow has refused nothing.
+    #[test]
+    fn a_definition_without_an_answer_is_unknown_and_one_that_was_refused_is_refused() {
+        let said = |said: DbError| {
+            let error = RequestAttemptError::DbError(said, "because".to_owned());
+            of_definition(&ExecutionError::LastAttemptError(error))
+        };
+        for refusal in [DbError::Invalid, DbError::Unauthorized, DbError::SyntaxError] {
+            assert_eq!(said(refusal), Fault::Refused("because".to_owned()));
+        }
+        assert!(matches!(said(DbError::ServerError), Fault::Unknown(_)));
+        assert!(matches!(said(DbError::Overloaded), Fault::Unknown(_)));
+        let late = ExecutionError::RequestTimeout(std::time::Duration::from_secs(30));
+        assert!(matches!(of_definition(&late), Fault::Unknown(_)));
+        assert!(matches!(of_definition(&ExecutionError::EmptyPlan), Fault::NotDone(_)));
     }
 
     /// Paxos v1 counts the replicas for the commit only after the proposal was accepted: by then the LWT is decided.

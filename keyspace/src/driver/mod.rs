@@ -111,6 +111,22 @@ pub fn keyspace(
     Ok(Arc::new(Driver::new(session, keyspace, scope)))
 }
 
+/// Executes a statement that makes or changes a keyspace or a table, once.
+///
+/// # Errors
+///
+/// [`Fault`]; after [`Fault::Unknown`] the cluster may do it, or may have done it.
+pub async fn define(session: &Session, text: &str) -> Result<(), Fault> {
+    let defined = session.query_unpaged(text, ()).await;
+    defined.map(drop).map_err(|error| fault::of_definition(&error))
+}
+
+/// The addresses of the nodes of a cluster.
+pub fn nodes(session: &Session) -> Vec<String> {
+    let state = session.get_cluster_state();
+    state.get_nodes_info().iter().map(|node| node.address.to_string()).collect()
+}
+
 /// A session, as the recipes use it.
 struct Driver(Arc<Prepared>);
 
@@ -213,8 +229,7 @@ impl Database for Driver {
     }
 
     fn endpoints(&self) -> Vec<String> {
-        let nodes = self.0.session.get_cluster_state();
-        nodes.get_nodes_info().iter().map(|node| node.address.to_string()).collect()
+        nodes(&self.0.session)
     }
 
     fn keyspace(&self) -> String {

@@ -132,7 +132,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// As of [`Recipe::claimed`], and [`Error::InvalidName`](crate::Error::InvalidName).
+    /// As of [`Recipe::claimed`]; [`Error::Refused`](crate::Error::Refused) also if it is no name.
     pub async fn claims_of(
         self,
         cassandra: &Cassandra,

@@ -52,7 +52,7 @@
 //!   record before it waits for another.
 //! - *Tombstones.* Every waiter leaves two, and each read of a row walks over them until the table drops them. The article
 //!   does not mention it. Here a client reads the queue from the earliest place that it saw there, less two seconds, and the
-//!   whole queue once in ten seconds (`floor.rs`); and a process uses few names in the main row ([`OwnCells`]).
+//!   whole queue once in ten seconds (`floor.rs`); and a process uses few names in the main row (`cells.rs`).
 
 mod floor;
 mod row;

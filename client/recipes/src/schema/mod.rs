@@ -7,6 +7,8 @@ mod replication;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use holdfast_keyspace::database::Fault;
+use holdfast_keyspace::driver;
 use holdfast_runtime::Runtime;
 use scylla::client::session::Session;
 
@@ -167,13 +169,13 @@ impl Schema {
     /// [`Error::Refused`] if the keyspace does not exist and no replication is given, if there are
     /// fewer nodes than replicas, or if it exists with another replication; then nothing is
     /// created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
-    /// it stay applied. [`Error::Unreachable`] if no node answered.
+    /// it stay applied. [`Error::Unreachable`] if no node answered, or not in time: then the statement that it names may be
+    /// applied, or may be later.
     pub async fn apply(&self, contact: &Contact) -> Result<()> {
         let session = open(contact).await?;
         self.check(&session)?;
         for statement in self.statements() {
-            let made = session.query_unpaged(statement.as_str(), ()).await;
-            made.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+            define(&session, &statement).await?;
         }
         self.add_columns(&session).await?;
         self.set_options(&session).await
@@ -195,8 +197,7 @@ impl Schema {
             if there.is_none_or(|there| there.columns.contains_key(&column)) {
                 continue;
             }
-            let added = session.query_unpaged(statement.as_str(), ()).await;
-            added.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+            define(session, &statement).await?;
         }
         Ok(())
     }
@@ -209,8 +210,7 @@ impl Schema {
             };
             let place = Ident::new(table.name());
             let statement = format!("ALTER TABLE {}.{place} WITH {options}", self.keyspace);
-            let set = session.query_unpaged(statement.as_str(), ()).await;
-            set.map_err(|error| Error::invalid(format!("{statement}: {error}")))?;
+            define(session, &statement).await?;
         }
         Ok(())
     }
@@ -298,6 +298,23 @@ impl Schema {
     fn refused(&self, what: &str) -> Error {
         Error::invalid(format!("keyspace {} {what}", self.keyspace))
     }
+}
+
+/// Executes one statement of the schema.
+async fn define(session: &Session, statement: &str) -> Result<()> {
+    let clock = Runtime::system().clock;
+    let began = clock.now();
+    driver::define(session, statement).await.map_err(|fault| match fault {
+        Fault::Refused(why) => Error::invalid(format!("{statement}: {why}")),
+        Fault::Unknown(why) | Fault::NotDone(why) => Error::Unreachable {
+            endpoints: driver::nodes(session),
+            waited: clock.now().saturating_since(began),
+            last: format!(
+                "{statement}: {why}; it may be done all the same: apply the schema again"
+            ),
+            answered: false,
+        },
+    })
 }
 
 #[cfg(test)]
