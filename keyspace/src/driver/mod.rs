@@ -121,6 +121,12 @@ pub async fn define(session: &Session, text: &str) -> Result<(), Fault> {
     defined.map(drop).map_err(|error| fault::of_definition(&error))
 }
 
+/// Whether the cluster is `ScyllaDB`, as far as the session has met its nodes.
+pub fn is_scylla(session: &Session) -> bool {
+    let state = session.get_cluster_state();
+    state.get_nodes_info().iter().any(|node| node.sharder().is_some())
+}
+
 /// The addresses of the nodes of a cluster.
 pub fn nodes(session: &Session) -> Vec<String> {
     let state = session.get_cluster_state();

@@ -167,8 +167,8 @@ impl Schema {
     /// # Errors
     ///
     /// [`Error::Refused`] if the keyspace does not exist and no replication is given, if there are
-    /// fewer nodes than replicas, or if it exists with another replication; then nothing is
-    /// created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
+    /// fewer nodes than replicas, if it exists with another replication, or if it would have to be made on `ScyllaDB`
+    /// (tablets refuse LWT); then nothing is created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
     /// it stay applied. [`Error::Unreachable`] if no node answered, or not in time: then the statement that it names may be
     /// applied, or may be later.
     pub async fn apply(&self, contact: &Contact) -> Result<()> {
@@ -286,6 +286,9 @@ impl Schema {
         if let Some(why) = replication.unfit(&state) {
             return Err(self.refused(&why));
         }
+        if there.is_none() && driver::is_scylla(session) {
+            return Err(self.refused(&self.by_hand(replication)));
+        }
         match there.and_then(|there| replication.differs(&there.strategy)) {
             Some(has) => Err(self.refused(&format!(
                 "is there with other replicas ({has}), not {replication}; ALTER KEYSPACE changes that, and \
@@ -293,6 +296,16 @@ impl Schema {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Why a keyspace is not made on `ScyllaDB`, and how to make one that can keep locks.
+    fn by_hand(&self, replication: &Replication) -> String {
+        let (keyspace, options) = (&self.keyspace, replication.cql());
+        format!(
+            "is not there. ScyllaDB would keep its tables as tablets, and refuses LWT there up to 2025.3, so make it by hand: CREATE \
+             KEYSPACE {keyspace} WITH replication = {options} AND tablets = {{'enabled': false}}; then schema --apply without \
+             --replication"
+        )
     }
 
     fn refused(&self, what: &str) -> Error {
@@ -331,6 +344,15 @@ mod tests {
             made[1].contains("\"Locks\".\"leases\" (\"name\" text PRIMARY KEY, \"owner\" text"),
             "{made:?}"
         );
+    }
+
+    /// Not tested on `ScyllaDB` itself.
+    #[test]
+    fn on_scylladb_a_keyspace_is_made_by_hand_without_tablets() {
+        let why = Schema::new("locks").by_hand(&Replication::Each(3));
+        let made = "CREATE KEYSPACE \"locks\" WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3} \
+                    AND tablets = {'enabled': false};";
+        assert!(why.contains(made), "{why}");
     }
 
     /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, plus the columns
