@@ -117,7 +117,8 @@ impl Hub {
         Err(CallError::Unavailable { refusal, leader: self.leader() })
     }
 
-    /// Lengthens the imports of these rows; `false` if one of them is over, or about to be.
+    /// Lengthens the imports of these rows; `false` if one of them is over, or about to be. While a member is not known to know the command
+    /// (I29), nothing is lengthened.
     async fn last_longer(
         &self,
         asked: &ImportGroup,
@@ -128,7 +129,11 @@ impl Hub {
         let locks = rows.iter().map(|row| read_name(&row.name)).collect::<Result<_, _>>()?;
         let deed = Deed::LengthenImports { owner, ttl_ms: asked.remaining_ms, locks };
         let committed = propose_when_known(&*self.consensus, self.runtime(), deed.by(caller)).await;
-        let committed = committed.map_err(|error| self.not_applied(&error))?;
+        let committed = match committed {
+            // A member is down that has not said what it knows, or is of an older release: the row lasts as long as it did.
+            Err(ProposeError::VersionNotKnown { .. }) => return Ok(true),
+            committed => committed.map_err(|error| self.not_applied(&error))?,
+        };
         match committed.outcome {
             Ok(Answer::ImportsLengthened { imports }) => {
                 let lasts = |session: Option<SessionId>| {
