@@ -137,6 +137,42 @@ async fn its_claims_are_shown(place: &Place, recipe: &str) {
     assert_eq!(free.out, "nothing/1 is neither held nor waited for\n");
 }
 
+/// The first of two candidates leads, and the second one after it has resigned. Observers are told both.
+#[tokio::test]
+async fn an_election_and_a_sequence_are_had_from_the_command_line() {
+    let nodes = Nodes::start().await;
+    let place = Place::made(&nodes).await;
+    let nobody = place.answered(&["lease", "observe", "--once", "head"]).await;
+    assert_eq!((nobody.code, nobody.out.as_str()), (Some(1), ""), "{nobody:?}");
+    let mut observer = place.start(&["lease", "observe", "head"]);
+    observer.shows("nobody leads", secs(20)).await;
+
+    let candidate = |value: &'static str| {
+        let work = ["--", "sh", "-c", "echo on; sleep 60"];
+        place.start(&[&["lease", "elect", "head", "--value", value][..], &work].concat())
+    };
+    let mut first = candidate("db1:7420");
+    first.line("on", secs(20)).await;
+    observer.shows("leads: db1:7420", secs(20)).await;
+    let leads = place.answered(&["lease", "observe", "--once", "head", "--json"]).await;
+    let leads: serde_json::Value = serde_json::from_str(&leads.out).unwrap();
+    assert_eq!(leads["value"], "db1:7420", "{leads}");
+    let mut second = candidate("db2:7420");
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.end(secs(10)).await.code, Some(128 + 15));
+    second.line("on", secs(20)).await;
+    observer.shows("leads: db2:7420", secs(20)).await;
+    for ended in [second, observer] {
+        ended.signal(Signal::SIGTERM);
+        assert!(ended.end(secs(10)).await.code.is_some());
+    }
+
+    let drawn = place.answered(&["sequence", "next", "invoices"]).await;
+    assert_eq!((drawn.code, drawn.out.as_str()), (Some(0), "1\n"), "{drawn:?}");
+    let drawn = place.answered(&["sequence", "next", "invoices", "--by", "2"]).await;
+    assert_eq!(drawn.out, "2\n3\n");
+}
+
 /// What the other datacenter does is in `cassandra_datacenters`.
 #[tokio::test]
 async fn a_lock_is_decided_in_the_datacenter_that_is_named_and_no_other_one() {

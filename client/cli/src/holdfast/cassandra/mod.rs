@@ -3,6 +3,7 @@
 mod claims;
 mod clock;
 mod doctor;
+mod election;
 mod housekeeper;
 mod moving;
 mod work;
@@ -32,6 +33,7 @@ use crate::show::{self, Tone};
 use claims::{LsArgs, ShowArgs};
 use clock::ClockArgs;
 use doctor::DoctorArgs;
+use election::{LeaseCommand, SequenceCommand};
 use housekeeper::HousekeeperArgs;
 use moving::ModeArgs;
 use work::WorkCommand;
@@ -89,7 +91,10 @@ enum CassandraCommand {
     Show(ShowArgs),
     /// A row with an owner and a TTL for each lock (`leases`); 180s unless --ttl says otherwise.
     #[command(subcommand)]
-    Lease(LockCommand),
+    Lease(LeaseCommand),
+    /// Numbers that are given out once (`sequences`), drawn under a lease.
+    #[command(subcommand)]
+    Sequence(SequenceCommand),
     /// Waiters in the order of their arrival (`lock_queue`), the holder in a row of its own (`lock_main`).
     Queue {
         /// Order places in the queue by the time service (`holdfast cassandra clock`) with these
@@ -277,6 +282,7 @@ impl Chosen {
 
 pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
     let CassandraArgs { place, command } = args;
+    let options = place.options();
     let (command, recipe) = match command {
         CassandraCommand::Schema(wanted) => return schema(global, &place, &wanted),
         CassandraCommand::Ls(args) => return claims::ls(global, &place, &args),
@@ -285,7 +291,18 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::Housekeeper(args) => return housekeeper::run(global, &place, &args),
         CassandraCommand::Clock(args) => return clock::run(global, &place, &args),
         CassandraCommand::Work(command) => return work::run(global, place, command),
-        CassandraCommand::Lease(command) => (command, Chosen::from(Recipe::Lease)),
+        CassandraCommand::Lease(LeaseCommand::Elect(args)) => {
+            return election::elect(global, place, options, args);
+        }
+        CassandraCommand::Lease(LeaseCommand::Observe(args)) => {
+            return election::observe(global, &place, &options, &args);
+        }
+        CassandraCommand::Sequence(command) => {
+            return election::sequence(global, &place, &options, &command);
+        }
+        CassandraCommand::Lease(LeaseCommand::Lock(command)) => {
+            (command, Chosen::from(Recipe::Lease))
+        }
         CassandraCommand::Queue { time_service, command } => {
             let time = time_service.map(|at| time_client(global, &at)).transpose()?;
             (command, Chosen { time, ..Recipe::Queue.into() })
@@ -297,7 +314,6 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::Shadow(command) => (command, Recipe::Shadow.into()),
         CassandraCommand::TokensOptimistic(command) => (command, Recipe::TokensOptimistic.into()),
     };
-    let options = place.options();
     match command {
         LockCommand::Lock { wait, job } => lock(global, place, options, wait, job, recipe),
         LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
