@@ -139,6 +139,12 @@ impl LockTable {
         Ok(Answer::ImportsLengthened { imports })
     }
 
+    /// The session that stands for the owner of an imported row, and its lease: what a leader that comes begins with.
+    pub fn import_lease(&self, lock: &LockName, owner: &Label) -> Option<(SessionId, u64)> {
+        let &(session, _) = self.imports.get(&(lock.clone(), owner.clone()))?;
+        Some((session, self.sessions.get(&session)?.ttl_ms))
+    }
+
     fn open_import(
         &mut self,
         owner: &Label,

@@ -135,6 +135,12 @@ impl Registry {
         self.lock().leases.as_mut().is_some_and(|leases| leases.lasts(session))
     }
 
+    /// Makes the lease of an import last so long from now on, or longer; `false` as of [`Registry::lasts`].
+    pub(super) fn lengthen(&self, session: SessionId, ttl_ms: u64) -> bool {
+        self.lengthened(&mut self.lock(), session, ttl_ms);
+        self.lasts(session)
+    }
+
     /// A session opened while this node leads: it has a lease from here on (DESIGN §5.1).
     fn opened(&self, state: &mut State, session: SessionId, table: &LockTable) {
         let Some(leases) = state.leases.as_mut() else { return };

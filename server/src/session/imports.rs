@@ -1,11 +1,12 @@
 //! Imports by operators from another store: read, proposed group by group, answered row by row.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use holdfast_core::{
-    Answer, Caller, Command, Deed, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow,
+    Answer, Caller, Command, Deed, Fate, Has, IMPORT_ROWS_MAX, IMPORT_TTL_MAX_MS, ImportRow, Label,
     LockName, SessionId, VALUE_BYTES_MAX,
 };
 use holdfast_proto::v1::import_fate::Fate as WireFate;
@@ -51,9 +52,10 @@ impl Hub {
     ) -> Result<ImportResponse, CallError> {
         let commands = read_groups(&asked.groups, caller)?;
         let groups = self.import_in_order(commands).await?;
+        let gate = AtomicBool::new(true);
         let mut renewing = Vec::with_capacity(groups.len());
         for (asked, outcome) in asked.groups.iter().zip(groups) {
-            renewing.push(self.lengthen(asked, outcome, caller));
+            renewing.push(self.lengthen(asked, outcome, (caller, &gate)));
         }
         let groups = stream::iter(renewing).buffered(IN_FLIGHT).try_collect().await?;
         Ok(ImportResponse { groups })
@@ -91,14 +93,14 @@ impl Hub {
         &self,
         asked: &ImportGroup,
         mut outcome: ImportedGroup,
-        caller: &Caller,
+        (caller, gate): (&Caller, &AtomicBool),
     ) -> Result<ImportedGroup, CallError> {
         for _ in 0..LENGTHENED_AFTER {
             let known = |(row, fate): (&v1::ImportRow, &ImportFate)| {
                 matches!(fate.fate, Some(WireFate::Known(_))).then(|| row.clone())
             };
             let known: Vec<_> = asked.rows.iter().zip(&outcome.rows).filter_map(known).collect();
-            if known.is_empty() || self.last_longer(asked, &known, caller).await? {
+            if known.is_empty() || self.last_longer(asked, &known, (caller, gate)).await? {
                 return Ok(outcome);
             }
             self.runtime().sleep(ENDS_WITHIN).await;
@@ -117,21 +119,28 @@ impl Hub {
         Err(CallError::Unavailable { refusal, leader: self.leader() })
     }
 
-    /// Lengthens the imports of these rows; `false` if one of them is over, or about to be. While a member is not known to know the command
-    /// (I29), nothing is lengthened.
+    /// Lengthens the imports of these rows; `false` if one of them is over, or about to be. By a command only if a later leader would begin
+    /// with less than remains there; where a member is not known to know it (I29), which the first of a call finds out for all (`gate`),
+    /// such an import ends as before.
     async fn last_longer(
         &self,
         asked: &ImportGroup,
         rows: &[v1::ImportRow],
-        caller: &Caller,
+        (caller, gate): (&Caller, &AtomicBool),
     ) -> Result<bool, CallError> {
         let owner = read_owner(&asked.owner)?;
-        let locks = rows.iter().map(|row| read_name(&row.name)).collect::<Result<_, _>>()?;
+        let locks = rows.iter().map(|row| read_name(&row.name)).collect::<Result<Vec<_>, _>>()?;
+        if self.lengthen_here(&owner, &locks, asked.remaining_ms) || !gate.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
         let deed = Deed::LengthenImports { owner, ttl_ms: asked.remaining_ms, locks };
         let committed = propose_when_known(&*self.consensus, self.runtime(), deed.by(caller)).await;
         let committed = match committed {
             // A member is down that has not said what it knows, or is of an older release: the row lasts as long as it did.
-            Err(ProposeError::VersionNotKnown { .. }) => return Ok(true),
+            Err(ProposeError::VersionNotKnown { .. }) => {
+                gate.store(false, Ordering::Relaxed);
+                return Ok(true);
+            }
             committed => committed.map_err(|error| self.not_applied(&error))?,
         };
         match committed.outcome {
@@ -144,6 +153,21 @@ impl Hub {
             Ok(_) => Err(refusals::odd_answer().into()),
             Err(rejection) => Err(refusals::of_rejection(&rejection).into()),
         }
+    }
+
+    /// Lengthens the leases of these imports on this leader, if that is enough: a later leader begins with the lease of the import, and not
+    /// before this call began, because the import that this call proposed is committed before its tenure.
+    fn lengthen_here(&self, owner: &Label, locks: &[LockName], ttl_ms: u64) -> bool {
+        let (mut sessions, mut enough) = (BTreeSet::new(), true);
+        self.consensus.read(&mut |table, _index| {
+            for lock in locks {
+                match table.import_lease(lock, owner) {
+                    Some((session, lease_ms)) if lease_ms >= ttl_ms => _ = sessions.insert(session),
+                    _ => enough = false,
+                }
+            }
+        });
+        enough && sessions.into_iter().all(|session| self.registry.lengthen(session, ttl_ms))
     }
 
     fn submit_import(&self, command: Command) -> Pending {

@@ -1,4 +1,4 @@
-//! Who holds the locks of a recipe, and who waits for them: read from its tables, for people.
+//! The claims on the locks of a recipe: the holder of each and the clients that want it, read from the recipe's tables, for people.
 //!
 //! The reads are at QUORUM, of one table after the other, so what they show may be over, and two tables may show two instants. They decide
 //! nothing. Foreign clients are shown as they name themselves.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use holdfast_cli::block_on;
 use holdfast_cli::place::failure;
-use holdfast_recipes::{Leader, Lease, LockerOptions, Wait, check_lock_name};
+use holdfast_recipes::{Leader, Lease, LockerOptions, check_lock_name};
 use holdfast_runtime::{Runtime, select};
 use serde_json::{Value, json};
 
-use super::{LockCommand, Place};
+use super::{LockCommand, Place, rest_of, waited_before_too};
 use crate::args::{Global, Work, duration};
 use crate::failure::Failure;
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
@@ -98,10 +98,12 @@ pub(super) fn elect(
         let options = options.answer_limit(limit);
         let lease = Lease::new(&cassandra, &options, place.layout().lease).map_err(failure)?;
         let spent = runtime.clock.now().saturating_since(began);
-        let wait = wait.map_or(Wait::Forever, |wait| Wait::AtMost(wait.saturating_sub(spent)));
+        let campaign = lease.campaign(&name, value, rest_of(wait, spent));
         let leadership = select! {
             () = stop.cancelled() => return Ok(()),
-            elected = lease.campaign(&name, value, wait) => elected.map_err(failure)?,
+            elected = campaign => {
+                elected.map_err(|error| failure(waited_before_too(error, spent)))?
+            }
         };
         let guard = leadership.guard();
         let held = Held::of_locks(guard.states(), std::slice::from_ref(&name), None, guard.ttl());

@@ -433,11 +433,7 @@ fn lock(
             },
         };
         let spent = runtime.clock.now().saturating_since(began);
-        let wait = match wait {
-            None => Wait::Forever,
-            Some(Duration::ZERO) => Wait::No,
-            Some(wait) => Wait::AtMost(wait.saturating_sub(spent)),
-        };
+        let wait = rest_of(wait, spent);
         // In mode `both` the last wait is for the native store.
         let failed = if native.is_some() { Failure::from } else { failure };
         let kept = keep(&*locker, &name, wait, &events, &stop).await;
@@ -450,6 +446,15 @@ fn lock(
         }
         kept
     })
+}
+
+/// What is left of `--wait` for the request itself.
+fn rest_of(wait: Option<Duration>, spent: Duration) -> Wait {
+    match wait {
+        None => Wait::Forever,
+        Some(Duration::ZERO) => Wait::No,
+        Some(wait) => Wait::AtMost(wait.saturating_sub(spent)),
+    }
 }
 
 /// Adds `spent`, the time before the request, to the reported wait: `--wait` covers it.
