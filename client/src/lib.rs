@@ -62,6 +62,7 @@ mod endpoints;
 mod explain;
 mod freeze;
 mod guard;
+mod history;
 mod hold;
 mod import;
 mod info;
@@ -94,6 +95,7 @@ pub use election::{Campaign, Election, Leader, LeaderEvent, Leaders, Leadership}
 pub use explain::{CycleStep, ExplainedHolder, ExplainedLock, ExplainedWait, Explanation};
 pub use freeze::Freeze;
 pub use guard::{Guard, GuardedLock};
+pub use history::{HistoryEntry, HistoryEvent, HistoryPage, HistoryQuery};
 pub use holdfast_guard::{
     Error, FencingToken, GuardState, GuardStates, Holder, LostReason, Mode, RefusalReason, Result,
 };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{Counts, ScopeState};
+use holdfast_history::HistoryMetrics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -211,6 +212,8 @@ pub struct Sources {
     pub connections: ConnectionMetrics,
     /// Those of calls that are passed on to the leader.
     pub forwarded: ForwardingMetrics,
+    /// Counted by the history.
+    pub history: HistoryMetrics,
     /// Measured by the log's writer.
     pub log_sync: Histogram,
     /// Takes a [`Sample`]. Quick.
@@ -237,6 +240,7 @@ pub fn registry(sources: Sources) -> Registry {
     register_replication(registry, &sources.replication);
     register_connections(registry, &sources.connections);
     register_forwarding(registry, &sources.forwarded);
+    sources.history.register(registry);
     registry.register_with_unit(
         "log_sync",
         "From writing a commit of the log until it is on stable storage",

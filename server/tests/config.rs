@@ -215,6 +215,8 @@ fn a_setting_that_cannot_be_used_gets_an_error_that_names_it() {
         ("log_level = \"inof\"", &["log_level = inof", "'inof' is neither off, error,"]),
         ("log_level = \"a[span]=info\"", &["'a[span]' is no part of the program"]),
         ("spin_us = 1001", &["spin_us = 1001", "from 0 to 1000"]),
+        ("history_bytes = 4096", &["history_bytes = 4096", "from 1048576 to 1099511627776"]),
+        ("history_days = 0", &["history_days = 0", "from 1 to 36500"]),
         ("session_thread = \"two\"", &["session_thread = \"two\"", "auto"]),
         ("log_format = \"xml\"", &["log_format = \"xml\"", "text"]),
     ];

@@ -154,6 +154,10 @@ mutants! {
         "a row that was imported before comes in again once its lock is free";
     ImportKeepsItsLease, "import-keeps-its-lease", "I25",
         "a row that is renewed in the other store and imported again runs out as it would have before";
+    HistoryTwice, "history-twice", "I39",
+        "a node's history has an entry again that is applied again after a restart";
+    HistoryHidesGaps, "history-hides-gaps", "I39",
+        "a node's history does not show what it lacks";
     ImportedWaiterEnters, "imported-waiter-enters", "I25",
         "an imported waiter holds a lock whose holder has not come in yet";
     ClaimLosesPlace, "claim-loses-place", "I9, I25",

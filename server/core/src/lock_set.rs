@@ -107,6 +107,12 @@ impl BorshSerialize for Items {
     }
 }
 
+impl BorshDeserialize for Items {
+    fn deserialize_reader<R: io::Read>(reader: &mut R) -> io::Result<Self> {
+        Ok(Vec::<Item>::deserialize_reader(reader)?.into_iter().collect())
+    }
+}
+
 /// How many of a request's locks it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
 pub enum Need {

@@ -279,6 +279,13 @@ impl LockTable {
         self.shown_session(session).map(|found| found.shown(session))
     }
 
+    /// What a request says for people, as long as the table keeps it; empty if it says nothing.
+    pub fn note_of(&self, session: SessionId, request: RequestId) -> Label {
+        let found = self.sessions.get(&session);
+        let terms = found.and_then(|found| found.said.get(request));
+        terms.map(|terms| terms.note.clone()).unwrap_or_default()
+    }
+
     /// All open sessions, in no particular order.
     pub fn sessions(&self) -> impl Iterator<Item = SessionView<'_>> {
         let open = self.sessions.iter().filter(|&(&session, _)| !self.is_over(session));

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_core::{Command, Event, LockTable, LogIndex, Outcome, Rejection, Tenure};
+use holdfast_core::{Applied, Command, Event, LockTable, LogIndex, Outcome, Rejection, Tenure};
 use holdfast_runtime::{BoxFuture, Runtime};
 use tokio::sync::watch;
 
@@ -211,6 +211,50 @@ pub async fn propose_until_finished(
         }
         runtime.sleep(GO_ON_AFTER).await;
     }
+}
+
+/// An entry of the log, right after it was applied.
+#[derive(Clone, Copy)]
+pub struct AppliedEntry<'a> {
+    /// Its place in the log.
+    pub index: LogIndex,
+    /// The tenure in which it was proposed.
+    pub tenure: Tenure,
+    /// What it has.
+    pub content: EntryContent<'a>,
+    /// The state after it.
+    pub table: &'a LockTable,
+}
+
+/// What an entry of the log has.
+#[derive(Clone, Copy)]
+pub enum EntryContent<'a> {
+    /// Nothing: the first entry of a new leader.
+    FirstOfTenure,
+    /// The members, as they are from here on.
+    Members(&'a MemberIds),
+    /// Commands, and of each what it did.
+    Batch(&'a [Command], &'a [Applied]),
+}
+
+/// The members of the cluster, by their node ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemberIds {
+    /// Those that vote.
+    pub voters: Vec<u64>,
+    /// Those that do not.
+    pub learners: Vec<u64>,
+}
+
+/// Keeps a record of what is applied on this node, leading or not, from before its first entry on.
+pub trait Recorder: fmt::Debug + Send + Sync + 'static {
+    /// The table is that of a snapshot as of `index`, or an empty one before the first entry: what was not heard up to
+    /// there is not heard any more.
+    fn restored(&self, index: LogIndex);
+
+    /// An entry was applied. After a restart some are applied again that were heard before. Called under the table's
+    /// lock: quick, no waiting.
+    fn applied(&self, entry: &AppliedEntry<'_>);
 }
 
 /// Receives everything that is applied, in order, on every node, leading or not.

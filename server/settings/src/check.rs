@@ -126,6 +126,10 @@ impl Check<'_> {
         self.within("max_attached_streams", node.max_attached_streams, 1..=10_000_000)?;
         self.within("max_unopened_streams", node.max_unopened_streams, 1..=1_000_000)?;
         self.within("resumes_per_second", node.resumes_per_second, 10..=1_000_000)?;
+        if node.history_bytes != 0 {
+            self.within("history_bytes", node.history_bytes, 1 << 20..=1 << 40)?;
+        }
+        self.within("history_days", node.history_days, 1..=36_500)?;
         self.within("spin_us", node.spin_us, 0..=1_000)?;
         self.within("max_watches", node.max_watches, 1..=1_000_000)?;
         self.within("watch_backlog", node.watch_backlog, 16..=1_000_000)?;

@@ -388,6 +388,19 @@ settings! {
     /// Source: the default lease; healthy disks and volumes stall for up to seconds.
     disk_stall_ms: u64 = 10_000, "HOLDFAST_DISK_STALL_MS";
 
+    /// How many bytes the history of this node may take: who held what, and why that ended (`holdfast history`).
+    ///
+    /// Default: 268435456 (256 MiB). Bounds: 1048576 (1 MiB) to 1099511627776 (1 TiB), or 0: no history is kept,
+    /// and none that is there is read. Nothing is written below `reserve_bytes`.
+    ///
+    /// Source: about a million holds.
+    history_bytes: u64 = 256 << 20, "HOLDFAST_HISTORY_BYTES";
+
+    /// How long the history goes back at most, days.
+    ///
+    /// Default: 30. Bounds: 1 to 36500.
+    history_days: u64 = 30, "HOLDFAST_HISTORY_DAYS";
+
     /// Prefixes of lock names by which the metrics of locks are kept apart: waits, holds, grants and queues.
     /// Of several the longest counts; all other names are counted under `other`.
     ///

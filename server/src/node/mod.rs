@@ -37,6 +37,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::select_all;
 use futures_util::stream::{self, BoxStream};
+use holdfast_history::History;
 use holdfast_runtime::{Runtime, Task};
 use holdfast_tls::Dialler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -52,6 +53,7 @@ use self::session_thread::SessionQueue;
 pub use self::view::Condition;
 use self::view::{Counted, Phase, Running, View};
 use crate::config::{Config, Join};
+use crate::consensus::Recorder;
 use crate::exit::{self, Exit};
 use crate::http::{self, AdminPort};
 use crate::incoming::{self, Admission, ConnectionMetrics, Peer, Wire};
@@ -312,6 +314,7 @@ struct Joined {
 struct Node {
     replica: Arc<Replica>,
     hub: Arc<Hub>,
+    history: Option<Arc<History>>,
     /// The port for clients and, if there are other members, the one for them.
     ports: Vec<Port>,
     runtime: Runtime,
@@ -334,13 +337,18 @@ impl Start<'_> {
         let Joined { start_id, founds } = self.joined;
         let of_replica = settings::replica(config);
         let join = of_replica.join && !founds;
-        let of_replica = ReplicaConfig { join, start_id, ..of_replica };
+        let history = history(config, store.id(), &runtime);
+        let recorder = history.clone().map(|history| history as Arc<dyn Recorder>);
+        let of_replica = ReplicaConfig { join, start_id, recorder, ..of_replica };
         let patience_ms = of_replica.patience_ms();
         let replica = Replica::start(of_replica, Arc::new(store), network, runtime.clone()).await?;
         let condition = Condition::new(replica.clone(), patience_ms);
         let by_itself = config.node.join == Join::Auto;
         let condition = Arc::new(if by_itself { condition.with_vote() } else { condition });
         let hub = self.hub(&replica, &condition);
+        if let Some(history) = history.clone() {
+            hub.keep_history(history);
+        }
         let rpc = settings::rpc(config);
         let door = Door::new(hub.clone(), &rpc.admins);
         let forwarded = ForwardingMetrics::default();
@@ -373,7 +381,7 @@ impl Start<'_> {
             let ends = admission.metrics.certificate_ends.clone();
             tellers.push(runtime.spawn("certificates", tls.keep(hangups, ends, runtime.clone())));
         }
-        Ok(Node { replica, hub, ports, runtime, _tellers: tellers })
+        Ok(Node { replica, hub, history, ports, runtime, _tellers: tellers })
     }
 
     /// The session layer, on its event queue.
@@ -446,8 +454,19 @@ impl Node {
         for port in self.ports.drain(..) {
             port.close(&self.runtime).await;
         }
+        if let Some(history) = self.history.take() {
+            // Nothing is applied any more. For two seconds at most.
+            history.close();
+        }
         tracing::info!("stopped");
     }
+}
+
+/// The history of this node, unless it keeps none. One that cannot be opened does not keep a node from serving.
+fn history(config: &Config, store: [u8; 16], runtime: &Runtime) -> Option<Arc<History>> {
+    let settings = settings::history(config, store)?;
+    let opened = History::open(&settings, Arc::clone(&runtime.clock));
+    opened.inspect_err(|error| tracing::warn!("this node keeps no history: {error}")).ok()
 }
 
 /// How this node calls the other members.

@@ -45,6 +45,18 @@ fn member(member: &Member) -> raft::Member {
     }
 }
 
+/// For the history of a store; nothing if none is to be kept.
+pub(super) fn history(config: &Config, store: [u8; 16]) -> Option<holdfast_history::Settings> {
+    let node = &config.node;
+    let bounds = holdfast_history::Bounds {
+        bytes_max: node.history_bytes,
+        age_max: Duration::from_hours(24 * node.history_days),
+        reserve_bytes: node.reserve_bytes,
+    };
+    let folder = node.data_dir.join("history");
+    (bounds.bytes_max > 0).then_some(holdfast_history::Settings { folder, store, bounds })
+}
+
 /// For the session layer.
 pub(super) fn sessions(config: &Config) -> SessionSettings {
     let Config { node, cluster, .. } = config;

@@ -106,6 +106,7 @@ impl Running {
     ) -> Self {
         let (connections, forwarded) = (counted.connections.clone(), counted.forwarded.clone());
         let (log_sync, sessions) = (counters.sync_seconds(), hub.metrics());
+        let history = hub.history().map(|history| history.metrics()).unwrap_or_default();
         let replication = condition.replica.metrics();
         let sampler = Sampler {
             condition: condition.clone(),
@@ -123,6 +124,7 @@ impl Running {
                 replication,
                 connections,
                 forwarded,
+                history,
                 log_sync,
                 sample,
             }),

@@ -19,6 +19,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::access::{By, Door, token_of};
 use super::acts::Act;
+use super::past::{self, Past};
 use super::{NodeInfo, explain, reads, refused, status};
 use crate::session::error::CallError;
 use crate::session::{Hub, StreamError};
@@ -36,11 +37,13 @@ pub(super) struct LockApi {
     hub: Arc<Hub>,
     info: Arc<dyn NodeInfo>,
     door: Door,
+    past: Past,
 }
 
 impl LockApi {
     pub(super) fn new(hub: Arc<Hub>, info: Arc<dyn NodeInfo>, door: Door) -> Self {
-        Self { hub, info, door }
+        let past = Past::new(hub.clone());
+        Self { hub, info, door, past }
     }
 
     /// Freezes names, or lifts a freeze, for a caller who may.
@@ -289,6 +292,18 @@ impl LockService for LockApi {
     ) -> Result<Response<v1::ListFreezesResponse>, Status> {
         let caller = self.door.caller(&request).await?;
         reads::list_freezes(&self.hub, &caller).await.map(Response::new)
+    }
+
+    async fn history(
+        &self,
+        request: Request<v1::HistoryRequest>,
+    ) -> Result<Response<v1::HistoryResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        let asked = past::read_request(request.get_ref())?;
+        self.door.allow_on(&caller, Verb::History, past::names(&asked))?;
+        let page = self.past.read(asked).await?;
+        let node_id = self.info.status().node_id;
+        Ok(Response::new(v1::HistoryResponse { node_id, ..page }))
     }
 
     async fn advance(

@@ -20,6 +20,7 @@ mod cluster_service;
 mod explain;
 mod forwarding;
 mod lock_service;
+mod past;
 mod quotas;
 mod reads;
 mod refused;

@@ -65,6 +65,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use holdfast_core::{Backup, BackupOrigin, Caller, Label, Missing};
+use holdfast_history::History;
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
 
@@ -110,6 +111,8 @@ pub struct Hub {
     connections: ConnectionCounts,
     /// The authorities of this node's scopes with fallback, once started.
     authorities: OnceLock<ScopeAuthorities>,
+    /// What this node remembers, if it keeps a history.
+    history: OnceLock<Arc<History>>,
     /// The leader's task; it ends with the hub.
     _lead: Task,
 }
@@ -130,8 +133,15 @@ impl Hub {
         consensus.attach(registry.clone());
         let lead = Lead { registry: registry.clone(), consensus: consensus.clone() };
         let lead = registry.runtime.spawn("session-lead", lead.run());
-        let (connections, authorities) = (ConnectionCounts::default(), OnceLock::new());
-        Self { registry, consensus, cluster_id, connections, authorities, _lead: lead }
+        Self {
+            registry,
+            consensus,
+            cluster_id,
+            connections: ConnectionCounts::default(),
+            authorities: OnceLock::new(),
+            history: OnceLock::new(),
+            _lead: lead,
+        }
     }
 
     /// How many connections each identity has to this node.
@@ -148,6 +158,16 @@ impl Hub {
         let _ = self
             .authorities
             .set(ScopeAuthorities::start(consensus, board, cluster, fallback, runtime));
+    }
+
+    /// Has calls answered from what this node remembers. Call it once, before the node serves.
+    pub(crate) fn keep_history(&self, history: Arc<History>) {
+        let _ = self.history.set(history);
+    }
+
+    /// What this node remembers, if it keeps a history.
+    pub(crate) fn history(&self) -> Option<&Arc<History>> {
+        self.history.get()
     }
 
     /// The authorities of the scopes on this node, if they were started.

@@ -36,7 +36,7 @@ const LOOKS: [&str; 2] = ["step", "durability"];
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 15] = [
+const PACKAGES: [&str; 16] = [
     "proto",
     "proto/types",
     "runtime",
@@ -45,6 +45,7 @@ const PACKAGES: [&str; 15] = [
     "server",
     "server/core",
     "server/replication",
+    "server/history",
     "server/settings",
     "client",
     "client/guard",
@@ -517,8 +518,9 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-api", ""),
         ("holdfast-keyspace", "mutants runtime tls"),
         ("holdfast-replication", "core mutants proto runtime"),
+        ("holdfast-history", "core mutants replication runtime"),
         ("holdfast-settings", "keyspace core replication tls"),
-        ("holdfast-server", "keyspace core mutants proto replication runtime settings tls"),
+        ("holdfast-server", "keyspace core history mutants proto replication runtime settings tls"),
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime tls types"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),
@@ -559,6 +561,7 @@ fn every_deliberate_bug_stands_at_a_line_of_the_product() -> Result {
         "server/src",
         "server/core/src",
         "server/replication/src",
+        "server/history/src",
         "client/src",
         "client/guard/src",
         "client/recipes/src",

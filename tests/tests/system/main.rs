@@ -19,6 +19,7 @@ mod leader_death;
 mod leases;
 mod lock_command;
 mod membership;
+mod past;
 mod pauses;
 mod ports;
 mod quotas;

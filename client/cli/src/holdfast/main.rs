@@ -13,6 +13,7 @@ mod cut_off;
 mod demo;
 mod election;
 mod freeze;
+mod history;
 mod inspect;
 mod limit;
 mod lock;
@@ -62,6 +63,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Thaw { names, limit } => freeze::lift(&cli.global, names.prefix(), &limit),
         Command::Freezes => freeze::list(&cli.global),
+        Command::History(args) => history::run(&cli.global, &args),
         Command::Sequence(command) => sequence::run(&cli.global, &command),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),
         Command::Watch { prefix } => watch::run(&cli.global, &prefix),

@@ -105,6 +105,12 @@ pub(crate) fn time_of_day(wall_ms: u64) -> String {
         .map_or_else(String::new, |at| at.with_timezone(&Local).format("%H:%M:%S").to_string())
 }
 
+/// The date and time here, to the second.
+pub(crate) fn date_and_time(wall_ms: u64) -> String {
+    let here = at(wall_ms).map(|at| at.with_timezone(&Local));
+    here.map_or_else(String::new, |here| here.format("%Y-%m-%d %H:%M:%S").to_string())
+}
+
 /// A date and time in UTC, to the millisecond: for programs.
 pub(crate) fn instant(wall_ms: u64) -> Option<String> {
     Some(at(wall_ms)?.to_rfc3339_opts(SecondsFormat::Millis, true))
@@ -150,7 +156,7 @@ pub(crate) fn holder(holder: &Holder) -> Value {
     })
 }
 
-fn mode(mode: Mode) -> &'static str {
+pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
@@ -158,7 +164,7 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn permits(mode: Mode) -> Option<u32> {
+pub(crate) fn permits(mode: Mode) -> Option<u32> {
     mode.is_permits().then(|| mode.permits())
 }
 

@@ -324,6 +324,13 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    async fn history(
+        &self,
+        _request: Request<v1::HistoryRequest>,
+    ) -> Result<Response<v1::HistoryResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     async fn check_token(
         &self,
         request: Request<v1::CheckTokenRequest>,

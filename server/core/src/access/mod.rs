@@ -70,11 +70,13 @@ pub enum Verb {
     Freeze,
     /// Taking the next numbers of a sequence, and having it begin at one.
     Sequence,
+    /// Reading what a node remembers of locks: who held them, and why that ended.
+    History,
 }
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Acquire,
         Self::Read,
         Self::Import,
@@ -91,6 +93,7 @@ impl Verb {
         Self::Limit,
         Self::Freeze,
         Self::Sequence,
+        Self::History,
     ];
 
     /// As people write it.
@@ -112,6 +115,7 @@ impl Verb {
             Self::Limit => "limit",
             Self::Freeze => "freeze",
             Self::Sequence => "sequence",
+            Self::History => "history",
         }
     }
 
@@ -126,7 +130,7 @@ impl Verb {
             Self::Backup => RESTORES_SINCE,
             Self::Limit => PERMITS_SINCE,
             Self::Freeze => TERMS_SINCE,
-            Self::Sequence => SEQUENCES_SINCE,
+            Self::Sequence | Self::History => SEQUENCES_SINCE,
             _ => RULES_SINCE,
         }
     }
@@ -143,6 +147,7 @@ impl Verb {
                 | Self::Limit
                 | Self::Freeze
                 | Self::Sequence
+                | Self::History
         )
     }
 }

@@ -28,7 +28,7 @@ use super::log::Log;
 use super::metrics::Stopwatch;
 use super::types::{EncodedBatch, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 use super::wire::{log_id_to_stored, snapshot_meta_from_wire, snapshot_meta_to_wire};
-use crate::consensus::Listener;
+use crate::consensus::{AppliedEntry, EntryContent, Listener, MemberIds, Recorder};
 use crate::storage::{BodyReader, Identity, KeptSnapshot, ReplicaStore, SnapshotDraft, Step};
 
 /// Commands applied before other tasks of the runtime get a turn, so that a node that catches up
@@ -149,6 +149,7 @@ pub(super) struct Machine {
     faults: FaultSlot,
     scratch: Vec<Applied>,
     snapshots: Option<Stopwatch>,
+    recorder: Option<Arc<dyn Recorder>>,
 }
 
 impl Machine {
@@ -169,12 +170,21 @@ impl Machine {
             }
         };
         let shared = Arc::new(Replicated::new(state));
-        Ok(Self { shared, store, faults, scratch: Vec::new(), snapshots: None })
+        Ok(Self { shared, store, faults, scratch: Vec::new(), snapshots: None, recorder: None })
     }
 
     /// Measures how long its snapshots take.
     pub(super) fn timed(mut self, snapshots: Stopwatch) -> Self {
         self.snapshots = Some(snapshots);
+        self
+    }
+
+    /// Has a record kept of what it applies from here on.
+    pub(super) fn recorded(mut self, recorder: Option<Arc<dyn Recorder>>) -> Self {
+        if let Some(recorder) = &recorder {
+            self.shared.look(|_, index| recorder.restored(index));
+        }
+        self.recorder = recorder;
         self
     }
 
@@ -184,22 +194,25 @@ impl Machine {
 
     fn apply_entry(&mut self, entry: Entry) -> io::Result<Vec<Outcome>> {
         let index = LogIndex::new(entry.log_id.index);
-        let outcomes = match entry.payload {
+        let tenure = Tenure::new(entry.log_id.leader_id.term);
+        let members = match entry.payload {
             EntryPayload::Normal(batch) => {
-                let tenure = Tenure::new(entry.log_id.leader_id.term);
                 return self.apply_batch(index, tenure, entry.log_id, &batch);
             }
-            EntryPayload::Blank => Vec::new(),
+            EntryPayload::Blank => None,
             EntryPayload::Membership(membership) => {
                 let stored = StoredMembership::new(Some(entry.log_id), membership);
+                let members = member_ids(&stored);
                 self.shared.lock().roll.enter(stored);
-                Vec::new()
+                Some(members)
             }
         };
         let mut state = self.shared.lock();
         state.table.note_index(index);
         state.last = Some(entry.log_id);
-        Ok(outcomes)
+        let content = members.as_ref().map_or(EntryContent::FirstOfTenure, EntryContent::Members);
+        self.record(index, tenure, content, &state.table);
+        Ok(Vec::new())
     }
 
     fn apply_batch(
@@ -224,6 +237,8 @@ impl Machine {
             return Err(self.stop(Fault::Diverged(fault)));
         }
         state.last = Some(log_id);
+        let content = EntryContent::Batch(&batch.commands, &self.scratch);
+        self.record(index, tenure, content, &state.table);
         let mut outcomes = Vec::with_capacity(self.scratch.len());
         let mut events: Vec<Event> = Vec::new();
         for applied in self.scratch.drain(..) {
@@ -237,6 +252,18 @@ impl Machine {
             self.shared.work_left.notify_one();
         }
         Ok(outcomes)
+    }
+
+    fn record(
+        &self,
+        index: LogIndex,
+        tenure: Tenure,
+        content: EntryContent<'_>,
+        table: &LockTable,
+    ) {
+        if let Some(recorder) = &self.recorder {
+            recorder.applied(&AppliedEntry { index, tenure, content, table });
+        }
     }
 
     /// How much the commands so far did.
@@ -385,6 +412,9 @@ impl RaftStateMachine<Types> for Machine {
             if mutant!(SnapshotKeepsMembers) {
                 std::mem::swap(&mut guard.roll, &mut replaced.roll);
             }
+            if let Some(recorder) = &self.recorder {
+                recorder.restored(guard.table.applied_index());
+            }
             if let Some(listener) = self.shared.listener.get() {
                 listener.restored(guard.table.applied_index(), &guard.table);
             }
@@ -401,6 +431,12 @@ impl RaftStateMachine<Types> for Machine {
         let (meta, _) = read_meta(&kept).map_err(io::Error::other)?;
         Ok(Some(Snapshot { meta, snapshot: SnapshotData::Kept(kept) }))
     }
+}
+
+fn member_ids(membership: &StoredMembership) -> MemberIds {
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let learners = membership.nodes().map(|(id, _)| *id).filter(|id| !voters.contains(id));
+    MemberIds { learners: learners.collect(), voters }
 }
 
 /// A table frozen for a snapshot, to be written beside the running one.

@@ -39,7 +39,7 @@ use super::survey::{Relief, Survey};
 use super::tenure::{TableLimit, Tenures};
 use super::types::Addresses;
 use super::work_left::WorkKeeper;
-use crate::consensus::{Confirmed, Consensus, Done, Listener, Role};
+use crate::consensus::{Confirmed, Consensus, Done, Listener, Recorder, Role};
 use crate::error::ProposeError;
 use crate::members::{Change, ClusterStatus, Members, MembershipError, PeerView};
 use crate::storage::{ClusterId, LogMirror, ReplicaStore};
@@ -155,6 +155,10 @@ pub struct ReplicaConfig {
     ///
     /// Source: DESIGN §7.
     pub reserve_bytes: u64,
+    /// What keeps a record of what this node applies.
+    ///
+    /// Default: nothing does.
+    pub recorder: Option<Arc<dyn Recorder>>,
 }
 
 impl ReplicaConfig {
@@ -181,6 +185,7 @@ impl ReplicaConfig {
             snapshot_stall_ms: 10_000,
             disk_stall_ms: 10_000,
             reserve_bytes: 512 << 20,
+            recorder: None,
         }
     }
 }
@@ -303,6 +308,7 @@ impl Replica {
         let snapshots =
             Stopwatch { clock: Arc::clone(&runtime.clock), into: metrics.snapshot_seconds.clone() };
         let machine = load(&store, &faults).await?.timed(snapshots);
+        let machine = machine.recorded(config.recorder.clone());
         let ground = Ground {
             faults,
             metrics,

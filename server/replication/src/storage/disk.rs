@@ -130,6 +130,11 @@ pub trait DiskFile: Send + Sync {
 /// The system's files. Opening one waits while the process has no descriptor for it.
 pub(super) struct SystemDisk;
 
+/// The system's files.
+pub fn system_disk() -> Arc<dyn Disk> {
+    Arc::new(SystemDisk)
+}
+
 impl Disk for SystemDisk {
     fn may_block(&self) -> bool {
         true

@@ -60,7 +60,7 @@ mod tree;
 mod writer;
 
 pub use counters::Counters;
-pub use disk::{Disk, DiskFile};
+pub use disk::{Disk, DiskFile, system_disk};
 pub use error::{Fault, OnFault, OpenError};
 pub use files::free_space;
 pub use guard::{ClusterId, Identity, Member, PromiseError, Stage};

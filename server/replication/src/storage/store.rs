@@ -114,6 +114,11 @@ impl Store {
         Ok(guard.map(|guard| guard.state().identity.node_id))
     }
 
+    /// The random id of this folder: that of no other, and of none that was in its place.
+    pub fn id(&self) -> [u8; 16] {
+        self.guard.state().store_id
+    }
+
     /// The counters of the writer, for metrics.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)

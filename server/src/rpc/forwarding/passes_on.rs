@@ -31,7 +31,8 @@ use crate::rpc::access::{Door, Origin};
 use crate::rpc::{Forwarding, status};
 
 /// Calls that are about the node that is asked.
-const OF_THE_NODE: [&str; 1] = ["/holdfast.v1.LockService/Status"];
+const OF_THE_NODE: [&str; 2] =
+    ["/holdfast.v1.LockService/Status", "/holdfast.v1.LockService/History"];
 /// The streams of sessions, which a carrier carries.
 const SESSION: &str = "/holdfast.v1.LockService/Session";
 /// How long a leader counts as one of an older release.

@@ -96,6 +96,7 @@ pub(super) fn calls() -> Vec<Call> {
         call!("LockService/Freeze", On(Verb::Freeze), LockServiceClient, freeze, v1::FreezeRequest { prefix: NAME.to_owned(), message: "x".to_owned() }),
         call!("LockService/Thaw", On(Verb::Freeze), LockServiceClient, thaw, v1::ThawRequest { prefix: NAME.to_owned() }),
         call!("LockService/ListFreezes", OnAll(Verb::Read), LockServiceClient, list_freezes, v1::ListFreezesRequest {}),
+        call!("LockService/History", On(Verb::History), LockServiceClient, history, v1::HistoryRequest { name: Some(NAME.to_owned()), ..v1::HistoryRequest::default() }),
         call!("LockService/Advance", On(Verb::Sequence), LockServiceClient, advance, v1::AdvanceRequest { name: NAME.to_owned(), by: 1 }),
         call!("LockService/BeginSequence", On(Verb::Sequence), LockServiceClient, begin_sequence, v1::BeginSequenceRequest { name: NAME.to_owned(), at: 1 }),
         call!("LockService/ListSequences", On(Verb::Read), LockServiceClient, list_sequences, v1::ListSequencesRequest { prefix: NAME.to_owned(), ..v1::ListSequencesRequest::default() }),
@@ -211,14 +212,14 @@ async fn each_call_is_for_those_alone_who_have_its_right() {
     look_through(&node, &channel, |_| true).await;
 }
 
-/// The leader decides about a call that another node has passed on as about one that came to itself. Status and
+/// The leader decides about a call that another node has passed on as about one that came to itself. Status, history and
 /// reflection are about the node that is asked, which may not know a token yet.
 #[tokio::test]
 async fn each_call_through_another_node_is_for_the_same() {
     let node = node().await;
     let front = forwarding::tests::before(&node.services).await;
     let channel = forwarding::tests::channel(front.address).await;
-    let of_the_node = ["LockService/Status", "ServerReflection"];
+    let of_the_node = ["LockService/Status", "LockService/History", "ServerReflection"];
     look_through(&node, &channel, |path| !of_the_node.iter().any(|own| path.contains(own))).await;
 }
 

@@ -20,6 +20,7 @@ use nix::sys::signal::Signal;
 use crate::failure::Failure;
 #[cfg(feature = "cassandra")]
 use crate::failure::OWN_ERROR;
+use crate::history::{When, when};
 use crate::lock::contended::signal;
 
 /// The servers without an option or variable.
@@ -226,6 +227,12 @@ pub(crate) enum Command {
     },
     /// The prefixes that are frozen: by whom, for how long, why.
     Freezes,
+    /// Who held a lock, from when to when, and why that ended; and what operators did.
+    ///
+    /// Every node remembers as much as its settings `history_bytes` and `history_days` allow; the first of the
+    /// endpoints that answers is asked, whether it leads or not, and without a quorum. Without a name, prefix or session:
+    /// everything, elections and changes of the members too. Exit codes as of cluster. Needs the verb `history`.
+    History(HistoryArgs),
     /// Numbers that are given out once, in rising order, without a lock: `next`, `begin`, `list`.
     ///
     /// Exit codes as of cluster.
@@ -391,6 +398,31 @@ pub(crate) struct LimitArgs {
     pub(crate) permits: PermitsOrNone,
     #[command(flatten)]
     pub(crate) limit: ClusterLimit,
+}
+
+/// Of `history`.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The lock.
+    #[arg(conflicts_with_all = ["prefix", "session"])]
+    pub(crate) name: Option<String>,
+    /// Locks whose names begin with this.
+    #[arg(long, conflicts_with = "session")]
+    pub(crate) prefix: Option<String>,
+    /// What the session with this id held.
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<u64>,
+    /// Only from this time on: `2h` or `3d` ago, `03:10` today, `2026-11-29 03:10` here, or as RFC 3339 has it.
+    #[arg(long, value_name = "WHEN", value_parser = when)]
+    pub(crate) since: Option<When>,
+    /// Only what happened before this time.
+    #[arg(long, value_name = "WHEN", value_parser = when)]
+    pub(crate) until: Option<When>,
+    /// The last so many entries. A hold has two: its grant and its end.
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub(crate) limit: NonZeroU32,
+    #[command(flatten)]
+    pub(crate) timeout: ClusterLimit,
 }
 
 /// Of `sequence`.

@@ -11,7 +11,7 @@ use holdfast_core::{
 use super::Model;
 
 /// The verbs that are about names.
-const NAMED: [Verb; 8] = [
+const NAMED: [Verb; 9] = [
     Verb::Acquire,
     Verb::Read,
     Verb::Import,
@@ -20,6 +20,7 @@ const NAMED: [Verb; 8] = [
     Verb::Limit,
     Verb::Freeze,
     Verb::Sequence,
+    Verb::History,
 ];
 
 #[derive(Clone, Default)]
