@@ -297,6 +297,15 @@ impl LockTable {
         self.sessions.get(&session).filter(|_| !self.is_over(session))
     }
 
+    /// The open sessions after one, in an order that stays as long as they do; all of them after `None`.
+    pub fn sessions_after<'a>(
+        &'a self,
+        after: Option<&'a SessionId>,
+    ) -> impl Iterator<Item = SessionView<'a>> {
+        let open = self.sessions.after(after).filter(|&(&session, _)| !self.is_over(session));
+        open.map(|(&session, found)| found.shown(session))
+    }
+
     /// Who may do what.
     pub fn rules(&self) -> &Rules {
         &self.rules

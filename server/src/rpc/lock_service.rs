@@ -294,6 +294,22 @@ impl LockService for LockApi {
         reads::list_freezes(&self.hub, &caller).await.map(Response::new)
     }
 
+    async fn busiest(
+        &self,
+        request: Request<v1::BusiestRequest>,
+    ) -> Result<Response<v1::BusiestResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        reads::busiest(&self.hub, &caller, request.get_ref()).await.map(Response::new)
+    }
+
+    async fn list_sessions(
+        &self,
+        request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        let caller = self.door.caller(&request).await?;
+        reads::list_sessions(&self.hub, &caller, request.get_ref()).await.map(Response::new)
+    }
+
     async fn history(
         &self,
         request: Request<v1::HistoryRequest>,

@@ -1,5 +1,7 @@
 //! Linearizable reads of the lock table (I18). One that fails changes nothing either.
 
+use std::collections::BTreeSet;
+
 use holdfast_core::{
     Caller, FencingToken, LockName, LockTable, LockView, LogIndex, RequestState, RequestView,
     SessionId, SessionView, Verb, WaiterView,
@@ -20,6 +22,8 @@ use crate::session::answers::{
     HOLDERS_SHOWN, closed_lock, freeze_of, holder_of, identity_of, limit_of, mode_of, now_ms,
     scope_of, value_of,
 };
+use crate::session::busy::heat::Rates;
+use crate::session::busy::{Busiest, Order};
 
 /// Most waiters that Inspect lists.
 const WAITERS_SHOWN: usize = 100;
@@ -36,6 +40,9 @@ const HOLDERS_LISTED: usize = 4;
 const PAGE_DEFAULT: u32 = 100;
 /// Most locks on a page of List.
 const PAGE_MAX: u32 = 1_000;
+/// Locks that Busiest shows, if the caller names no number, and at most.
+const BUSIEST_DEFAULT: u32 = 50;
+const BUSIEST_MAX: u32 = 200;
 /// The first part of a page token; another layout of tokens will begin otherwise.
 const TOKEN_VERSION: &str = "1";
 
@@ -81,6 +88,116 @@ pub(super) async fn list(
         let locks = locks.map(|lock| info(hub, &lock, HOLDERS_LISTED, now_ms));
         let (locks, next_page_token) = page(locks, size, |lock| &lock.name);
         ListResponse { index: index.get(), locks, next_page_token }
+    })
+    .await
+}
+
+/// The busiest locks of a prefix, as of a linearizable read.
+pub(super) async fn busiest(
+    hub: &Hub,
+    caller: &Caller,
+    request: &v1::BusiestRequest,
+) -> Result<v1::BusiestResponse, Status> {
+    let prefix = &request.prefix;
+    check_prefix(prefix)?;
+    let limit = match request.limit {
+        0 => BUSIEST_DEFAULT,
+        limit if limit <= BUSIEST_MAX => limit,
+        limit => return Err(status::invalid(format!("limit {limit} is above {BUSIEST_MAX}"))),
+    };
+    let order = match request.order() {
+        v1::BusiestOrder::Unspecified | v1::BusiestOrder::Hottest => Order::Hottest,
+        v1::BusiestOrder::LongestQueue => Order::LongestQueue,
+        v1::BusiestOrder::LongestHeld => Order::LongestHeld,
+    };
+    // Whoever may not read, or asks a node that does not lead, has nothing looked at.
+    linearizable(hub, (caller, prefix), |_, _, _| ()).await?;
+    let found = hub.busiest(prefix, order).await;
+    linearizable(hub, (caller, prefix), |table, index, now_ms| {
+        let may_read_all = table.rules().allows(caller, Verb::Read, [""]).is_ok();
+        v1::BusiestResponse {
+            index: index.get(),
+            locks: ranked(hub, table, &found, (order, limit as usize), now_ms),
+            complete: found.is_whole,
+            totals: may_read_all.then(|| totals(table, &found.rates)),
+        }
+    })
+    .await
+}
+
+fn totals(table: &LockTable, rates: &Rates) -> v1::Totals {
+    let (counts, rate) = (table.counts(), rates.total());
+    v1::Totals {
+        sessions: counts.sessions,
+        locks_held: counts.held,
+        waiters: counts.waiting,
+        grants_per_second: rate.grants,
+        waits_per_second: rate.waits,
+    }
+}
+
+/// The candidates that are busy as the table is now, the busiest first.
+fn ranked(
+    hub: &Hub,
+    table: &LockTable,
+    found: &Busiest,
+    (order, limit): (Order, usize),
+    now_ms: u64,
+) -> Vec<v1::BusyLock> {
+    let names: BTreeSet<&LockName> = found.names.iter().collect();
+    let mut ranked: Vec<_> = names
+        .into_iter()
+        .filter_map(|name| {
+            let (lock, rate) = (table.lock(name)?, found.rates.of(name));
+            let since_ms = lock.holders().next().map(|holder| holder.since_ms);
+            let weight = match order {
+                Order::Hottest => (rate.grants + rate.waits, lock.waiting),
+                Order::LongestQueue if lock.waiting > 0 => (0.0, lock.waiting),
+                Order::LongestHeld => (0.0, u64::MAX - since_ms?),
+                Order::LongestQueue => return None,
+            };
+            Some((weight, rate, lock))
+        })
+        .collect();
+    let busier =
+        |one: &(f64, u64), other: &(f64, u64)| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1));
+    // Where they are alike, in the order of their names: sorting is stable.
+    ranked.sort_by(|(one, ..), (other, ..)| busier(one, other));
+    let shown = ranked.iter().take(limit).map(|(_, rate, lock)| v1::BusyLock {
+        lock: Some(info(hub, lock, HOLDERS_LISTED, now_ms)),
+        grants_per_second: rate.grants,
+        waits_per_second: rate.waits,
+    });
+    shown.collect()
+}
+
+/// One page of sessions as of a linearizable read. Each may name any lock: only a caller that may read all of them sees
+/// them.
+pub(super) async fn list_sessions(
+    hub: &Hub,
+    caller: &Caller,
+    request: &v1::ListSessionsRequest,
+) -> Result<v1::ListSessionsResponse, Status> {
+    let size = page_size(request.page_size)?;
+    let after = match request.page_token.as_str() {
+        "" => None,
+        token => {
+            let id = token.strip_prefix(TOKEN_VERSION).and_then(|id| id.parse().ok());
+            let bad = "the page_token is not one that ListSessions gave; begin without one";
+            Some(SessionId::new(id.ok_or_else(|| status::invalid(bad.to_owned()))?))
+        }
+    };
+    linearizable(hub, (caller, ""), |table, index, now_ms| {
+        let mut found = table.sessions_after(after.as_ref());
+        let sessions: Vec<_> =
+            found.by_ref().take(size).map(|session| session_head(&session, now_ms)).collect();
+        let last = sessions.last().filter(|_| found.next().is_some());
+        let next = last.map(|last: &SessionInfo| format!("{TOKEN_VERSION}{}", last.session_id));
+        v1::ListSessionsResponse {
+            index: index.get(),
+            next_page_token: next.unwrap_or_default(),
+            sessions,
+        }
     })
     .await
 }
@@ -143,14 +260,19 @@ fn session_info(table: &LockTable, found: &SessionView<'_>, now_ms: u64) -> Sess
             requests.push(shown);
         }
     }
+    SessionInfo { requests, request_count, ..session_head(found, now_ms) }
+}
+
+/// A session without its requests.
+fn session_head(found: &SessionView<'_>, now_ms: u64) -> SessionInfo {
     SessionInfo {
         session_id: found.session.get(),
         label: found.label.as_str().to_owned(),
         ttl_ms: found.ttl_ms,
         age_ms: now_ms.saturating_sub(found.opened_ms),
         imported: found.imported,
-        requests,
-        request_count,
+        requests: Vec::new(),
+        request_count: found.requests,
         identity: identity_of(found.caller),
         revoked: found.revoked.map(|reason| reason.as_str().to_owned()),
     }

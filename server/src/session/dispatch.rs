@@ -36,6 +36,9 @@ impl Listener for Registry {
             if !state.spans.is_empty() {
                 state.spans.happened(event);
             }
+            if state.heat.is_on() {
+                state.heat.count(event, self.runtime.clock.now());
+            }
             if let Some(now) = leads_at {
                 self.measure(&mut state, now, event, table);
             }

@@ -27,6 +27,7 @@
 mod admission;
 pub(crate) mod answers;
 mod bounds;
+pub(crate) mod busy;
 mod calls;
 mod dispatch;
 pub(crate) mod error;
@@ -80,6 +81,7 @@ use crate::consensus::Consensus;
 use crate::denials::Noted;
 use crate::error::ProposeError;
 use crate::incoming::ConnectionCounts;
+use busy::Surveys;
 use lead::Lead;
 use registry::Registry;
 use watch::Watches;
@@ -111,6 +113,8 @@ pub struct Hub {
     connections: ConnectionCounts,
     /// The authorities of this node's scopes with fallback, once started.
     authorities: OnceLock<ScopeAuthorities>,
+    /// The looks for the busiest locks.
+    surveys: Surveys,
     /// What this node remembers, if it keeps a history.
     history: OnceLock<Arc<History>>,
     /// The leader's task; it ends with the hub.
@@ -139,6 +143,7 @@ impl Hub {
             cluster_id,
             connections: ConnectionCounts::default(),
             authorities: OnceLock::new(),
+            surveys: Surveys::default(),
             history: OnceLock::new(),
             _lead: lead,
         }

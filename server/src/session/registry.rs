@@ -29,6 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use super::admission::Admission;
 use super::answers::{frame, now_ms};
+use super::busy::heat::Heat;
 use super::error::{CallError, StreamError, unavailable};
 use super::frames::Request;
 use super::leases::{Leases, PendingKeepAlive};
@@ -102,6 +103,8 @@ pub(super) struct State {
     pub(super) times: Times,
     /// Spans of what waits and holds, in this tenure.
     pub(super) spans: Spans,
+    /// How often locks are granted, while somebody asks.
+    pub(super) heat: Heat,
     /// `Some` while this node leads a restored cluster that grants nothing yet: when it does again.
     grants_at: Option<Instant>,
     last_stream: u64,
@@ -289,6 +292,7 @@ impl Registry {
         // Each ends when it is dropped, which takes a while for many: without the lock.
         let spans = std::mem::take(&mut state.spans);
         state.grants_at = None;
+        state.heat.stop();
         state.follows = Follows::default();
         state.waiting.elsewhere(leader);
         let attached = std::mem::take(&mut state.attached);

@@ -324,6 +324,20 @@ impl LockService for FakeServer {
         Err(Status::unimplemented("no test asks"))
     }
 
+    async fn busiest(
+        &self,
+        _request: Request<v1::BusiestRequest>,
+    ) -> Result<Response<v1::BusiestResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
+    async fn list_sessions(
+        &self,
+        _request: Request<v1::ListSessionsRequest>,
+    ) -> Result<Response<v1::ListSessionsResponse>, Status> {
+        Err(Status::unimplemented("no test asks"))
+    }
+
     async fn history(
         &self,
         _request: Request<v1::HistoryRequest>,

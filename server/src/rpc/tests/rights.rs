@@ -96,6 +96,8 @@ pub(super) fn calls() -> Vec<Call> {
         call!("LockService/Freeze", On(Verb::Freeze), LockServiceClient, freeze, v1::FreezeRequest { prefix: NAME.to_owned(), message: "x".to_owned() }),
         call!("LockService/Thaw", On(Verb::Freeze), LockServiceClient, thaw, v1::ThawRequest { prefix: NAME.to_owned() }),
         call!("LockService/ListFreezes", OnAll(Verb::Read), LockServiceClient, list_freezes, v1::ListFreezesRequest {}),
+        call!("LockService/Busiest", On(Verb::Read), LockServiceClient, busiest, v1::BusiestRequest { prefix: NAME.to_owned(), ..v1::BusiestRequest::default() }),
+        call!("LockService/ListSessions", OnAll(Verb::Read), LockServiceClient, list_sessions, v1::ListSessionsRequest::default()),
         call!("LockService/History", On(Verb::History), LockServiceClient, history, v1::HistoryRequest { name: Some(NAME.to_owned()), ..v1::HistoryRequest::default() }),
         call!("LockService/Advance", On(Verb::Sequence), LockServiceClient, advance, v1::AdvanceRequest { name: NAME.to_owned(), by: 1 }),
         call!("LockService/BeginSequence", On(Verb::Sequence), LockServiceClient, begin_sequence, v1::BeginSequenceRequest { name: NAME.to_owned(), at: 1 }),

@@ -2,6 +2,7 @@
 
 mod bad_frames;
 mod bounds;
+mod busy;
 mod call_leases;
 mod calls;
 mod histories;
