@@ -32,6 +32,7 @@ mod semaphores;
 mod sequences;
 mod terms;
 mod tls;
+mod top;
 mod traces;
 mod unix_socket;
 mod upgrade;

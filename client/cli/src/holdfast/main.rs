@@ -23,6 +23,7 @@ mod sequence;
 mod show;
 mod signals;
 mod status;
+mod top;
 mod watch;
 mod why;
 
@@ -63,6 +64,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         }
         Command::Thaw { names, limit } => freeze::lift(&cli.global, names.prefix(), &limit),
         Command::Freezes => freeze::list(&cli.global),
+        Command::Top(args) => top::run(&cli.global, &args),
         Command::History(args) => history::run(&cli.global, &args),
         Command::Sequence(command) => sequence::run(&cli.global, &command),
         Command::CheckToken { name, token } => inspect::check_token(&cli.global, &name, token),

@@ -233,6 +233,12 @@ pub(crate) enum Command {
     /// endpoints that answers is asked, whether it leads or not, and without a quorum. Without a name, prefix or session:
     /// everything, elections and changes of the members too. Exit codes as of cluster. Needs the verb `history`.
     History(HistoryArgs),
+    /// The locks that matter most, live: hottest, longest queues, longest held; with a lock's queue and past at a key.
+    ///
+    /// For a terminal of 80 columns and 24 lines or more. `?` shows the keys; forced release and freeze are asked about
+    /// first. Exit codes: 0 after `q` or Ctrl-C; 125 an error of holdfast itself. Servers that do not answer are shown as
+    /// such, and asked again.
+    Top(TopArgs),
     /// Numbers that are given out once, in rising order, without a lock: `next`, `begin`, `list`.
     ///
     /// Exit codes as of cluster.
@@ -398,6 +404,14 @@ pub(crate) struct LimitArgs {
     pub(crate) permits: PermitsOrNone,
     #[command(flatten)]
     pub(crate) limit: ClusterLimit,
+}
+
+/// Of `top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Only locks whose names begin with this.
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
 }
 
 /// Of `history`.
