@@ -145,6 +145,13 @@ settings! {
     /// Default: 127.0.0.1:7422. Outside loopback only with `tls_cert` or `insecure`.
     admin_listen: ListenAddress = ListenAddress::loopback(7422), "HOLDFAST_ADMIN_LISTEN";
 
+    /// Whether the admin port serves the page too: who holds what, why everybody waits, what happened. Without TLS it is
+    /// served where `admin_listen` is loopback alone.
+    ///
+    /// Default: true.
+    page: bool = true, "HOLDFAST_PAGE",
+        arg(num_args = 0..=1, require_equals = true, default_missing_value = "true");
+
     /// The folder for log, vote and snapshots; made if it is missing.
     ///
     /// Default: ./holdfast-data, in the folder the node is started in. One node each.

@@ -1,10 +1,11 @@
 //! The admin port: whether the process is alive, whether it can serve, and its metrics.
 //!
 //! It runs on a runtime and a thread of its own: it answers while the node is busy, and its own slowness
-//! does not slow the node. It changes nothing and shows no lock names.
+//! does not slow the node. Names of locks are on the page alone (`server/page`), which is a client like all others.
 //!
 //! | path | answer |
 //! |---|---|
+//! | `/` and others | the page, unless the setting `page` is off |
 //! | `/healthz` | 200 while the process lives |
 //! | `/readyz` | 200 if the node leads with a quorum, or follows a leader that it hears; else 503 with the reason |
 //! | `/metrics` | everything that is counted, as `OpenMetrics` text (see [`crate::metrics`]); 403 where clients need a certificate and none is shown, and with rules on without the verb `metrics` |
@@ -14,12 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
 use axum::extract::connect_info::{ConnectInfo, Connected};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::IncomingStream;
+use holdfast_page::Visitor;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -58,14 +61,29 @@ pub trait Inspected: Send + Sync + 'static {
 
 type Shared = Arc<dyn Inspected>;
 
-/// The paths of the admin port.
-pub fn router(inspected: Shared) -> Router {
+/// The paths of the admin port, with those of the page if there is one.
+pub fn router(inspected: Shared, page: Option<Router>) -> Router {
+    let page = page.unwrap_or_else(|| Router::new().route("/", get(index)));
     Router::new()
-        .route("/", get(index))
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(inspected)
+        .merge(page.layer(middleware::from_fn(as_visitor)))
+}
+
+/// Says of whoever looks at the page what their connection shows.
+async fn as_visitor(
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let address = peer.address.map(|address| address.ip().to_string()).unwrap_or_default();
+    let has_tls = peer.has_tls;
+    let mut connection = Extensions::new();
+    connection.insert(peer);
+    request.extensions_mut().insert(Visitor { address, has_tls, connection });
+    next.run(request).await
 }
 
 async fn index() -> &'static str {
@@ -165,7 +183,7 @@ impl Drop for AdminPort {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use axum::http::{Request, Response};
+    use axum::http::Request;
     use prometheus_client::metrics::counter::Counter;
     use tower::Service;
 
@@ -191,16 +209,16 @@ mod tests {
         }
     }
 
-    async fn get(ready: bool, path: &str) -> Response<Body> {
+    async fn get(ready: bool, path: &str) -> Response {
         let request = Request::get(path).extension(ConnectInfo(Peer::default()));
         answer(ready, request.body(Body::empty()).unwrap()).await
     }
 
-    async fn answer(ready: bool, request: Request<Body>) -> Response<Body> {
-        router(Arc::new(Node { ready })).call(request).await.unwrap()
+    async fn answer(ready: bool, request: Request<Body>) -> Response {
+        router(Arc::new(Node { ready }), None).call(request).await.unwrap()
     }
 
-    async fn text(response: Response<Body>) -> String {
+    async fn text(response: Response) -> String {
         let bytes = axum::body::to_bytes(response.into_body(), 1 << 20).await.unwrap();
         String::from_utf8(bytes.to_vec()).unwrap()
     }

@@ -54,6 +54,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Least time between two log lines about one port.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// A connection to the admin port whose other end takes nothing for so long is cut.
+const UNREAD_FOR_MS: u32 = 30_000;
 
 /// The one label: the port.
 type Label = [(&'static str, &'static str); 1];
@@ -314,7 +316,8 @@ impl<A: Accept> Incoming<A> {
 
     fn admitted<S>(&self, stream: S, place: OwnedSemaphorePermit) -> Connection<S> {
         self.open.inc();
-        let place = Place { _permit: place, open: self.open.clone() };
+        let is_admin = matches!(self.port, Port::Admin);
+        let place = Place { _permit: place, open: self.open.clone(), is_admin };
         Connection { stream, place }
     }
 
@@ -444,6 +447,10 @@ impl Connection<TcpStream> {
         // Small frames must not wait to be sent together: a client waits for each. A connection that refuses
         // this option is about to end.
         let _ = self.stream.set_nodelay(true);
+        // A browser that does not read its live page is cut, and so is a machine that is gone: nothing is kept for either.
+        if self.place.is_admin {
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, UNREAD_FOR_MS);
+        }
         self.map(Socket::new)
     }
 }
@@ -452,6 +459,7 @@ impl Connection<TcpStream> {
 struct Place {
     _permit: OwnedSemaphorePermit,
     open: Gauge,
+    is_admin: bool,
 }
 
 impl Drop for Place {

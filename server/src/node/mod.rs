@@ -22,6 +22,7 @@
 mod announce;
 mod event_queue;
 mod joining;
+mod page;
 mod session_thread;
 pub(crate) mod settings;
 mod view;
@@ -169,7 +170,8 @@ pub fn run(config: &Config) -> Result<(), NodeError> {
     let events = event_queue::new(spin)
         .map_err(|source| NodeError::System { what: "event queue", source })?;
     let hangups = hangups(&events)?;
-    let _admin = AdminPort::start(admin, http::router(view.clone()), &admission)?;
+    let page = page::router(config, &view, &runtime);
+    let _admin = AdminPort::start(admin, http::router(view.clone(), page), &admission)?;
     let Some(settled) = settle(config, &view, &admission, &events)? else { return Ok(()) };
     let Settled { config, store, start_id, founds } = settled;
     let config = &config;
@@ -373,7 +375,8 @@ impl Start<'_> {
         }
         let links = links(admission.tls.as_deref());
         let forwarding = Forwarding { peers: replica.clone(), links, metrics: forwarded };
-        let ClientPort { router, health } = services.client_port(forwarding)?;
+        let ClientPort { router, calls, health } = services.client_port(forwarding)?;
+        self.view.set_calls(page::calls(calls, runtime.clone()));
         ports.push(self.clients_port(clients, local, router)?);
         let mut tellers = vec![health];
         tellers.extend(announcers);

@@ -1,10 +1,11 @@
 //! What a node shows of itself: whether it can serve, and its metrics.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use holdfast_core::{Counts, Verb};
+use holdfast_page::Calls;
 use holdfast_proto::v1::{self as proto, StatusResponse};
 use prometheus_client::registry::Registry;
 
@@ -23,6 +24,8 @@ use crate::storage::{Counters, free_space};
 #[derive(Debug)]
 pub(super) struct View {
     phase: Mutex<Phase>,
+    /// The services, once the node has them.
+    calls: OnceLock<Calls>,
 }
 
 /// How far the node has come.
@@ -56,11 +59,22 @@ pub(super) struct Counted<'a> {
 
 impl View {
     pub(super) fn new() -> Self {
-        Self { phase: Mutex::new(Phase::Opening) }
+        Self { phase: Mutex::new(Phase::Opening), calls: OnceLock::new() }
     }
 
     pub(super) fn set(&self, phase: Phase) {
         *self.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    }
+
+    /// The node has its services.
+    pub(super) fn set_calls(&self, calls: Calls) {
+        let _ = self.calls.set(calls);
+    }
+
+    /// The services, while the node runs.
+    pub(super) fn calls(&self) -> Option<Calls> {
+        let runs = matches!(self.phase(), Phase::Running(_));
+        self.calls.get().filter(|_| runs).cloned()
     }
 
     fn phase(&self) -> Phase {

@@ -53,6 +53,7 @@ use refused::Counted;
 use scope_service::ScopeApi;
 use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
+use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -150,6 +151,8 @@ pub struct ClientPort {
     /// `LockService`, `ClusterService`, `ScopeService`, `AuthService`, health and reflection. All but health
     /// ask the rules.
     pub router: Router,
+    /// The same services but health and reflection, for callers in this process.
+    pub calls: Routes,
     /// The task that keeps the health service up to date: SERVING while the node is ready.
     pub health: Task,
 }
@@ -211,6 +214,10 @@ impl Services {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()?;
         let reflection = InterceptedService::new(reflection, reflects(self.door.clone()));
+        let calls = Routes::new(PassesOn::new(self.lock(), passage.clone()))
+            .add_service(PassesOn::new(self.cluster(), passage.clone()))
+            .add_service(PassesOn::new(self.scope(), passage.clone()))
+            .add_service(PassesOn::new(self.auth(), passage.clone()));
         let router = server(&self.settings)
             .add_service(PassesOn::new(self.lock(), passage.clone()))
             .add_service(PassesOn::new(self.cluster(), passage.clone()))
@@ -220,7 +227,7 @@ impl Services {
             .add_service(reflection);
         let info = self.info.clone();
         let health = runtime.spawn("health", report_health(runtime.clone(), reporter, info));
-        Ok(ClientPort { router, health })
+        Ok(ClientPort { router, calls, health })
     }
 
     /// Adds the services to the port for members, for the calls that `peers` pass on. `proven` is the node that a

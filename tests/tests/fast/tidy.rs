@@ -36,7 +36,7 @@ const LOOKS: [&str; 2] = ["step", "durability"];
 const ARCHITECTURE_BYTES: usize = 25 * 1024;
 
 /// Every package, by its folder.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 17] = [
     "proto",
     "proto/types",
     "runtime",
@@ -46,6 +46,7 @@ const PACKAGES: [&str; 16] = [
     "server/core",
     "server/replication",
     "server/history",
+    "server/page",
     "server/settings",
     "client",
     "client/guard",
@@ -520,7 +521,11 @@ fn packages_depend_downwards_only() -> Result {
         ("holdfast-replication", "core mutants proto runtime"),
         ("holdfast-history", "core mutants replication runtime"),
         ("holdfast-settings", "keyspace core replication tls"),
-        ("holdfast-server", "keyspace core history mutants proto replication runtime settings tls"),
+        ("holdfast-page", "proto runtime"),
+        (
+            "holdfast-server",
+            "keyspace core history mutants page proto replication runtime settings tls",
+        ),
         ("holdfast-guard", "mutants runtime types"),
         ("holdfast-client", "guard mutants proto runtime tls types"),
         ("holdfast-recipes", "keyspace client guard mutants proto runtime tls"),

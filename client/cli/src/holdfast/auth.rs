@@ -74,8 +74,8 @@ pub(crate) enum RoleCommand {
     Set {
         /// Its name.
         role: String,
-        /// All that it allows, each as VERB:PREFIX, or as VERB for all names: acquire, read, import, scope,
-        /// force; without a prefix status, metrics, reflect, members, rules, revoke, now.
+        /// All that it allows, each as VERB:PREFIX, or as VERB for all names: acquire, read, history, import,
+        /// scope, force, limit, freeze, sequence; without a prefix status, metrics, reflect, members, rules, revoke, now, backup.
         #[arg(required = true, value_parser = right)]
         rights: Vec<Right>,
     },

@@ -100,7 +100,7 @@ impl Node {
         let taken = ForwardingMetrics::default();
         let members = services.for_members(members, replica.clone(), |_| None, taken);
         let members = Port::open("members", MEMBERS, members, &runtime).await?;
-        let ClientPort { router, health: _health } = services.client_port(forwarding)?;
+        let ClientPort { router, health: _health, .. } = services.client_port(forwarding)?;
         let clients = Port::open("clients", CLIENTS, router, &runtime).await?;
         self.until_stopped(&replica).await?;
         let take_down = async {
