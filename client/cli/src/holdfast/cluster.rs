@@ -26,6 +26,7 @@ pub(crate) struct Cluster {
 
 struct Node {
     endpoint: String,
+    admin: String,
     config: PathBuf,
     log: PathBuf,
     process: Option<Child>,
@@ -48,7 +49,8 @@ impl Cluster {
                 .map_err(|error| Failure::own("writing settings", error))?;
             let log = folder.join(format!("node-{}.log", index + 1));
             let endpoint = own.first().cloned().unwrap_or_default();
-            cluster.nodes.push(Node { endpoint, config, log, process: None });
+            let admin = own.get(2).cloned().unwrap_or_default();
+            cluster.nodes.push(Node { endpoint, admin, config, log, process: None });
         }
         for index in 0..servers {
             cluster.start_node(index)?;
@@ -73,6 +75,11 @@ impl Cluster {
     pub(crate) fn endpoints(&self) -> String {
         let endpoints: Vec<_> = self.nodes.iter().map(|node| node.endpoint.as_str()).collect();
         endpoints.join(",")
+    }
+
+    /// Where the page of each server is.
+    pub(crate) fn pages(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("http://{}/", node.admin)).collect()
     }
 
     /// The process ids of the running servers.

@@ -77,7 +77,7 @@ fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Cert(command) => cert::run(&cli.global, &command),
         #[cfg(feature = "cassandra")]
         Command::Cassandra(args) => cassandra::run(&cli.global, *args),
-        Command::Demo { no_locks } => demo::run(&cli.global, no_locks),
+        Command::Demo { no_locks, page } => demo::run(&cli.global, no_locks, page),
         Command::Bench(args) => bench::run(&cli.global, &args),
         Command::Completions { shell } => Ok(manual::completions(shell)),
         Command::Man { folder } => manual::pages(&folder),

@@ -315,6 +315,10 @@ pub(crate) enum Command {
         /// The same without locks: increments get lost, and the exit code shows it.
         #[arg(long)]
         no_locks: bool,
+        /// Go on until Ctrl-C, and say where the page of the servers is: in a browser one sees the four locks fought over,
+        /// their queues, and a leader that is killed every 20 s and replaced.
+        #[arg(long, conflicts_with = "no_locks")]
+        page: bool,
     },
     /// Measure locks: rates, latencies, fairness, what they cost, how fast a dead holder is replaced.
     ///

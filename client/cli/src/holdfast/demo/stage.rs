@@ -32,6 +32,10 @@ const UNLOCKED_TURNS: u64 = 3 * STRETCH;
 const EVENTS_MAX: usize = 65_536;
 /// How often the servers are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// With the page the leader is killed so often, until a signal asks to end.
+const KILL_EVERY: Duration = Duration::from_secs(20);
+/// And no more often.
+const KILLS_MAX: usize = 1_000;
 /// The demo ends by then, complete or not.
 const LIMIT: Duration = Duration::from_secs(58);
 
@@ -43,13 +47,14 @@ enum Event {
 }
 
 /// Runs the demo, and removes its files unless something failed.
-pub(crate) fn play(no_locks: bool) -> Result<Verdict, Failure> {
+pub(crate) fn play(no_locks: bool, page: bool) -> Result<Verdict, Failure> {
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&signals::ENDS, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
     let folder = TempDir::with_prefix("holdfast-demo-")
         .map_err(|error| Failure::own("making a temporary folder", error))?;
     let mut stage = Stage::set(folder.path(), no_locks, &events)?;
+    stage.show_page(page);
     let played = stage.play(&inbox);
     let kills = std::mem::take(&mut stage.kills);
     let turns = std::mem::take(&mut stage.turns);
@@ -99,6 +104,8 @@ struct Stage {
     turns: Vec<Turn>,
     kills: Vec<u64>,
     scene: Scene,
+    /// It goes on for whoever looks at the page, until a signal asks to end.
+    for_page: bool,
     /// Turns at the start of the current stretch.
     stretch_from: u64,
     bar: ProgressBar,
@@ -132,6 +139,7 @@ impl Stage {
             turns: Vec::new(),
             kills: Vec::new(),
             scene: Scene::Well,
+            for_page: false,
             stretch_from: 0,
             bar: holdfast_cli::progress_bar(None, "{spinner} {elapsed} {msg}"),
         };
@@ -181,6 +189,8 @@ impl Stage {
             match inbox.recv_timeout(LOOK_EVERY) {
                 Ok(Event::Turn(turn)) => self.turns.push(turn),
                 Ok(Event::Gone(process)) => self.gone(process)?,
+                // Whoever has seen enough wants the verdict; a second signal ends at once.
+                Ok(Event::Signal(_)) if self.for_page && self.scene != Scene::Ending => self.end(),
                 Ok(Event::Signal(signal)) => {
                     return Err(Failure::new(signals::code_of(signal), "stopped by a signal"));
                 }
@@ -219,7 +229,7 @@ impl Stage {
 
     /// Moves to the next state, if it is time.
     fn look(&mut self, now: Instant) -> Result<(), Failure> {
-        if now.saturating_since(self.began) > LIMIT {
+        if now.saturating_since(self.began) > LIMIT && !self.for_page {
             let message = format!("the demo did not end within {} s", LIMIT.as_secs());
             return Err(Failure::new(OFF, message));
         }
@@ -228,6 +238,7 @@ impl Stage {
             return Err(Failure::new(OFF, message));
         }
         match self.scene {
+            Scene::Well if self.for_page => self.kill_now_and_then(now),
             Scene::Well if self.stretch() >= STRETCH => self.kill_or_end(),
             Scene::Killed(node) if self.granted_since_kill() => self.restart(node)?,
             Scene::Restarted(node)
@@ -242,23 +253,46 @@ impl Stage {
     }
 
     fn kill_or_end(&mut self) {
-        let Some(cluster) = &mut self.cluster else {
+        if self.cluster.is_none() {
             // As many turns as with locks.
             if self.stretch() >= UNLOCKED_TURNS {
                 self.end();
             }
             return;
-        };
+        }
         if self.kills.len() >= KILLS {
             self.end();
-            return;
+        } else {
+            self.kill_leader();
         }
+    }
+
+    fn kill_leader(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
         if let Some(leader) = cluster.leader() {
             self.kills.push(nanos(self.clock.now()));
             cluster.kill(leader);
             self.stretch_from = self.turns_taken();
             self.scene = Scene::Killed(leader);
         }
+    }
+
+    fn kill_now_and_then(&mut self, now: Instant) {
+        let last = self.kills.last().copied().unwrap_or_else(|| nanos(self.began));
+        let since = Duration::from_nanos(nanos(now).saturating_sub(last));
+        if since >= KILL_EVERY && self.stretch() > 0 && self.kills.len() < KILLS_MAX {
+            self.kill_leader();
+        }
+    }
+
+    /// Says where the page is, if somebody is to look at it.
+    fn show_page(&mut self, page: bool) {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| page) else { return };
+        self.for_page = true;
+        self.bar.println(format!(
+            "the page: {}  (Ctrl-C ends the demo, and checks it)",
+            cluster.pages().join("  ")
+        ));
     }
 
     fn restart(&mut self, node: usize) -> Result<(), Failure> {
