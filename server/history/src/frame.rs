@@ -118,6 +118,11 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Its records as they are stored: a name in them stands there as it is, and a session's id in eight bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.records
+    }
+
     /// Its records, up to one that cannot be read.
     pub(crate) fn records(&self) -> Vec<Record> {
         let mut left = self.records;

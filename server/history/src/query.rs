@@ -5,6 +5,7 @@ use std::io;
 use holdfast_core::{LockName, SessionId, Verb};
 use holdfast_mutants::mutant;
 use holdfast_replication::storage::Disk;
+use memchr::memmem::Finder;
 
 use crate::files::{self, Settings};
 use crate::frame::{self, Frame};
@@ -90,7 +91,8 @@ pub struct Page {
 ///
 /// As from the system.
 pub(crate) fn read(disk: &dyn Disk, settings: &Settings, query: &Query) -> io::Result<Page> {
-    let mut reading = Reading { query, page: Page::default(), bytes: 0, later: None };
+    let (page, wanted) = (Page::default(), Wanted::of(query));
+    let mut reading = Reading { query, wanted, page, bytes: 0, later: None };
     for file in files::list(disk, &settings.folder)?.iter().rev() {
         let bytes = match disk.open(&file.path).and_then(|file| files::read(file.as_ref())) {
             Ok(bytes) => bytes,
@@ -115,6 +117,7 @@ pub(crate) fn read(disk: &dyn Disk, settings: &Settings, query: &Query) -> io::R
 /// A page that is read backwards.
 struct Reading<'a> {
     query: &'a Query,
+    wanted: Wanted,
     /// Its parts in reverse.
     page: Page,
     bytes: usize,
@@ -138,7 +141,7 @@ impl Reading<'_> {
         // A frame before it may have some of the same entries, if a later release has written it in between.
         let last = self.later.filter(|_| !mutant!(HistoryTwice)).unwrap_or(u64::MAX);
         let is_before = |before: &Cursor| cover.after < before.index;
-        if self.query.before.as_ref().is_none_or(is_before) {
+        if self.query.before.as_ref().is_none_or(is_before) && self.wanted.may_be_in(frame) {
             for (place, record) in placed(frame.records()).into_iter().rev() {
                 if place.index <= last {
                     self.record(place, record)?;
@@ -201,6 +204,33 @@ impl Reading<'_> {
         }
         self.page.found.reverse();
         self.page
+    }
+}
+
+/// What has to stand in the bytes of a frame that has anything of what is asked for: most have nothing of one lock, and
+/// need not be decoded then.
+struct Wanted(Vec<Finder<'static>>);
+
+impl Wanted {
+    fn of(query: &Query) -> Self {
+        let find = |bytes: &[u8]| Finder::new(bytes).into_owned();
+        let names = match &query.names {
+            Names::All => {
+                return Self(
+                    query.session.iter().map(|id| find(&id.get().to_le_bytes())).collect(),
+                );
+            }
+            // With its length, as it is stored: others may begin so.
+            Names::One(name) => borsh::to_vec(name.as_str()).unwrap_or_default(),
+            Names::Prefix(prefix) => prefix.clone().into_bytes(),
+        };
+        // Acts that are about a prefix may be about these names, and do not have them.
+        let acts = [Verb::Freeze, Verb::Scope].map(|verb| find(verb.name().as_bytes()));
+        Self(std::iter::once(find(&names)).chain(acts).collect())
+    }
+
+    fn may_be_in(&self, frame: &Frame<'_>) -> bool {
+        self.0.is_empty() || self.0.iter().any(|wanted| wanted.find(frame.bytes()).is_some())
     }
 }
 

@@ -198,6 +198,25 @@ fn a_page_is_about_the_locks_and_the_session_and_the_time_that_were_asked_for() 
     assert_eq!(told(&node.page(at_two).found), ["2 held [\"a/1\", \"b/1\"] by one"]);
 }
 
+/// Frames without a lock's name are not decoded; an act about a prefix of it has another name.
+#[test]
+fn a_freeze_of_a_prefix_is_part_of_the_past_of_each_lock_under_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = Node::new(folder.path(), ROOMY);
+    node.opens_session("one");
+    let session = node.session();
+    node.apply(vec![acquire(session, 1, &["jobs/1"])]);
+    node.all();
+    node.works(session, 3);
+    node.all();
+    let (prefix, message) = (NamePrefix::parse("jobs/").unwrap(), Label::default());
+    node.apply(vec![Deed::Freeze { prefix, message }.by(&admin())]);
+    let names = Names::One(LockName::parse("jobs/1").unwrap());
+    let told = told(&node.page(Query { names, ..Query::default() }).found);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].contains("freeze on jobs/"), "{told:?}");
+}
+
 #[test]
 fn pages_follow_each_other_backwards_and_have_everything_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,7 +41,7 @@ use calls::Client;
 pub use calls::{Calls, Visitor};
 use guard::Guard;
 use live::Live;
-use views::{Shell, View};
+use views::{Known, Shell, View};
 
 /// Bytes of a form, at most.
 pub const FORM_BYTES_MAX: usize = 16 << 10;
@@ -129,7 +129,7 @@ async fn show(
     let Some(view) = View::at(&uri) else { return StatusCode::NOT_FOUND.into_response() };
     let who = client.identity().await;
     let shell = Shell::new(&view, &uri, who, page.guard.form_token(client.token()));
-    match view.main(&client, shell.form_token()).await {
+    match view.main(&client, shell.form_token(), &mut Known::default()).await {
         Ok(main) => html(StatusCode::OK, &shell.around(&main)),
         Err(problem) if problem.asks_to_log_in() => login::redirect(&uri),
         Err(problem) => html(problem.status(), &shell.around(&problem.main())),

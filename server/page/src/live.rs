@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::calls::{Client, Visitor};
-use crate::views::{Main, View};
+use crate::views::{Known, Main, View};
 use crate::{Shared, starting};
 
 /// Live pages at once; others are told to come back, and show what they have.
@@ -96,8 +96,9 @@ impl Watch {
     async fn run(self, runtime: &holdfast_runtime::Runtime) {
         let mut last: Option<Main> = None;
         let mut quiet = 0_u32;
+        let mut known = Known::default();
         for _ in 0..LASTS {
-            let event = match self.view.main(&self.client, &self.form_token).await {
+            let event = match self.view.main(&self.client, &self.form_token, &mut known).await {
                 Ok(main) if last.as_ref() == Some(&main) => {
                     quiet += 1;
                     quiet.is_multiple_of(QUIET).then(|| Event::default().event("same").data(""))

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use holdfast_proto::v1;
+use holdfast_runtime::Runtime;
 
 use super::locks::{FreezeRow, freeze_row, state, who_holds};
 use super::{Main, Problem, encoded, session_href};
@@ -12,6 +13,40 @@ use crate::words::{self, count, length, who};
 
 /// Entries of its past.
 const PAST: u32 = 100;
+
+/// How long before the last question an answer may still have something new, by clocks that differ.
+const OVERLAP_MS: u64 = 30_000;
+
+/// The past of a lock, as far as a live page has read it: what it asks for then is what happened since, because to look for a
+/// lock in all that a node remembers takes a tenth of a second.
+#[derive(Default)]
+pub(crate) struct Known {
+    page: v1::HistoryResponse,
+    /// When it was asked for last; `None`: never.
+    asked_ms: Option<u64>,
+}
+
+impl Known {
+    /// What is remembered of a lock, the last [`PAST`] entries.
+    async fn read(&mut self, client: &Client, name: &str) -> Result<&v1::HistoryResponse, Problem> {
+        let now_ms = Runtime::system().clock.wall_ms();
+        let since_ms = self.asked_ms.map_or(0, |asked_ms| asked_ms.saturating_sub(OVERLAP_MS));
+        let asked = v1::HistoryRequest {
+            name: Some(name.to_owned()),
+            limit: PAST,
+            since_ms,
+            ..v1::HistoryRequest::default()
+        };
+        let found = client.history(asked).await?;
+        let last = self.page.entries.last().map_or(0, |entry| entry.index);
+        let new = found.entries.into_iter().filter(|entry| entry.index > last);
+        self.page.entries.extend(new);
+        let surplus = self.page.entries.len().saturating_sub(PAST as usize);
+        self.page.entries.drain(..surplus);
+        self.asked_ms = Some(now_ms);
+        Ok(&self.page)
+    }
+}
 
 #[derive(Template)]
 #[template(path = "lock.html")]
@@ -62,19 +97,19 @@ struct ValueBox {
     is_suspect: bool,
 }
 
-pub(super) async fn page(client: &Client, name: &str, form_token: &str) -> Result<Main, Problem> {
+pub(super) async fn page(
+    client: &Client,
+    name: &str,
+    form_token: &str,
+    known: &mut Known,
+) -> Result<Main, Problem> {
     let inspected = client.inspect(v1::InspectRequest { name: name.to_owned() }).await?;
     let lock = inspected.lock.unwrap_or_default();
     // Whoever may read this lock may not read all others, which stand in a chain, or the past.
     let chain = client.explain(v1::ExplainRequest { name: name.to_owned() }).await.ok();
     let chain = chain.filter(|_| lock.waiting > 0);
-    let asked = v1::HistoryRequest {
-        name: Some(name.to_owned()),
-        limit: PAST,
-        ..v1::HistoryRequest::default()
-    };
-    let past = client.history(asked).await;
-    let past = past.map(|page| past::rows_of_lock(&page, name)).map_err(|problem| problem.why);
+    let past = known.read(client, name).await;
+    let past = past.map(|page| past::rows_of_lock(page, name)).map_err(|problem| problem.why);
     let (state, tone) = state(&lock);
     let shown = |all: u64, shown: usize| {
         let hidden = all.saturating_sub(shown as u64);

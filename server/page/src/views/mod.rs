@@ -16,6 +16,7 @@ use axum::http::{StatusCode, Uri};
 use holdfast_proto::v1;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+pub(crate) use self::lock::Known;
 pub(crate) use self::shell::Shell;
 use crate::calls::Client;
 use crate::past;
@@ -159,16 +160,21 @@ impl View {
         !matches!(self, Self::Past(_))
     }
 
-    /// Reads what the page shows, and makes it.
+    /// Reads what the page shows, and makes it. `known` is what was read before of the same page.
     ///
     /// # Errors
     ///
     /// What the services say.
-    pub(crate) async fn main(&self, client: &Client, form_token: &str) -> Result<Main, Problem> {
+    pub(crate) async fn main(
+        &self,
+        client: &Client,
+        form_token: &str,
+        known: &mut Known,
+    ) -> Result<Main, Problem> {
         match self {
             Self::Now { order, prefix } => now::page(client, *order, prefix).await,
             Self::Locks { prefix, after } => locks::page(client, prefix, after).await,
-            Self::Lock { name } => lock::page(client, name, form_token).await,
+            Self::Lock { name } => lock::page(client, name, form_token, known).await,
             Self::Sessions { after } => sessions::page(client, after).await,
             Self::Session { id } => sessions::one(client, *id).await,
             Self::Scopes => scopes::page(client).await,
