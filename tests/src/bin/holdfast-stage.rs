@@ -2,6 +2,9 @@
 //! names that are code and names that run from right to left, one that is hot, and a queue that grows.
 //!
 //! `holdfast-stage ENDPOINTS`; prints `staged` once all of it stands, and keeps it until its standard input ends.
+//!
+//! `holdfast-stage LEADER large HOLDS SESSIONS WAITERS` stages so many locks that are held, so many sessions more, and a queue
+//! of so many, for measurements, and ends: their leases last half a day, which the setting `ttl_max_ms` has to allow.
 #![allow(
     clippy::print_stdout,
     clippy::panic,
@@ -12,8 +15,14 @@
 use std::io::Read as _;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use holdfast::{Acquire, Client, Guard, QueuePlace};
+use holdfast_proto::v1::OpenSessionRequest;
+use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_runtime::Runtime;
+use holdfast_tests::many_holds;
+use holdfast_tests::wire::Wire;
+use tonic::transport::Endpoint;
 
 /// The most that the queue grows to.
 const QUEUE_MAX: usize = 60;
@@ -110,9 +119,55 @@ async fn grow(at: String) {
     }
 }
 
+/// Locks of one session.
+const PER_SESSION: u64 = 10_000;
+/// Calls that are under way at once.
+const AT_ONCE: usize = 64;
+
+async fn stage_large(leader: &str, [holds, sessions, waiters]: [u64; 3]) {
+    let held = many_holds::take(leader, holds, PER_SESSION).await;
+    println!("{holds} locks held by {} sessions", held.len());
+    let channel =
+        Endpoint::from_shared(format!("http://{leader}")).unwrap().connect().await.unwrap();
+    let open = |number: u64| {
+        let mut service = LockServiceClient::new(channel.clone());
+        async move {
+            let label = format!("idle-{number}");
+            let request = OpenSessionRequest {
+                ttl_ms: Some(many_holds::TTL_MS),
+                label,
+                ..OpenSessionRequest::default()
+            };
+            service.open_session(request).await.unwrap();
+        }
+    };
+    stream::iter(0..sessions).map(open).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+    println!("{sessions} sessions more");
+    for first in (0..waiters).step_by(usize::try_from(PER_SESSION).unwrap()) {
+        let (mut wire, _) = Wire::open(leader, many_holds::TTL_MS).await;
+        let all: Vec<u64> = (1..=PER_SESSION.min(waiters - first)).collect();
+        for requests in all.chunks(1_000) {
+            for request in requests {
+                wire.acquire(*request, "held/1", true).await;
+            }
+            for request in requests {
+                wire.queued(*request).await;
+            }
+        }
+    }
+    println!("{waiters} requests wait for held/1");
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let Some(at) = std::env::args().nth(1) else { panic!("ENDPOINTS") };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some(at) = arguments.first().cloned() else { panic!("ENDPOINTS") };
+    if arguments.get(1).is_some_and(|word| word == "large") {
+        let numbers: Vec<u64> =
+            arguments.iter().skip(2).map(|number| number.parse().unwrap()).collect();
+        let Ok(numbers) = numbers.try_into() else { panic!("HOLDS SESSIONS WAITERS") };
+        return stage_large(&at, numbers).await;
+    }
     let actors = stage(&at).await;
     let runtime = Runtime::system();
     let _moving = [

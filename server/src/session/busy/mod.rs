@@ -28,7 +28,7 @@ const SURVEYS_MAX: usize = 16;
 /// Pages that a first question waits for: all of a small table.
 const PAGES_AT_ONCE: usize = 4;
 /// Pause between two pages.
-const BETWEEN_PAGES: Duration = Duration::from_millis(50);
+const BETWEEN_PAGES: Duration = Duration::from_millis(150);
 /// A look that is older is begun anew when somebody asks.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
 //! The course of the demo: servers, workers, two kills, the end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -289,10 +289,12 @@ impl Stage {
     fn show_page(&mut self, page: bool) {
         let Some(cluster) = self.cluster.as_ref().filter(|_| page) else { return };
         self.for_page = true;
-        self.bar.println(format!(
-            "the page: {}  (Ctrl-C ends the demo, and checks it)",
-            cluster.pages().join("  ")
-        ));
+        let pages = cluster.pages().join("  ");
+        // Beside the bar, and also where there is no terminal for one.
+        self.bar.suspend(|| {
+            let line = format!("the page: {pages}  (Ctrl-C ends the demo, and checks it)");
+            let _ = writeln!(anstream::stderr().lock(), "{line}");
+        });
     }
 
     fn restart(&mut self, node: usize) -> Result<(), Failure> {
