@@ -183,19 +183,20 @@ impl Reading<'_> {
         Flow::Continue(())
     }
 
-    /// Breaks if the page is full, and notes where the next one goes on.
+    /// Breaks if the page is full.
     fn make_room(&mut self) -> Flow {
         let found = &self.page.found;
         if found.len() < self.query.limit.clamp(1, PAGE_RECORDS_MAX) && self.bytes < PAGE_BYTES {
             return Flow::Continue(());
         }
-        if let Some(Found::Gap(gap)) = found.last() {
-            self.page.earlier = Some(Cursor { index: gap.after + 1, nth: 0 });
-        }
         Flow::Break(())
     }
 
     fn finished(mut self) -> Page {
+        // A gap that was taken last is not shown again, whatever ended the page.
+        if let Some(Found::Gap(gap)) = self.page.found.last() {
+            self.page.earlier = Some(Cursor { index: gap.after + 1, nth: 0 });
+        }
         // It was noted with each record, and counts if the page ended because it was full.
         let is_full = self.page.found.len() >= self.query.limit.clamp(1, PAGE_RECORDS_MAX)
             || self.bytes >= PAGE_BYTES;

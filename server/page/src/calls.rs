@@ -19,12 +19,12 @@ use crate::views::Problem;
 pub type Calls =
     BoxCloneSyncService<axum::http::Request<Body>, axum::http::Response<Body>, Infallible>;
 
-/// Whoever looks at the page, as their connection shows them.
+/// A browser that asks for the page, as its connection shows it.
 #[derive(Clone, Debug, Default)]
 pub struct Visitor {
-    /// Where they come from, for the count of failed logins.
+    /// Where it comes from, for the count of failed logins.
     pub address: String,
-    /// Whether they come by TLS.
+    /// Whether it comes by TLS.
     pub has_tls: bool,
     /// What the services find of the connection: its certificate.
     pub connection: Extensions,

@@ -54,7 +54,7 @@ const ICON: &str = include_str!("../assets/icon.svg");
 pub struct Settings {
     /// The services of this node, once it has them.
     pub calls: Box<dyn Fn() -> Option<Calls> + Send + Sync>,
-    /// Whether it listens on loopback alone. Whoever comes without TLS is shown no page otherwise.
+    /// Whether it listens on loopback alone. Otherwise a browser that comes without TLS is shown no page.
     pub is_loopback: bool,
     /// Time, tasks and randomness.
     pub runtime: Runtime,

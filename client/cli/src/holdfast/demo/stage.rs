@@ -189,7 +189,7 @@ impl Stage {
             match inbox.recv_timeout(LOOK_EVERY) {
                 Ok(Event::Turn(turn)) => self.turns.push(turn),
                 Ok(Event::Gone(process)) => self.gone(process)?,
-                // Whoever has seen enough wants the verdict; a second signal ends at once.
+                // The user has seen enough and wants the verdict; a second signal ends the demo at once.
                 Ok(Event::Signal(_)) if self.for_page && self.scene != Scene::Ending => self.end(),
                 Ok(Event::Signal(signal)) => {
                     return Err(Failure::new(signals::code_of(signal), "stopped by a signal"));
