@@ -343,6 +343,13 @@ fn an_installed_snapshot_leaves_a_gap() {
     let words = told(&node.all());
     assert_eq!(words[3], "gap 3..9");
     assert_eq!(words.len(), 6, "who led meanwhile is not known: {words:?}");
+    // A page that ends with the gap, where the time asked for ends as well: the next one does not show it again.
+    let since = Query { since_ms: BEGAN_MS + 10_000, limit: 3, ..Query::default() };
+    let page = node.history.read(&since).unwrap();
+    assert_eq!(told(&page.found)[0], "gap 3..9");
+    let before = page.earlier;
+    let next = node.history.read(&Query { before, ..since }).unwrap();
+    assert_eq!((before.is_some(), told(&next.found)), (true, vec![]));
     node.tenure = 6;
     node.works(session, 1);
     assert_eq!(told(&node.all())[6], "12 elected 6");
