@@ -9,13 +9,13 @@
 //!
 //! - Names, labels, notes and values are text, whatever is in them: templates escape everything, and nothing is marked as
 //!   safe but what a template of ours made.
-//! - Nothing is changed by a request that did not come from a form of this page ([`guard`]).
+//! - Nothing is changed by a request that did not come from a form of this page (module `guard`).
 //! - A token is in a cookie that no script can read, and in no address, log line or page.
-//! - What a reader does not take in time is not kept for it ([`live`]).
+//! - What a reader does not take in time is not kept for it (module `live`).
 //!
 //! # Bounds
 //!
-//! As many live pages as [`live::STREAMS_MAX`]; forms of [`FORM_BYTES_MAX`]; failed logins as [`guard`] says.
+//! As many live pages as `live::STREAMS_MAX`; forms of [`FORM_BYTES_MAX`]; failed logins as module `guard` says.
 
 mod acts;
 mod calls;
