@@ -444,15 +444,25 @@ impl<S> Connection<S> {
 impl Connection<TcpStream> {
     /// As its servers are to have it.
     fn ready(self) -> Connection<Socket> {
+        self.set_options();
+        self.map(Socket::new)
+    }
+
+    fn set_options(&self) {
         // Small frames must not wait to be sent together: a client waits for each. A connection that refuses
         // this option is about to end.
         let _ = self.stream.set_nodelay(true);
         // A browser that does not read its live page is cut, and so is a machine that is gone: nothing is kept for either.
         if self.place.is_admin {
-            let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.stream, UNREAD_FOR_MS);
+            cut_when_unread(&self.stream, UNREAD_FOR_MS);
         }
-        self.map(Socket::new)
     }
+}
+
+/// Has the system end a connection whose other end takes nothing of what it is sent for `for_ms`. One that is about to end
+/// refuses this, which does no harm.
+fn cut_when_unread(stream: &TcpStream, for_ms: u32) {
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, for_ms);
 }
 
 #[derive(Debug)]

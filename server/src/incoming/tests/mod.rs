@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_runtime::simulated;
 use rustix::io::Errno;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
@@ -133,9 +133,46 @@ async fn a_connection_now_and_then_waits_for_nothing() {
 
 /// A port with room for `limit` connections, and its address.
 async fn port(limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
+    port_for(Port::Clients, limit, metrics).await
+}
+
+async fn port_for(port: Port, limit: u64, metrics: &ConnectionMetrics) -> (Incoming, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    (Incoming::new(listener, Port::Clients, limit, metrics, Runtime::system()), address)
+    (Incoming::new(listener, port, limit, metrics, Runtime::system()), address)
+}
+
+/// Both ends of a connection to such a port: what the server has, and the other.
+async fn connected_to(port: Port) -> (TcpStream, TcpStream) {
+    let (mut incoming, address) = port_for(port, 1, &ConnectionMetrics::default()).await;
+    let other = TcpStream::connect(address).await.unwrap();
+    let accepted = incoming.next().await;
+    accepted.set_options();
+    (accepted.stream, other)
+}
+
+#[tokio::test]
+async fn a_browser_that_takes_nothing_of_its_page_is_cut_by_the_system() {
+    let (mut page, _browser) = connected_to(Port::Admin).await;
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&page).unwrap(), UNREAD_FOR_MS);
+    cut_when_unread(&page, 500);
+
+    let filling = async {
+        loop {
+            if let Err(ended) = page.write_all(&[b'.'; 64 << 10]).await {
+                return ended.kind();
+            }
+        }
+    };
+
+    let ended = Runtime::system().timeout(Duration::from_secs(30), filling).await;
+    assert_eq!(ended.ok(), Some(io::ErrorKind::TimedOut));
+}
+
+#[tokio::test]
+async fn a_client_that_is_stopped_for_a_while_keeps_its_connection() {
+    let (session, _client) = connected_to(Port::Clients).await;
+    assert_eq!(rustix::net::sockopt::tcp_user_timeout(&session).unwrap(), 0);
 }
 
 async fn is_closed(mut connection: TcpStream) -> bool {
