@@ -5,7 +5,7 @@ import { mkdirSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
 
-const { PLAIN, PLAIN_CLIENTS, RULED, RULED_CLIENTS, VIEWER, FORCER, HOLDFAST, PICTURES, SHOTS } = process.env;
+const { PLAIN, PLAIN_CLIENTS, RULED, RULED_CLIENTS, TLS, CERTS, VIEWER, FORCER, HOLDFAST, PICTURES, SHOTS } = process.env;
 const require = createRequire(`${process.argv[2]}/`);
 const { chromium } = require('playwright-core');
 const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
@@ -167,6 +167,19 @@ await check('without a token a ruled node asks for one, and with it shows what i
   await page.getByRole('button', { name: 'Log out' }).click();
   await page.getByRole('link', { name: 'Log in' }).waitFor();
   await context.close();
+});
+
+await check('who comes with a certificate needs no token', async () => {
+  const clientCertificates = [{ origin: TLS, certPath: `${CERTS}/night.pem`, keyPath: `${CERTS}/night.key` }];
+  const night = await open(TLS, { ignoreHTTPSErrors: true, clientCertificates });
+  await night.page.goto(TLS);
+  await night.page.getByText('cn:night').waitFor();
+  await night.page.getByRole('heading', { name: 'Now' }).waitFor();
+  await night.context.close();
+  const nobody = await open(TLS, { ignoreHTTPSErrors: true });
+  await nobody.page.goto(TLS);
+  await nobody.page.getByRole('heading', { name: 'Not allowed' }).waitFor();
+  await nobody.context.close();
 });
 
 await check('a forced release needs the right, and the name once more', async () => {
