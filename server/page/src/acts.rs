@@ -1,8 +1,10 @@
 //! What an operator does on the page: each act has a form, and what it is done to is typed once more.
 
+use axum::Router;
 use axum::extract::{Extension, Form, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use holdfast_proto::v1;
 use serde::Deserialize;
 
@@ -12,9 +14,22 @@ use crate::views::{Problem, Shell, encoded, lock_href};
 use crate::words::length;
 use crate::{Shared, guard, html, starting};
 
+/// What may be done to a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// Takes it away from all who hold it.
+    Force,
+    /// Grants nothing of the names that begin with it.
+    Freeze,
+    /// Lifts a freeze.
+    Thaw,
+    /// Sets the limit of its permits, or takes it away.
+    Limit,
+}
+
 /// The form of an act.
 #[derive(Deserialize)]
-pub(crate) struct Wanted {
+struct Wanted {
     /// The lock on whose page it was filled in, and to which it is done.
     name: String,
     /// The same, as the operator typed it.
@@ -25,97 +40,33 @@ pub(crate) struct Wanted {
     form_token: String,
 }
 
-/// Takes a lock away from all who hold it.
-pub(crate) async fn force(
-    State(page): State<Shared>,
-    Extension(visitor): Extension<Visitor>,
-    headers: HeaderMap,
-    Form(wanted): Form<Wanted>,
-) -> Response {
-    act(&page, visitor, &headers, wanted, async |client, wanted| {
-        let request = v1::CloseHoldsRequest {
-            name: wanted.name.clone(),
-            token: None,
-            reason: wanted.text.trim().to_owned(),
-            now: false,
-        };
-        let closed = client.close_holds(request).await?;
-        let within = closed.holds.iter().map(|hold| hold.within_ms).max().unwrap_or(0);
-        Ok(format!("its holders are told; it passes on within {} at most", length(within)))
+/// The paths of the acts.
+pub(crate) fn router() -> Router<Shared> {
+    let acts = [
+        ("/force", Act::Force),
+        ("/freeze", Act::Freeze),
+        ("/thaw", Act::Thaw),
+        ("/limit", Act::Limit),
+    ];
+    acts.into_iter().fold(Router::new(), |router, (path, act)| {
+        router.route(path, post(answer).layer(Extension(act)))
     })
-    .await
-}
-
-/// Grants nothing of the names that begin with it.
-pub(crate) async fn freeze(
-    State(page): State<Shared>,
-    Extension(visitor): Extension<Visitor>,
-    headers: HeaderMap,
-    Form(wanted): Form<Wanted>,
-) -> Response {
-    act(&page, visitor, &headers, wanted, async |client, wanted| {
-        let (prefix, message) = (wanted.name.clone(), wanted.text.trim().to_owned());
-        client.freeze(v1::FreezeRequest { prefix, message }).await?;
-        Ok("names that begin with it are frozen".to_owned())
-    })
-    .await
-}
-
-/// Lifts a freeze.
-pub(crate) async fn thaw(
-    State(page): State<Shared>,
-    Extension(visitor): Extension<Visitor>,
-    headers: HeaderMap,
-    Form(wanted): Form<Wanted>,
-) -> Response {
-    act(&page, visitor, &headers, wanted, async |client, wanted| {
-        client.thaw(v1::ThawRequest { prefix: wanted.name.clone() }).await?;
-        Ok("it is thawed".to_owned())
-    })
-    .await
-}
-
-/// Sets the limit of its permits, or takes it away.
-pub(crate) async fn limit(
-    State(page): State<Shared>,
-    Extension(visitor): Extension<Visitor>,
-    headers: HeaderMap,
-    Form(wanted): Form<Wanted>,
-) -> Response {
-    act(&page, visitor, &headers, wanted, async |client, wanted| {
-        let limit = match wanted.text.trim() {
-            "" => None,
-            text => Some(text.parse().map_err(|_| {
-                Problem::new(StatusCode::BAD_REQUEST, &format!("{text:?} is no number of permits"))
-            })?),
-        };
-        client.set_limit(v1::SetLimitRequest { name: wanted.name.clone(), limit }).await?;
-        Ok(limit.map_or("its limit goes".to_owned(), |limit| format!("its limit is {limit}")))
-    })
-    .await
 }
 
 /// Does an act, and shows the lock again with what became of it.
-async fn act(
-    page: &Shared,
-    visitor: Visitor,
-    headers: &HeaderMap,
-    wanted: Wanted,
-    act: impl AsyncFnOnce(&Client, &Wanted) -> Result<String, Problem>,
+async fn answer(
+    State(page): State<Shared>,
+    Extension(act): Extension<Act>,
+    Extension(visitor): Extension<Visitor>,
+    headers: HeaderMap,
+    Form(wanted): Form<Wanted>,
 ) -> Response {
-    let token = guard::token_in(visitor.has_tls, headers);
+    let token = guard::token_in(visitor.has_tls, &headers);
     if let Err(refused) = page.guard.check_form(token.as_deref(), &wanted.form_token) {
         return refused.into_response();
     }
-    let Some(calls) = (page.settings.calls)() else { return starting() };
-    let client = Client::new(calls, visitor, token);
-    let done = if wanted.typed == wanted.name {
-        act(&client, &wanted).await
-    } else {
-        let why = format!("nothing was done: you typed {:?}, not the lock's name", wanted.typed);
-        Err(Problem::new(StatusCode::BAD_REQUEST, &why))
-    };
-    match done {
+    let Some(client) = page.client_with(visitor, token) else { return starting() };
+    match act.carry_out(&client, &wanted).await {
         Ok(said) => see_other(&format!("{}&said={}", lock_href(&wanted.name), encoded(&said))),
         Err(problem) => {
             let form_token = page.guard.form_token(client.token());
@@ -123,4 +74,52 @@ async fn act(
             html(problem.status(), &shell.around(&problem.main()))
         }
     }
+}
+
+impl Act {
+    /// What became of it, in words.
+    async fn carry_out(self, client: &Client, wanted: &Wanted) -> Result<String, Problem> {
+        if wanted.typed != wanted.name {
+            let typed = &wanted.typed;
+            return Err(refused(&format!(
+                "nothing was done: you typed {typed:?}, not the lock's name"
+            )));
+        }
+        let (name, text) = (wanted.name.clone(), wanted.text.trim().to_owned());
+        match self {
+            Self::Force => force(client, name, text).await,
+            Self::Freeze => {
+                client.freeze(v1::FreezeRequest { prefix: name, message: text }).await?;
+                Ok("names that begin with it are frozen".to_owned())
+            }
+            Self::Thaw => {
+                client.thaw(v1::ThawRequest { prefix: name }).await?;
+                Ok("it is thawed".to_owned())
+            }
+            Self::Limit => limit(client, name, &text).await,
+        }
+    }
+}
+
+async fn force(client: &Client, name: String, reason: String) -> Result<String, Problem> {
+    let request = v1::CloseHoldsRequest { name, token: None, reason, now: false };
+    let closed = client.close_holds(request).await?;
+    let within = closed.holds.iter().map(|hold| hold.within_ms).max().unwrap_or(0);
+    Ok(format!("its holders are told; it passes on within {} at most", length(within)))
+}
+
+async fn limit(client: &Client, name: String, permits: &str) -> Result<String, Problem> {
+    let limit = match permits {
+        "" => None,
+        text => {
+            let number = text.parse();
+            Some(number.map_err(|_| refused(&format!("{text:?} is no number of permits")))?)
+        }
+    };
+    client.set_limit(v1::SetLimitRequest { name, limit }).await?;
+    Ok(limit.map_or("its limit goes".to_owned(), |limit| format!("its limit is {limit}")))
+}
+
+fn refused(why: &str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, why)
 }

@@ -1,6 +1,7 @@
 //! The node's own services, called for whoever looks at the page.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::http::{Extensions, StatusCode};
 use holdfast_proto::v1;
@@ -8,6 +9,7 @@ use holdfast_proto::v1::auth_service_client::AuthServiceClient;
 use holdfast_proto::v1::cluster_service_client::ClusterServiceClient;
 use holdfast_proto::v1::lock_service_client::LockServiceClient;
 use holdfast_proto::v1::scope_service_client::ScopeServiceClient;
+use holdfast_runtime::Clock;
 use tonic::body::Body;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
@@ -36,6 +38,7 @@ pub(crate) struct Client {
     calls: Calls,
     visitor: Visitor,
     token: Option<String>,
+    clock: Arc<dyn Clock>,
 }
 
 /// Who looks, and whether rules count.
@@ -60,8 +63,18 @@ macro_rules! call {
 }
 
 impl Client {
-    pub(crate) fn new(calls: Calls, visitor: Visitor, token: Option<String>) -> Self {
-        Self { calls, visitor, token }
+    pub(crate) fn new(
+        calls: Calls,
+        visitor: Visitor,
+        token: Option<String>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { calls, visitor, token, clock }
+    }
+
+    /// The wall clock of this node, in milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.wall_ms()
     }
 
     /// The token of the cookie.

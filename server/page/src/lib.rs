@@ -84,10 +84,7 @@ pub fn router(settings: Settings) -> Router {
         .route("/live", get(live::stream))
         .route("/login", get(login::form).post(login::enter))
         .route("/logout", post(login::leave))
-        .route("/force", post(acts::force))
-        .route("/freeze", post(acts::freeze))
-        .route("/thaw", post(acts::thaw))
-        .route("/limit", post(acts::limit))
+        .merge(acts::router())
         .route("/page.css", get(async || asset("text/css; charset=utf-8", STYLE)))
         .route("/page.js", get(async || asset("text/javascript; charset=utf-8", SCRIPT)))
         .route("/icon.svg", get(async || asset("image/svg+xml", ICON)));
@@ -139,9 +136,13 @@ async fn show(
 impl Page {
     /// The services, for whoever looks; `None` while the node starts.
     fn client(&self, visitor: &Visitor, request: &Request) -> Option<Client> {
-        let calls = (self.settings.calls)()?;
         let token = guard::token_in(visitor.has_tls, request.headers());
-        Some(Client::new(calls, visitor.clone(), token))
+        self.client_with(visitor.clone(), token)
+    }
+
+    fn client_with(&self, visitor: Visitor, token: Option<String>) -> Option<Client> {
+        let calls = (self.settings.calls)()?;
+        Some(Client::new(calls, visitor, token, self.settings.runtime.clock.clone()))
     }
 }
 

@@ -141,13 +141,14 @@ mod tests {
     use super::*;
 
     /// A node whose services answer nothing.
-    fn silent() -> Client {
+    fn silent(runtime: &holdfast_runtime::Runtime) -> Client {
         let refuse = tower::service_fn(async |_: Request<tonic::body::Body>| {
             let refused: Response<tonic::body::Body> =
                 tonic::Status::unavailable("no leader").into_http();
             Ok::<_, std::convert::Infallible>(refused)
         });
-        Client::new(BoxCloneSyncService::new(refuse), Visitor::default(), None)
+        let calls = BoxCloneSyncService::new(refuse);
+        Client::new(calls, Visitor::default(), None, runtime.clock.clone())
     }
 
     #[tokio::test(start_paused = true)]
@@ -155,7 +156,7 @@ mod tests {
         let runtime = holdfast_runtime::simulated::runtime(1, 1_000_000);
         let (outgoing, mut sent) = mpsc::channel(1);
         let view = View::at(&"/scopes".parse().unwrap()).unwrap();
-        let watch = Watch { view, client: silent(), form_token: String::new(), outgoing };
+        let watch = Watch { view, client: silent(&runtime), form_token: String::new(), outgoing };
         // The channel takes one event; the next one waits, and nobody takes it.
         let began = runtime.clock.now();
         watch.run(&runtime).await;

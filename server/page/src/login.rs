@@ -84,7 +84,6 @@ pub(crate) async fn enter(
     if let Err(refused) = page.guard.check_form(before.as_deref(), &entered.form_token) {
         return refused.into_response();
     }
-    let Some(calls) = (page.settings.calls)() else { return starting() };
     let again = |trouble, status| show(&page, before.as_deref(), &entered.at, trouble, status);
     if !page.guard.may_try(&visitor.address) {
         let trouble = "Too many failed logins; wait a minute.";
@@ -92,7 +91,7 @@ pub(crate) async fn enter(
     }
     let token = entered.token.trim().to_owned();
     let (address, has_tls) = (visitor.address.clone(), visitor.has_tls);
-    let client = Client::new(calls, visitor, Some(token.clone()));
+    let Some(client) = page.client_with(visitor, Some(token.clone())) else { return starting() };
     match client.auth_status(v1::AuthStatusRequest {}).await {
         Ok(_) if !token.is_empty() => {}
         Err(problem) if problem.status() == StatusCode::SERVICE_UNAVAILABLE => {

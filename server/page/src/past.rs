@@ -45,18 +45,17 @@ impl Asked {
         }
     }
 
-    /// The call.
+    /// The call, when it is `now_ms`.
     ///
     /// # Errors
     ///
     /// What is wrong with it.
-    pub(crate) fn request(&self, limit: u32) -> Result<v1::HistoryRequest, String> {
+    pub(crate) fn request(&self, limit: u32, now_ms: u64) -> Result<v1::HistoryRequest, String> {
         let number = |what: &str, text: &str| match text {
             "" => Ok(None),
             text => text.parse::<u64>().map(Some).map_err(|_| format!("{text:?} is no {what}")),
         };
         let hours = number("number of hours", &self.hours)?;
-        let now_ms = holdfast_runtime::Runtime::system().clock.wall_ms();
         let since_ms = hours.map(|hours| now_ms.saturating_sub(hours.saturating_mul(3_600_000)));
         Ok(v1::HistoryRequest {
             name: Some(self.name.clone()).filter(|name| !name.is_empty()),
@@ -295,10 +294,11 @@ mod tests {
     fn what_is_asked_is_checked() {
         let asked = |session: &str, hours: &str| {
             let asked = Asked { session: session.into(), hours: hours.into(), ..Asked::default() };
-            asked.request(10).map(|request| (request.session_id, request.since_ms > 0))
+            let request = asked.request(10, 10_000_000);
+            request.map(|request| (request.session_id, request.since_ms))
         };
-        assert_eq!(asked("7", ""), Ok((Some(7), false)));
-        assert_eq!(asked("", "2"), Ok((None, true)));
+        assert_eq!(asked("7", ""), Ok((Some(7), 0)));
+        assert_eq!(asked("", "2"), Ok((None, 2_800_000)));
         assert!(asked("seven", "").is_err() && asked("", "-1").is_err());
     }
 }

@@ -22,7 +22,8 @@ struct HistoryPage<'a> {
 }
 
 pub(super) async fn page(client: &Client, asked: &past::Asked) -> Result<Main, Problem> {
-    let request = asked.request(PAST).map_err(|why| Problem::new(StatusCode::BAD_REQUEST, &why))?;
+    let request = asked.request(PAST, client.now_ms());
+    let request = request.map_err(|why| Problem::new(StatusCode::BAD_REQUEST, &why))?;
     let found = client.history(request).await?;
     let mut rows = past::rows(&found);
     // The newest first: that is what is looked for.

@@ -2,7 +2,6 @@
 
 use askama::Template;
 use holdfast_proto::v1;
-use holdfast_runtime::Runtime;
 
 use super::locks::{FreezeRow, freeze_row, state, who_holds};
 use super::{Main, Problem, encoded, session_href};
@@ -29,7 +28,7 @@ pub(crate) struct Known {
 impl Known {
     /// What is remembered of a lock, the last [`PAST`] entries.
     async fn read(&mut self, client: &Client, name: &str) -> Result<&v1::HistoryResponse, Problem> {
-        let now_ms = Runtime::system().clock.wall_ms();
+        let now_ms = client.now_ms();
         let since_ms = self.asked_ms.map_or(0, |asked_ms| asked_ms.saturating_sub(OVERLAP_MS));
         let asked = v1::HistoryRequest {
             name: Some(name.to_owned()),
