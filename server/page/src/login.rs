@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use holdfast_proto::v1;
 use serde::Deserialize;
 
-use crate::calls::{Client, Visitor, Who};
+use crate::calls::{Visitor, Who};
 use crate::views::{Main, Shell, encoded};
 use crate::{Shared, guard, html, starting};
 

@@ -157,9 +157,10 @@ async fn a_browser_that_takes_nothing_of_its_page_is_cut_by_the_system() {
     assert_eq!(rustix::net::sockopt::tcp_user_timeout(&page).unwrap(), UNREAD_FOR_MS);
     cut_when_unread(&page, 500);
 
+    let much = vec![b'.'; 64 << 10];
     let filling = async {
         loop {
-            if let Err(ended) = page.write_all(&[b'.'; 64 << 10]).await {
+            if let Err(ended) = page.write_all(&much).await {
                 return ended.kind();
             }
         }
