@@ -67,6 +67,16 @@ impl Nodes {
         Self::start_own(&["1", "tombstones"]).await
     }
 
+    /// Starts one node of its own with `RandomPartitioner`.
+    pub async fn start_one_of_random_tokens() -> Self {
+        Self::start_own(&["1", "random"]).await
+    }
+
+    /// The `paxos_variant` of these nodes.
+    pub fn paxos(&self) -> String {
+        std::fs::read_to_string(self.run.join("paxos")).unwrap().trim().to_owned()
+    }
+
     /// The files of TLS of a node that was started secured.
     pub fn tls_folder(&self) -> PathBuf {
         self.run.join("tls")
