@@ -52,7 +52,7 @@ use crate::scan::Range;
 use crate::verify::{Difference, NativeStore, verify_rows};
 pub use obstacle::{Obstacle, Obstacles};
 use row_check::{NewCell, SeenCells};
-pub use steps::{MoveError, MoveReport, MovingScope, OnReport};
+pub use steps::{MoveError, MoveReport, MovingScope, OnReport, PlannedRows, Preview};
 pub(crate) use steps::{Stepped, processes_in};
 
 /// What is known of clients that know only the recipe. No row registers them, and a lock they gave back
@@ -129,15 +129,12 @@ where
         seen: &mut SeenCells,
         tell: &mut OnReport<'_>,
     ) -> Result<Stepped, MoveError> {
-        let mut behind = processes_in(view, LockerMode::Cassandra, LockerMode::Both);
-        let older = view.processes.iter().filter(|one| one.writer.is_none());
-        behind.extend(older.map(|one| Obstacle::Older { process: one.process.clone() }));
+        let behind = left_behind(view);
         if !behind.is_empty() {
             return Ok(Stepped::InTheWay(behind));
         }
-        let rules = Rules { registered: writers_of(view), ..self.options.rules.clone() };
-        let ranges = Range::split(self.options.ranges);
-        let mut obstacles = self.obstacles(&rules, &ranges, seen).await?;
+        let (rules, ranges) = (self.rules(view), Range::split(self.options.ranges));
+        let mut obstacles = self.look(&rules, &ranges, seen).await?.obstacles;
         if self.old_clients == OldClients::MayWrite && !mutant!(OneLookIsEnough) {
             obstacles.push(Obstacle::NotDeclared);
             return Err(self.scope.in_the_way(view.stage, obstacles));
@@ -153,6 +150,49 @@ where
         } else {
             Ok(Stepped::InTheWay(obstacles))
         }
+    }
+
+    /// What the next step would be, and what is in its way. Reads all rows of a scope at `both`, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError`]; never [`MoveError::InTheWay`].
+    pub async fn preview(&self, target: Stage) -> Result<Preview, MoveError> {
+        let view = self.scope.view().await?;
+        if view.stage > target {
+            return Err(self.scope.beyond(view.stage, target, "rollback"));
+        }
+        let next = view.step_forward().to.filter(|_| view.stage < target);
+        let mut to_import = 0;
+        let obstacles = match view.stage {
+            Stage::Both if next.is_some() => {
+                let (rules, ranges) = (self.rules(&view), Range::split(self.options.ranges));
+                let look = self.look(&rules, &ranges, &mut SeenCells::default()).await?;
+                to_import = look.to_import;
+                let mut obstacles = left_behind(&view);
+                obstacles.append(look.obstacles);
+                if self.old_clients == OldClients::MayWrite {
+                    obstacles.push(Obstacle::NotDeclared);
+                }
+                obstacles
+            }
+            Stage::Native => processes_in(&view, LockerMode::Both, LockerMode::Native),
+            Stage::Cassandra if next.is_some() => {
+                processes_in(&view, LockerMode::Cassandra, LockerMode::Both)
+            }
+            Stage::Cassandra | Stage::Both | Stage::Fallback => Obstacles::default(),
+        };
+        Ok(Preview {
+            view,
+            next,
+            rows: PlannedRows { to_import, ..PlannedRows::default() },
+            obstacles,
+        })
+    }
+
+    /// At `both`, the rows of registered processes are not imported.
+    fn rules(&self, view: &ScopeView) -> Rules {
+        Rules { registered: writers_of(view), ..self.options.rules.clone() }
     }
 
     /// Records recipe and cluster in a scope that none of our processes has entered, so that
@@ -219,6 +259,14 @@ where
 /// The writers of all processes: at `both`, each holds natively what it holds in the tables.
 fn writers_of(view: &ScopeView) -> BTreeSet<Writer> {
     view.processes.iter().filter_map(|one| one.writer.clone()).collect()
+}
+
+/// The processes that keep a scope at `both`.
+fn left_behind(view: &ScopeView) -> Obstacles {
+    let mut behind = processes_in(view, LockerMode::Cassandra, LockerMode::Both);
+    let older = view.processes.iter().filter(|one| one.writer.is_none());
+    behind.extend(older.map(|one| Obstacle::Older { process: one.process.clone() }));
+    behind
 }
 
 fn all_native(view: &ScopeView) -> Stepped {

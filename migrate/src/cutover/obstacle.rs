@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use holdfast_recipes::LockerMode;
+use holdfast_recipes::{LockerMode, Registered};
 
 use crate::plan::Finding;
 use crate::verify::Difference;
@@ -93,6 +93,12 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
+    /// A process that has to change to `to` first.
+    pub(crate) fn left_behind(process: Registered, to: LockerMode) -> Self {
+        let Registered { process, mode, .. } = process;
+        Self::Process { process, mode, to }
+    }
+
     /// A stable code for programs; it never changes.
     pub fn code(&self) -> &'static str {
         match self {
@@ -209,6 +215,13 @@ impl Obstacles {
         if self.shown.len() < SHOWN {
             self.shown.push(obstacle);
         }
+    }
+
+    /// Adds all of another list.
+    pub fn append(&mut self, other: Self) {
+        let not_shown = other.number - other.shown.len();
+        self.extend(other.shown);
+        self.number += not_shown;
     }
 
     /// Whether there is no obstacle.

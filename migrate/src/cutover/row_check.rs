@@ -31,6 +31,15 @@ const PAUSE: Duration = Duration::from_secs(3);
 /// with an error, because it could not distinguish new cells.
 const REMEMBERED_MAX: usize = 10_000_000;
 
+/// What a pass over the rows has found.
+#[derive(Default)]
+pub(super) struct Look {
+    pub(super) obstacles: Obstacles,
+    /// Holds and places in line that an import would bring over.
+    pub(super) to_import: usize,
+    suspects: Vec<Suspect>,
+}
+
 /// A row of our own client library whose owner is no registered process.
 struct Suspect {
     lock: Raw,
@@ -39,43 +48,37 @@ struct Suspect {
 
 impl<N: NativeStore> Cutover<'_, N> {
     /// Reads all rows of the scope once, and records them in `seen`.
-    pub(super) async fn obstacles(
+    pub(super) async fn look(
         &self,
         rules: &Rules,
         ranges: &[Range],
         seen: &mut SeenCells,
-    ) -> Result<Obstacles, MoveError> {
+    ) -> Result<Look, MoveError> {
         let now_us = self.scope.scan.now_us().await?;
-        let (mut obstacles, mut suspects) = (Obstacles::default(), Vec::new());
-        let look = async |rows: LockRows| {
+        let mut found = Look::default();
+        let check = async |rows: LockRows| {
             seen.note(&rows, rules);
-            self.check_lock(rows, rules, now_us, &mut obstacles, &mut suspects);
-            if suspects.len() == SUSPECTS {
-                let suspects = std::mem::take(&mut suspects);
-                self.check_again(suspects, rules, now_us, &mut obstacles).await?;
+            self.check_lock(rows, rules, now_us, &mut found);
+            if found.suspects.len() == SUSPECTS {
+                self.check_again(&mut found, rules, now_us).await?;
             }
             Ok::<_, MoveError>(())
         };
-        self.scope.scan.each((ranges, self.options.reads_at_once), look).await?;
+        self.scope.scan.each((ranges, self.options.reads_at_once), check).await?;
         seen.complete = true;
-        self.check_again(suspects, rules, now_us, &mut obstacles).await?;
-        Ok(obstacles)
+        self.check_again(&mut found, rules, now_us).await?;
+        Ok(found)
     }
 
     /// Looks for our own unregistered clients whatever the operator says of old clients: they can
     /// be registered, and a stopped one gives its rows back or leaves them for a TTL.
-    fn check_lock(
-        &self,
-        rows: LockRows,
-        rules: &Rules,
-        now_us: i64,
-        obstacles: &mut Obstacles,
-        suspects: &mut Vec<Suspect>,
-    ) {
+    fn check_lock(&self, rows: LockRows, rules: &Rules, now_us: i64, found: &mut Look) {
+        let Look { obstacles, to_import, suspects } = found;
         let lock = rows.lock.clone();
         let foreign = changed_by_foreign_writer(&rows, rules, now_us);
         let ours = changed_by_unregistered(&rows, rules, now_us);
-        let Some(LockPlan { findings, .. }) = plan(rows, rules) else { return };
+        let Some(LockPlan { rows, findings }) = plan(rows, rules) else { return };
+        *to_import += rows.len();
         if self.old_clients == OldClients::MayWrite {
             let owner = foreign.into_iter();
             obstacles.extend(
@@ -94,13 +97,12 @@ impl<N: NativeStore> Cutover<'_, N> {
     /// that stands in for a native hold is no obstacle while that hold exists.
     async fn check_again(
         &self,
-        suspects: Vec<Suspect>,
+        found: &mut Look,
         rules: &Rules,
         now_us: i64,
-        obstacles: &mut Obstacles,
     ) -> Result<(), MoveError> {
         let mut alone = Vec::new();
-        for suspect in suspects {
+        for suspect in std::mem::take(&mut found.suspects) {
             let stands_in = StandIn::of(&suspect.owner).is_some();
             if !stands_in || !self.is_natively_there(&suspect).await? {
                 alone.push(suspect);
@@ -117,7 +119,7 @@ impl<N: NativeStore> Cutover<'_, N> {
             let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
             if owner.is_some_and(|owner| owner == suspect.owner) {
                 let (lock, owner) = (suspect.lock.to_string(), suspect.owner);
-                obstacles.push(Obstacle::Unregistered { lock, owner });
+                found.obstacles.push(Obstacle::Unregistered { lock, owner });
             }
         }
         Ok(())

@@ -13,6 +13,8 @@ use crate::verify::VerifyError;
 
 /// The pause between two checks for obstacles.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The same, of what a check took: one may read every row of a recipe's tables, whose nodes have other work.
+const REST: u32 = 3;
 
 /// What a move reports while it runs.
 #[derive(Debug)]
@@ -31,6 +33,13 @@ pub enum MoveReport<'a> {
     Imported(&'a Sum),
     /// Tables and store were compared: this many locks, and none differs.
     Verified(u64),
+    /// So many locks were looked at before a step back, and so many of them got a row, or would get one.
+    Looked {
+        /// How many were looked at.
+        locks: usize,
+        /// How many were written.
+        written: usize,
+    },
     /// Rows were written for native holds, or rows whose native holds have ended were removed.
     Rows {
         /// How many were written.
@@ -38,6 +47,30 @@ pub enum MoveReport<'a> {
         /// How many were removed.
         taken_back: usize,
     },
+}
+
+/// What a move would do next, as far as it shows without a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preview {
+    /// The scope.
+    pub view: ScopeView,
+    /// The next stage; `None`: no step is left to make.
+    pub next: Option<Stage>,
+    /// The rows that the step would bring about.
+    pub rows: PlannedRows,
+    /// What is in its way.
+    pub obstacles: Obstacles,
+}
+
+/// Rows that a step would bring about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlannedRows {
+    /// Holds and places in line that would be imported.
+    pub to_import: usize,
+    /// Rows that would be written for native holds.
+    pub to_write: usize,
+    /// Rows that would be removed because their native holds have ended.
+    pub to_take_back: usize,
 }
 
 /// Receives the reports of a move.
@@ -136,11 +169,7 @@ impl Stepped {
         match moved {
             Ok(stage) => Ok(Self::Moved(stage)),
             Err(MoveRefused::InTheWay { processes, .. }) => {
-                let obstacles = processes.into_iter().map(|one| Obstacle::Process {
-                    process: one.process,
-                    mode: one.mode,
-                    to,
-                });
+                let obstacles = processes.into_iter().map(|one| Obstacle::left_behind(one, to));
                 Ok(Self::InTheWay(collected(obstacles)))
             }
             Err(MoveRefused::AtTheEnd { .. }) => Ok(Self::There),
@@ -153,7 +182,7 @@ impl Stepped {
 /// The processes that are in a mode and have to leave it.
 pub(crate) fn processes_in(view: &ScopeView, mode: LockerMode, to: LockerMode) -> Obstacles {
     let there = view.processes.iter().filter(|one| one.mode == mode);
-    collected(there.map(|one| Obstacle::Process { process: one.process.clone(), mode, to }))
+    collected(there.cloned().map(|one| Obstacle::left_behind(one, to)))
 }
 
 fn collected(obstacles: impl IntoIterator<Item = Obstacle>) -> Obstacles {
@@ -195,6 +224,7 @@ where
         let give_up_at = self.runtime.clock.now() + self.wait;
         let (mut last_view, mut last_obstacles) = (None, Obstacles::default());
         loop {
+            let began = self.runtime.clock.now();
             let view = self.modes.view().await?;
             if last_view.as_ref() != Some(&view) {
                 tell(MoveReport::At(&view));
@@ -209,18 +239,28 @@ where
                 }
                 Stepped::InTheWay(obstacles) => obstacles,
             };
-            if self.runtime.clock.now() >= give_up_at {
+            let now = self.runtime.clock.now();
+            if now >= give_up_at {
                 return Err(self.in_the_way(view.stage, obstacles));
             }
             if obstacles != last_obstacles {
                 tell(MoveReport::Waiting(&obstacles));
                 last_obstacles = obstacles;
             }
-            self.runtime.sleep(LOOK_AGAIN).await;
+            let rest = LOOK_AGAIN.max(REST * now.saturating_since(began));
+            self.runtime.sleep(rest.min(give_up_at.saturating_since(now))).await;
         }
     }
 
-    pub(crate) fn in_the_way(&self, stage: Stage, obstacles: Obstacles) -> MoveError {
+    /// The scope, once its ties are checked.
+    pub(crate) async fn view(&self) -> Result<ScopeView, MoveError> {
+        let view = self.modes.view().await?;
+        self.check_ties(&view).await?;
+        Ok(view)
+    }
+
+    /// The error for a step that is not made.
+    pub fn in_the_way(&self, stage: Stage, obstacles: Obstacles) -> MoveError {
         MoveError::InTheWay { scope: self.name.to_owned(), stage, obstacles }
     }
 

@@ -219,6 +219,17 @@ fn each_look_of_a_run_that_waits_is_compared_with_those_before() {
     assert_eq!(fixture.stage(), Stage::Both);
 }
 
+/// Each pass takes three seconds here. A table of millions of rows takes minutes, and is not to be read without end (B21).
+#[test]
+fn who_waits_reads_the_tables_a_quarter_of_the_time() {
+    let fixture = Fixture::new();
+    fixture.tables.lease("orders/9", "hf1:billing@00000000000000bb/03", 600, 5);
+    let refused = fixture.run(OldClients::Stopped, secs(600), |_| {}).unwrap_err();
+    assert!(refused.contains("holds orders/9 in Cassandra alone"), "{refused}");
+    let passes = fixture.tables.asked_for_time();
+    assert!((45..=55).contains(&passes), "{passes} passes");
+}
+
 /// Half of a rolling release: a registered and an unregistered process have the same service name.
 #[test]
 fn a_client_of_ours_that_never_registered_is_not_hidden_by_its_service_name() {

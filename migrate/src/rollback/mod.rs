@@ -32,7 +32,10 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use holdfast_recipes::{LockerMode, Recipe, ScopeView, Stage, is_ours};
 
-use crate::cutover::{MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OnReport, Stepped};
+use crate::cutover::{
+    MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OnReport, PlannedRows, Preview,
+    Stepped,
+};
 use crate::layout::{LockRows, OwnedCell, Raw};
 use crate::native::Native;
 use crate::scan::Range;
@@ -106,6 +109,37 @@ impl Rollback<'_> {
         self.scope.walk(tell, step).await
     }
 
+    /// What the next step would be, and what is in its way. Reads all native holds of a scope at `both`, and the recipe's rows from
+    /// there on; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`MoveError`]; never [`MoveError::InTheWay`].
+    pub async fn preview(&self, target: Stage) -> Result<Preview, MoveError> {
+        let view = self.scope.view().await?;
+        if view.stage < target {
+            return Err(self.scope.beyond(view.stage, target, "cutover"));
+        }
+        let step = view.step_back();
+        let next = step.to.filter(|_| view.stage > target);
+        let (mut rows, mut obstacles) = (PlannedRows::default(), Obstacles::default());
+        if next.is_some() {
+            let to =
+                if view.stage == Stage::Fallback { LockerMode::Native } else { LockerMode::Both };
+            obstacles.extend(step.in_the_way.into_iter().map(|one| Obstacle::left_behind(one, to)));
+        }
+        if target == Stage::Cassandra && view.stage <= Stage::Both {
+            rows.to_take_back = self.each_ended(async |_, _| Ok(())).await?;
+        }
+        if next == Some(Stage::Cassandra) {
+            let (to_write, uncovered) =
+                self.each_lock(async |name| self.judge(&name).await, &mut |_| {}).await?;
+            rows.to_write = to_write;
+            obstacles.append(uncovered);
+        }
+        Ok(Preview { view, next, rows, obstacles })
+    }
+
     async fn go_back(&self, view: &ScopeView, to: LockerMode) -> Result<Stepped, MoveError> {
         Stepped::of(self.scope.modes.go_back_from(view).await, to)
     }
@@ -118,7 +152,9 @@ impl Rollback<'_> {
     ) -> Result<Stepped, MoveError> {
         self.take_back(tell).await?;
         for pass in 1..=PASSES {
-            let (written, obstacles) = self.cover(pass == PASSES).await?;
+            let is_last = pass == PASSES;
+            let cover = async |name| self.settle(name, is_last).await;
+            let (written, obstacles) = self.each_lock(cover, tell).await?;
             if written > 0 {
                 tell(MoveReport::Rows { written, taken_back: 0 });
             }
@@ -132,13 +168,17 @@ impl Rollback<'_> {
         self.go_back(view, LockerMode::Both).await
     }
 
-    /// Checks all native holds, and writes rows for those that have none. On the `last` pass a
-    /// missing row is an obstacle: an earlier pass wrote it, and it is gone.
-    async fn cover(&self, last: bool) -> Result<(usize, Obstacles), MoveError> {
+    /// Decides about all native holds; returns how many rows that takes, and what is in the way.
+    async fn each_lock(
+        &self,
+        decide: impl AsyncFn(String) -> Result<Verdict, MoveError>,
+        tell: &mut OnReport<'_>,
+    ) -> Result<(usize, Obstacles), MoveError> {
         let (mut written, mut obstacles, mut after) = (0, Obstacles::default(), None);
+        let mut locks = 0;
         loop {
             let (names, next) = self.scope.native.names(self.scope.name, after.as_deref()).await?;
-            let judged = stream::iter(names).map(|name| self.settle(name, last));
+            let judged = stream::iter(names).map(|name| decide(name));
             let mut judged = pin!(judged.buffer_unordered(ASKED_AT_ONCE));
             while let Some(verdict) = judged.next().await {
                 match verdict? {
@@ -146,6 +186,8 @@ impl Rollback<'_> {
                     Verdict::Write(_) => written += 1,
                     Verdict::InTheWay(obstacle) => obstacles.push(obstacle),
                 }
+                locks += 1;
+                tell(MoveReport::Looked { locks, written });
             }
             if next.is_none() {
                 return Ok((written, obstacles));
@@ -154,7 +196,8 @@ impl Rollback<'_> {
         }
     }
 
-    /// Decides about a lock, and writes its row if it needs one.
+    /// Decides about a lock, and writes its row if it needs one. On the `last` pass a missing row is an obstacle: an earlier pass
+    /// wrote it, and it is gone.
     async fn settle(&self, name: String, last: bool) -> Result<Verdict, MoveError> {
         let verdict = self.judge(&name).await?;
         let row = match verdict {
@@ -224,7 +267,7 @@ impl Rollback<'_> {
         let Some(left) = self.scope.native.left(holder.session).await? else {
             return Ok(Verdict::Covered);
         };
-        Ok(Verdict::Write(new_row(name, holder.label.clone(), left, held)))
+        Ok(self.new_row(name, (holder, holder.label.clone()), left, held))
     }
 
     fn look_at_live(
@@ -254,52 +297,82 @@ impl Rollback<'_> {
             return Verdict::InTheWay(Obstacle::NativeClient { lock, label });
         };
         let term = (self.rows.recipe() == Recipe::TokensLwt).then_some(live_for);
-        Verdict::Write(new_row(name, stand_in.owner(term), live_for, held))
+        self.new_row(name, (holder, stand_in.owner(term)), live_for, held)
+    }
+
+    /// The row that stands for a hold: its TTL is rounded up to whole seconds, plus one, because a TTL ends on a whole second
+    /// of a clock. A value that the recipe's table cannot have keeps the scope from moving: nobody would notice that it is gone.
+    fn new_row(
+        &self,
+        name: &str,
+        (holder, owner): (&Party, String),
+        left: Duration,
+        held: &NativeLock,
+    ) -> Verdict {
+        let lock = name.to_owned();
+        let value = held.value.clone().filter(|_| self.rows.recipe() == Recipe::Lease);
+        let Ok(value) = value.map(String::from_utf8).transpose() else {
+            let why = "its value is not UTF-8, and the table's is text".to_owned();
+            return Verdict::InTheWay(Obstacle::NotWritten {
+                lock,
+                label: holder.label.clone(),
+                why,
+            });
+        };
+        let ttl_s = i32::try_from(left.as_secs().saturating_add(2)).unwrap_or(i32::MAX);
+        Verdict::Write(NewRow { lock, owner, ttl_s, value })
     }
 
     /// Removes rows that stand in for native holds which have ended.
     async fn take_back(&self, tell: &mut OnReport<'_>) -> Result<(), MoveError> {
-        let mut taken_back = 0;
-        let take = async |rows: LockRows| {
-            taken_back += self.take_back_of(&rows).await?;
-            Ok::<_, MoveError>(())
+        let take = async |lock: &str, owner: &str| {
+            let taken = self.rows.take_back(lock, owner).await;
+            taken.map_err(|why| MoveError::Row { lock: lock.to_owned(), why })
         };
-        self.scope.scan.each((&Range::split(self.ranges.0), self.ranges.1), take).await?;
+        let taken_back = self.each_ended(take).await?;
         if taken_back > 0 {
             tell(MoveReport::Rows { written: 0, taken_back });
         }
         Ok(())
     }
 
-    async fn take_back_of(&self, rows: &LockRows) -> Result<usize, MoveError> {
-        let lock = rows.lock.to_string();
+    /// Does something to each row that stands in for a native hold which has ended, by lock and owner; returns how many there are.
+    async fn each_ended(
+        &self,
+        act: impl AsyncFn(&str, &str) -> Result<(), MoveError>,
+    ) -> Result<usize, MoveError> {
+        let mut ended = 0;
+        let look = async |rows: LockRows| {
+            let lock = rows.lock.to_string();
+            for owner in self.ended_in(&lock, &rows).await? {
+                act(&lock, &owner).await?;
+                ended += 1;
+            }
+            Ok::<_, MoveError>(())
+        };
+        self.scope.scan.each((&Range::split(self.ranges.0), self.ranges.1), look).await?;
+        Ok(ended)
+    }
+
+    async fn ended_in(&self, lock: &str, rows: &LockRows) -> Result<Vec<String>, MoveError> {
+        let mut ended = Vec::new();
         if !lock.starts_with(self.scope.name) {
-            return Ok(0);
+            return Ok(ended);
         }
-        let mut taken_back = 0;
         for (owner, _) in in_table(rows) {
             let Some(stand_in) = StandIn::of(&owner) else { continue };
-            let held = self.scope.native.lock(&lock).await?.unwrap_or_default();
+            let held = self.scope.native.lock(lock).await?.unwrap_or_default();
             if held.holders.first().is_none_or(|holder| holder.token != stand_in.token) {
-                let taken = self.rows.take_back(&lock, &owner).await;
-                taken.map_err(|why| MoveError::Row { lock: lock.clone(), why })?;
-                taken_back += 1;
+                ended.push(owner);
             }
         }
-        Ok(taken_back)
+        Ok(ended)
     }
 }
 
 fn taken(name: &str, holder: &Party, by: &str) -> Verdict {
     let (lock, label) = (name.to_owned(), holder.label.clone());
     Verdict::InTheWay(Obstacle::RowTaken { lock, label, by: by.to_owned() })
-}
-
-/// The TTL is rounded up to whole seconds, plus one: a TTL ends on a whole second of a clock.
-fn new_row(name: &str, owner: String, left: Duration, held: &NativeLock) -> NewRow {
-    let ttl_s = i32::try_from(left.as_secs().saturating_add(2)).unwrap_or(i32::MAX);
-    let value = held.value.clone().and_then(|value| String::from_utf8(value).ok());
-    NewRow { lock: name.to_owned(), owner, ttl_s, value }
 }
 
 /// The owners that keep others out by the recipe. A token stands as long as its session.

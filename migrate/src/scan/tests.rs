@@ -21,6 +21,7 @@ pub(crate) struct InMemory(Mutex<State>);
 struct State {
     tables: [BTreeMap<Raw, Vec<Row>>; 2],
     now_us: i64,
+    asked_for_time: usize,
 }
 
 impl InMemory {
@@ -43,6 +44,11 @@ impl InMemory {
     pub(crate) fn lease(&self, lock: &str, owner: &str, left_s: i32, written_us: i64) {
         let owner = cell(owner, Some(left_s), Some(written_us));
         self.put(0, lock, vec![vec![cell(lock, None, None), owner, None]]);
+    }
+
+    /// How often somebody asked for the nodes' time: once in each pass over the tables.
+    pub(crate) fn asked_for_time(&self) -> usize {
+        self.lock().asked_for_time
     }
 
     /// Sets the nodes' clocks.
@@ -84,7 +90,9 @@ impl Tables for InMemory {
     }
 
     fn now_us(&self) -> BoxFuture<'_, Result<i64, ScanError>> {
-        ready(Ok(self.lock().now_us)).boxed()
+        let mut state = self.lock();
+        state.asked_for_time += 1;
+        ready(Ok(state.now_us)).boxed()
     }
 
     fn identity(&self) -> BoxFuture<'_, Result<Identity, ScanError>> {

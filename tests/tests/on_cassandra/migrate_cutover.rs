@@ -113,6 +113,17 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     let (owner, left_s) = moved.lease("orders/1").await.unwrap();
     assert!(owner == "client_1" && (400..=602).contains(&left_s), "{owner} {left_s}");
     assert_eq!(moved.lease("orders/9").await, None);
+    // A value that the table's column of text cannot have (B21).
+    alone.set_value(&b"\xff\x00"[..]).await.unwrap();
+    let said = moved.refused("rollback", &orders(&["--live-for", "10m"])).await;
+    assert!(
+        said.contains(
+            "holds orders/9 natively, and its row cannot be written: its value is not UTF-8"
+        ),
+        "{said}"
+    );
+    assert_eq!(moved.lease("orders/9").await, None);
+    alone.set_value(&b"10.0.0.9"[..]).await.unwrap();
     let told = moved.done("rollback", &orders(&["--live-for", "10m"])).await;
     assert_eq!(moves(&told), ["cassandra"]);
     let (owner, left_s) = moved.lease("orders/9").await.unwrap();
@@ -194,6 +205,70 @@ async fn a_move_that_may_wait_goes_on_as_soon_as_nothing_is_in_its_way() {
         .map(|line| line["for"][0]["obstacle"].as_str().unwrap())
         .collect();
     assert_eq!(waited, ["process", "process"]);
+}
+
+#[tokio::test]
+async fn a_dry_run_shows_the_next_step_and_what_is_in_its_way_and_changes_nothing() {
+    let moved = Move::set_with_one_server("cutover_dry", LEASES).await;
+    moved
+        .cql(&["INSERT INTO k.leases (name, owner) VALUES ('orders/1', 'client_1') USING TTL 600"])
+        .await;
+    let scope = modes(&moved, "orders/");
+    let dry = ["--dry-run"];
+
+    let told = moved.done("cutover", &orders(&dry)).await;
+    assert_eq!((&told[0]["at"]["stage"], &told[0]["next"]), (&json!("cassandra"), &json!("both")));
+    assert_eq!(scope.view().await.unwrap().stage, Stage::Cassandra);
+
+    moved.done("cutover", &orders(&["--to", "both"])).await;
+    let said = moved.refused("cutover", &orders(&dry)).await;
+    assert!(said.contains("stays at both: 2 in the way"), "{said}");
+    assert!(said.contains("client_1, no client of ours, changed the row of orders/1"), "{said}");
+    assert!(said.contains("say --writers-stopped"), "{said}");
+    let told = moved.done("cutover", &orders(&["--dry-run", "--writers-stopped"])).await;
+    assert_eq!((&told[0]["next"], &told[0]["to_import"]), (&json!("native"), &json!(1)));
+    assert!(moved.client().await.reader().list("").await.unwrap().is_empty(), "nothing came in");
+    let view = scope.view().await.unwrap();
+    assert_eq!((view.stage, view.recipe), (Stage::Both, None));
+    moved.done("cutover", &orders(&["--writers-stopped"])).await;
+    assert_eq!(moved.done("cutover", &orders(&dry)).await[0]["next"], Value::Null);
+
+    let told = moved.done("rollback", &orders(&dry)).await;
+    assert_eq!((&told[0]["next"], &told[0]["to_write"]), (&json!("both"), &json!(0)));
+    moved.done("rollback", &orders(&["--to", "both"])).await;
+    let client = moved.client().await;
+    let alone = client.lock("orders/9").await.unwrap();
+    let said = moved.refused("rollback", &orders(&dry)).await;
+    assert!(said.contains("has orders/9 natively, and no row in Cassandra"), "{said}");
+    let live = orders(&["--live-for", "10m"]);
+    let told = moved.done("rollback", &[&live[..], &dry].concat()).await;
+    assert_eq!((&told[0]["next"], &told[0]["to_write"]), (&json!("cassandra"), &json!(1)));
+    assert_eq!(moved.lease("orders/9").await, None);
+    moved.done("rollback", &live).await;
+    alone.release().await.unwrap();
+    let told = moved.done("rollback", &orders(&dry)).await;
+    assert_eq!((&told[0]["next"], &told[0]["to_take_back"]), (&Value::Null, &json!(1)));
+    assert!(moved.lease("orders/9").await.is_some());
+}
+
+#[tokio::test]
+async fn scopes_of_a_file_are_moved_one_by_one_and_one_that_stays_holds_up_no_other() {
+    let moved = Move::set_with_one_server("cutover_several", LEASES).await;
+    let _process = moved.process("orders/", "billing", LockerMode::Cassandra).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scopes");
+    let several = ["--scopes", file.to_str().unwrap(), "--from", "lease", "--writers-stopped"];
+
+    std::fs::write(&file, "orders/\n\nreports/\n").unwrap();
+    let said = moved.refused("cutover", &several).await;
+    assert!(said.contains("scope \"orders/\" stays at cassandra: 1 in the way"), "{said}");
+    assert_eq!(modes(&moved, "orders/").view().await.unwrap().stage, Stage::Cassandra);
+    assert_eq!(modes(&moved, "reports/").view().await.unwrap().stage, Stage::Native);
+
+    std::fs::write(&file, "\n").unwrap();
+    let ended = moved.run("cutover", &several).await;
+    assert_eq!(ended.code, Some(125), "{ended:?}");
+    assert!(ended.err.contains("it names no scope"), "{ended:?}");
 }
 
 /// A native hold without a row gets one that the recipe's own clients respect.

@@ -138,7 +138,7 @@ use std::fmt;
 use super::recipe::{Names, Naming};
 use super::statement::Ident;
 pub use locker::{Locker, LockerBuilder};
-pub use scope::{MoveRefused, Registered, ScopeModes, ScopeView};
+pub use scope::{MoveRefused, Registered, ScopeModes, ScopeView, Step};
 
 /// Which stores a [`Locker`] locks in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

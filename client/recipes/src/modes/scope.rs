@@ -56,6 +56,53 @@ pub struct Registered {
     pub writer: Option<Writer>,
 }
 
+/// A step of a scope, as a view shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Step {
+    /// The stage that it leads to; `None`: there is none beyond.
+    pub to: Option<Stage>,
+    /// The processes that it would leave behind. While there is one, the step is not made.
+    pub in_the_way: Vec<Registered>,
+}
+
+impl ScopeView {
+    /// The step towards `fallback`.
+    pub fn step_forward(&self) -> Step {
+        match self.stage {
+            Stage::Cassandra => self.step(Stage::Both, &[LockerMode::Cassandra]),
+            Stage::Both => self.step(Stage::Native, &[LockerMode::Cassandra]),
+            Stage::Native => self.step(Stage::Fallback, &[LockerMode::Both]),
+            Stage::Fallback => Step { to: None, in_the_way: Vec::new() },
+        }
+    }
+
+    /// The step back towards `cassandra`.
+    pub fn step_back(&self) -> Step {
+        // A process that entered `fallback` between the look and the step back to `native` is still in it.
+        const NATIVELY: &[LockerMode] = &[LockerMode::Native, LockerMode::Fallback];
+        match self.stage {
+            Stage::Fallback => self.step(Stage::Native, &[LockerMode::Fallback]),
+            Stage::Native => self.step(Stage::Both, NATIVELY),
+            Stage::Both => self.step(Stage::Cassandra, NATIVELY),
+            Stage::Cassandra => Step { to: None, in_the_way: Vec::new() },
+        }
+    }
+
+    fn step(&self, to: Stage, left_behind: &[LockerMode]) -> Step {
+        let is_left_behind = |one: &&Registered| {
+            let overlooked = one.mode == LockerMode::Fallback && self.stage < Stage::Fallback;
+            left_behind.contains(&one.mode) && !(overlooked && mutant!(FallbackNotInTheWay))
+        };
+        let mut in_the_way: Vec<Registered> =
+            self.processes.iter().filter(is_left_behind).cloned().collect();
+        if mutant!(StageMovesPastRows) {
+            in_the_way.clear();
+        }
+        Step { to: Some(to), in_the_way }
+    }
+}
+
 /// Why a scope was not moved. Except for [`MoveRefused::Store`], the stage is certainly unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -139,13 +186,7 @@ impl ScopeModes {
     ///
     /// [`MoveRefused`], which names the processes in the way.
     pub async fn advance_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
-        let to = match seen.stage {
-            Stage::Cassandra => Some((Stage::Both, &[LockerMode::Cassandra][..])),
-            Stage::Both => Some((Stage::Native, &[LockerMode::Cassandra][..])),
-            Stage::Native => Some((Stage::Fallback, &[LockerMode::Both][..])),
-            Stage::Fallback => None,
-        };
-        self.step(seen, to).await
+        self.make(seen.step_forward(), seen).await
     }
 
     /// Moves the scope one stage back towards `cassandra`, the reverse of [`ScopeModes::advance`].
@@ -164,15 +205,7 @@ impl ScopeModes {
     ///
     /// As of [`ScopeModes::advance`].
     pub async fn go_back_from(&self, seen: &ScopeView) -> Result<Stage, MoveRefused> {
-        // A process that entered `fallback` between the look and the step back to `native` is still in it.
-        const NATIVELY: &[LockerMode] = &[LockerMode::Native, LockerMode::Fallback];
-        let to = match seen.stage {
-            Stage::Fallback => Some((Stage::Native, &[LockerMode::Fallback][..])),
-            Stage::Native => Some((Stage::Both, NATIVELY)),
-            Stage::Both => Some((Stage::Cassandra, NATIVELY)),
-            Stage::Cassandra => None,
-        };
-        self.step(seen, to).await
+        self.make(seen.step_back(), seen).await
     }
 
     /// Ties the scope to a recipe and a cluster where it is tied to none, and returns what it is tied to then. For tools that move a
@@ -193,23 +226,12 @@ impl ScopeModes {
 
     /// Moves the scope from where it was seen to the next stage, if no process was in a mode that
     /// the step leaves behind.
-    async fn step(
-        &self,
-        seen: &ScopeView,
-        to: Option<(Stage, &[LockerMode])>,
-    ) -> Result<Stage, MoveRefused> {
+    async fn make(&self, step: Step, seen: &ScopeView) -> Result<Stage, MoveRefused> {
         let scope = self.rows.scope.clone();
-        let Some((to, left_behind)) = to else {
+        let Some(to) = step.to else {
             return Err(MoveRefused::AtTheEnd { scope, stage: seen.stage });
         };
-        let mut processes = seen.processes.clone();
-        processes.retain(|one| {
-            let overlooked = one.mode == LockerMode::Fallback && seen.stage < Stage::Fallback;
-            left_behind.contains(&one.mode) && !(overlooked && mutant!(FallbackNotInTheWay))
-        });
-        if mutant!(StageMovesPastRows) {
-            processes.clear();
-        }
+        let processes = step.in_the_way;
         if !processes.is_empty() {
             return Err(MoveRefused::InTheWay { scope, stage: seen.stage, processes });
         }

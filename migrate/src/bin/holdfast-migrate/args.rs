@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::fmt::Display;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -147,17 +148,45 @@ fn stages(to: &[(Stage, &'static str)]) -> impl TypedValueParser<Value = Stage> 
 pub(crate) struct ScopeArgs {
     /// What the names of the scope's locks begin with, as its processes have set it; empty: all
     /// names.
-    #[arg(long = "scope", value_name = "PREFIX")]
-    pub(crate) name: String,
+    #[arg(long = "scope", value_name = "PREFIX", required_unless_present = "scopes")]
+    name: Option<String>,
+    /// Several scopes, one after the other: a file with one on each line. Where something is in the way of one, the others go on, and
+    /// the exit code is 122.
+    #[arg(long, value_name = "FILE", conflicts_with = "name")]
+    scopes: Option<PathBuf>,
     /// Wait so long, in all, for what is in the way: 10m, for instance.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     pub(crate) wait: Duration,
+    /// Change nothing: show where the scope is, what the next step would be, and what is in its way. Exit codes: 0 nothing is; 122
+    /// something is.
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) modes: NameArgs<OfModes>,
     #[command(flatten)]
     pub(crate) source: Source,
     #[command(flatten)]
     pub(crate) servers: Servers,
+}
+
+impl ScopeArgs {
+    /// Whether its scopes stand in a file.
+    pub(crate) fn are_several(&self) -> bool {
+        self.scopes.is_some()
+    }
+
+    /// The scopes, in order.
+    pub(crate) fn names(&self) -> Result<Vec<String>, Failure> {
+        let Some(file) = &self.scopes else { return Ok(self.name.iter().cloned().collect()) };
+        let own = |error: &dyn Display| Failure::own(&format!("reading {}", file.display()), error);
+        let text = std::fs::read_to_string(file).map_err(|error| own(&error))?;
+        let names = text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
+        let names: Vec<String> = names.collect();
+        if names.is_empty() {
+            return Err(own(&"it names no scope; it has one on each line"));
+        }
+        Ok(names)
+    }
 }
 
 /// The name of the table of modes.

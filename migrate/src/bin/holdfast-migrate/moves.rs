@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
-use holdfast_cli::{block_on, line, place, printable};
+use holdfast_cli::{block_on, line, place, printable, progress_bar};
 use holdfast_keyspace::driver::revoked;
 use holdfast_keyspace::statement::Ident;
 use holdfast_migrate::cutover::{
-    Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients,
+    Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients, Preview,
 };
 use holdfast_migrate::import::{Options, Pace};
 use holdfast_migrate::native::Native;
@@ -18,6 +18,7 @@ use holdfast_migrate::scan::{Scan, Session};
 use holdfast_recipes::modes::MODES;
 use holdfast_recipes::{Cassandra, LockerMode, ModesTable, ScopeModes, ScopeView, Stage};
 use holdfast_runtime::Runtime;
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use crate::args::{Cli, CutoverArgs, RollbackArgs, ScopeArgs, number};
@@ -31,6 +32,7 @@ const PROCESSES_SHOWN: usize = 20;
 
 /// A scope with both its stores.
 struct OpenScope {
+    name: String,
     session: Arc<Session>,
     modes: ScopeModes,
     scan: Scan,
@@ -38,15 +40,16 @@ struct OpenScope {
 }
 
 impl OpenScope {
-    async fn open(cli: &Cli, args: &ScopeArgs) -> Result<Self, Failure> {
+    async fn open(cli: &Cli, args: &ScopeArgs, name: &str) -> Result<Self, Failure> {
         let native = args.servers.native()?;
         let session = plan::session(cli).await?;
         let scan = plan::scan_over(cli, &args.source, session.clone()).await?;
         let serial = cli.reach.serial()?;
         let cassandra = Cassandra::new(session.clone(), &cli.reach.keyspace, &serial);
         let table = ModesTable::named(args.modes.names.one(&MODES));
-        let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, &args.name, table));
-        Ok(Self { session, modes: modes.map_err(place::failure)?, scan, native })
+        let modes = cassandra.and_then(|cassandra| ScopeModes::new(&cassandra, name, table));
+        let modes = modes.map_err(place::failure)?;
+        Ok(Self { name: name.to_owned(), session, modes, scan, native })
     }
 
     /// What is known of clients that know only the recipe.
@@ -68,47 +71,86 @@ impl OpenScope {
                 known_after.as_secs()
             )));
         }
-        Runtime::system().sleep(known_after).await;
+        if !args.scope.dry_run {
+            Runtime::system().sleep(known_after).await;
+        }
         Ok(OldClients::Revoked)
     }
 
-    fn moving<'a>(&'a self, args: &'a ScopeArgs) -> MovingScope<'a, Native> {
-        let Self { modes, scan, native, .. } = self;
+    fn moving(&self, args: &ScopeArgs) -> MovingScope<'_, Native> {
+        let Self { name, modes, scan, native, .. } = self;
         let (wait, runtime) = (args.wait, Runtime::system());
-        MovingScope { name: &args.name, modes, scan, native, wait, runtime }
+        MovingScope { name, modes, scan, native, wait, runtime }
     }
 }
 
 /// Runs `holdfast-migrate cutover`.
 pub(crate) fn cutover(cli: &Cli, args: &CutoverArgs) -> Result<u8, Failure> {
+    each_scope(cli, &args.scope, |scope| cutover_of(cli, args, scope))
+}
+
+/// Moves one scope after the other. One with something in its way keeps no other from going on; a cluster that does not answer ends
+/// the command.
+fn each_scope(
+    cli: &Cli,
+    args: &ScopeArgs,
+    move_one: impl Fn(&str) -> Result<(), Failure>,
+) -> Result<u8, Failure> {
+    let mut code = 0;
+    for scope in args.names()? {
+        if args.are_several() {
+            let shown = printable(&scope);
+            line(if cli.json {
+                json!({ "kind": "scope", "scope": scope }).to_string()
+            } else {
+                format!("scope \"{shown}\":")
+            });
+        }
+        match move_one(&scope) {
+            Err(failure) if failure.code == REFUSED && args.are_several() => {
+                failure.print("holdfast-migrate", cli.json);
+                code = REFUSED;
+            }
+            moved => moved?,
+        }
+    }
+    Ok(code)
+}
+
+fn cutover_of(cli: &Cli, args: &CutoverArgs, scope: &str) -> Result<(), Failure> {
     let (ranges, _) = args.scope.source.ranges();
     let mut printed = MovePrinter::new(cli.json, ranges);
-    let view = block_on(async {
-        let opened = OpenScope::open(cli, &args.scope).await?;
+    let moved = block_on(async {
+        let opened = OpenScope::open(cli, &args.scope, scope).await?;
         let old_clients = opened.old_clients(cli, args).await?;
         let cutover = Cutover {
             scope: opened.moving(&args.scope),
-            options: options(args),
+            options: options(args, scope),
             old_clients,
             leave_out: args.leave_out,
         };
+        if args.scope.dry_run {
+            let preview = cutover.preview(args.to).await.map_err(failure)?;
+            return show(cli, &cutover.scope, preview).map(|()| None);
+        }
         let moved = cutover.run(args.to, &mut |told| printed.take(&told)).await;
-        moved.map_err(failure)
+        moved.map(Some).map_err(failure)
     })??;
+    let Some(view) = moved else { return Ok(()) };
     if cli.json {
         line(json!({ "kind": "done", "stage": view.stage.as_str() }));
     } else {
-        for text in what_next(cli, args, &view) {
+        for text in what_next(cli, args, scope, &view) {
             line(printable(&text));
         }
     }
-    Ok(0)
+    Ok(())
 }
 
-fn options(args: &CutoverArgs) -> Options {
+fn options(args: &CutoverArgs, scope: &str) -> Options {
     let (ranges, reads_at_once) = args.scope.source.ranges();
     Options {
-        rules: args.scope.source.rules(&args.scope.name),
+        rules: args.scope.source.rules(scope),
         ranges,
         reads_at_once,
         requests_at_once: number(args.speed.requests_at_once),
@@ -120,8 +162,7 @@ fn options(args: &CutoverArgs) -> Options {
 }
 
 /// What the operator has to do next.
-fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
-    let scope = &args.scope.name;
+fn what_next(cli: &Cli, args: &CutoverArgs, scope: &str, view: &ScopeView) -> Vec<String> {
     if view.stage == Stage::Both {
         return vec![
             format!(
@@ -159,27 +200,35 @@ fn what_next(cli: &Cli, args: &CutoverArgs, view: &ScopeView) -> Vec<String> {
 
 /// Runs `holdfast-migrate rollback`.
 pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
+    each_scope(cli, &args.scope, |scope| rollback_of(cli, args, scope))
+}
+
+fn rollback_of(cli: &Cli, args: &RollbackArgs, scope: &str) -> Result<(), Failure> {
     let ranges = args.scope.source.ranges();
     let mut printed = MovePrinter::new(cli.json, ranges.0);
-    let view = block_on(async {
-        let opened = OpenScope::open(cli, &args.scope).await?;
+    let moved = block_on(async {
+        let opened = OpenScope::open(cli, &args.scope, scope).await?;
         let (keyspace, serial) = (&cli.reach.keyspace, cli.reach.serial()?);
         let database =
             holdfast_keyspace::driver::keyspace(opened.session.clone(), keyspace, &serial);
         let database =
             database.map_err(|why| Failure::new(REFUSED, printable(&why.to_string())))?;
         let rows = Rows::new(database, args.scope.source.layout(), Runtime::system());
-        let scope = opened.moving(&args.scope);
-        let rollback = Rollback { scope, rows: &rows, ranges, live_for: args.live_for };
+        let moving = opened.moving(&args.scope);
+        let rollback = Rollback { scope: moving, rows: &rows, ranges, live_for: args.live_for };
+        if args.scope.dry_run {
+            let preview = rollback.preview(args.to).await.map_err(failure)?;
+            return show(cli, &rollback.scope, preview).map(|()| None);
+        }
         let moved = rollback.run(args.to, &mut |told| printed.take(&told)).await;
-        moved.map_err(failure)
+        moved.map(Some).map_err(failure)
     })??;
+    let Some(view) = moved else { return Ok(()) };
     if cli.json {
         line(json!({ "kind": "done", "stage": view.stage.as_str() }));
-        return Ok(0);
+        return Ok(());
     }
-    let scope = printable(&args.scope.name);
-    line(format!("scope \"{scope}\" is at {}", view.stage));
+    line(format!("scope \"{}\" is at {}", printable(scope), view.stage));
     line(match view.stage {
         Stage::Cassandra => {
             "next: old clients may come again; change each process to cassandra, or replace its Locker"
@@ -188,7 +237,40 @@ pub(crate) fn rollback(cli: &Cli, args: &RollbackArgs) -> Result<u8, Failure> {
             "next: rollback --to cassandra, or cutover --to native"
         }
     });
-    Ok(0)
+    Ok(())
+}
+
+/// Shows what a move would do. What is in its way is the failure that the move itself would end with.
+fn show(cli: &Cli, scope: &MovingScope<'_, Native>, preview: Preview) -> Result<(), Failure> {
+    let Preview { view, next, rows, obstacles } = preview;
+    if cli.json {
+        line(json!({
+            "kind": "preview",
+            "at": view_as_json(&view),
+            "next": next.map(Stage::as_str),
+            "to_import": rows.to_import,
+            "to_write": rows.to_write,
+            "to_take_back": rows.to_take_back,
+            "in_the_way": as_json(&obstacles),
+        }));
+    } else {
+        print_view(&view);
+        line(next.map_or("no step is left to make".to_owned(), |next| format!("next: {next}")));
+        for (number, what) in [
+            (rows.to_import, "would be imported"),
+            (rows.to_write, "would be written for what is held natively"),
+            (rows.to_take_back, "would be taken back: what was held natively is not any more"),
+        ] {
+            if number > 0 {
+                line(format!("{} {what}", counted(number as u64, "row")));
+            }
+        }
+        line("nothing was changed (--dry-run)");
+    }
+    if obstacles.is_empty() {
+        return Ok(());
+    }
+    Err(failure(scope.in_the_way(view.stage, obstacles)))
 }
 
 fn failure(error: MoveError) -> Failure {
@@ -213,11 +295,13 @@ struct MovePrinter {
     ranges: usize,
     /// The progress bar while an import runs.
     bar: Option<ImportBar>,
+    /// The line that counts the locks before a step back.
+    looked: Option<ProgressBar>,
 }
 
 impl MovePrinter {
     fn new(json: bool, ranges: usize) -> Self {
-        Self { json, ranges, bar: None }
+        Self { json, ranges, bar: None, looked: None }
     }
 
     fn take(&mut self, told: &MoveReport<'_>) {
@@ -228,9 +312,19 @@ impl MovePrinter {
                     bar.take(*step);
                 }
             }
+            MoveReport::Looked { locks, written } => {
+                let looked = self
+                    .looked
+                    .get_or_insert_with(|| progress_bar(None, "{spinner} {msg}, {elapsed}"));
+                looked.set_message(format!("{locks} locks looked at, {written} rows for them"));
+                looked.tick();
+            }
             told => {
                 if let Some(bar) = self.bar.take() {
                     bar.end();
+                }
+                if let Some(looked) = self.looked.take() {
+                    looked.finish_and_clear();
                 }
                 if self.json { print_json(told) } else { print(told) }
             }
@@ -261,7 +355,7 @@ fn print(told: &MoveReport<'_>) {
                 line(format!("{rows} taken back: what was held natively is not any more"));
             }
         }
-        MoveReport::Importing | MoveReport::Import(_) => {}
+        MoveReport::Importing | MoveReport::Import(_) | MoveReport::Looked { .. } => {}
     }
 }
 
@@ -305,15 +399,19 @@ fn print_obstacles(obstacles: &Obstacles) {
     }
 }
 
-fn print_json(told: &MoveReport<'_>) {
-    let as_json =
+fn as_json(obstacles: &Obstacles) -> Vec<Value> {
+    let one =
         |obstacle: &Obstacle| json!({ "obstacle": obstacle.code(), "what": obstacle.to_string() });
+    obstacles.shown().iter().map(one).collect()
+}
+
+fn print_json(told: &MoveReport<'_>) {
     line(match told {
         MoveReport::At(view) => view_as_json(view),
         MoveReport::Waiting(obstacles) => json!({
             "kind": "waiting",
             "number": obstacles.number(),
-            "for": obstacles.shown().iter().map(as_json).collect::<Vec<_>>(),
+            "for": as_json(obstacles),
         }),
         MoveReport::Moved(stage) => json!({ "kind": "moved", "stage": stage.as_str() }),
         MoveReport::Imported(sum) => json!({ "kind": "imported", "sum": import::as_json(sum) }),
@@ -321,7 +419,7 @@ fn print_json(told: &MoveReport<'_>) {
         MoveReport::Rows { written, taken_back } => {
             json!({ "kind": "rows", "written": written, "taken_back": taken_back })
         }
-        MoveReport::Importing | MoveReport::Import(_) => return,
+        MoveReport::Importing | MoveReport::Import(_) | MoveReport::Looked { .. } => return,
     });
 }
 
