@@ -91,6 +91,42 @@ impl From<i64> for Value {
     }
 }
 
+/// A part of the ring on which a cluster places partitions: above `after`, and up to `upto`. Counted in the 64 bits of
+/// `Murmur3Partitioner`; another ring is divided in the same proportions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenRange {
+    /// The last token below the range.
+    pub after: i64,
+    /// The last token of the range.
+    pub upto: i64,
+}
+
+impl TokenRange {
+    /// Splits the whole ring into this many ranges, at least one, whose lengths differ by one token
+    /// at most. No range has the lowest token, because no key has it.
+    pub fn split(number: usize) -> Vec<Self> {
+        Self { after: i64::MIN, upto: i64::MAX }.divided(number)
+    }
+
+    /// Divides it likewise.
+    #[must_use]
+    pub fn divided(self, number: usize) -> Vec<Self> {
+        let number = number.max(1);
+        let bounds = |at: usize| {
+            let (at, of) = (u128::try_from(at).unwrap_or(0), u128::try_from(number).unwrap_or(1));
+            let offset = u128::from(self.upto.abs_diff(self.after)) * at / of;
+            let bound = i128::from(self.after) + i128::try_from(offset).unwrap_or(0);
+            i64::try_from(bound).unwrap_or(i64::MAX)
+        };
+        (0..number).map(|index| Self { after: bounds(index), upto: bounds(index + 1) }).collect()
+    }
+
+    /// Whether a token lies in it.
+    pub fn has(self, token: i64) -> bool {
+        self.after < token && token <= self.upto
+    }
+}
+
 /// Columns with the values to set, or to compare with; `None` is null.
 pub type Cells = Vec<(Ident, Option<Value>)>;
 
@@ -212,6 +248,8 @@ pub enum Action {
         columns: Vec<Ident>,
         /// One of them, of which the remaining TTL is read too.
         ttl_of: Option<Ident>,
+        /// The part of the ring whose rows are read, unless there is a key; `None`: all of it.
+        range: Option<TokenRange>,
         /// Where the previous page ended.
         from: Option<Vec<u8>>,
     },
@@ -272,9 +310,15 @@ impl Statement {
             Action::AllSerial { columns } => {
                 format!("SELECT {} FROM {table} WHERE {key}", listed(columns))
             }
-            Action::Page { columns, ttl_of, .. } => {
+            Action::Page { columns, ttl_of, range, .. } => {
                 let ttl = ttl_of.iter().fold(String::new(), |_, column| format!(", ttl({column})"));
-                let of = if self.key.is_empty() { String::new() } else { format!(" WHERE {key}") };
+                let of = match (range, columns.first()) {
+                    _ if !self.key.is_empty() => format!(" WHERE {key}"),
+                    (Some(_), Some(first)) => {
+                        format!(" WHERE token({first}) > ? AND token({first}) <= ?")
+                    }
+                    _ => String::new(),
+                };
                 format!("SELECT {}{ttl} FROM {table}{of}", listed(columns))
             }
             Action::NodeTime => "SELECT toUnixTimestamp(now()) FROM system.local".to_owned(),
@@ -340,6 +384,9 @@ impl Statement {
             Action::FirstFrom { from: (_, from), limit, .. } => {
                 key.chain([Bind::Value(Some(from.clone())), Bind::Int(*limit)]).collect()
             }
+            Action::Page { range: Some(range), .. } if self.key.is_empty() => {
+                [range.after, range.upto].map(Bind::Token).to_vec()
+            }
             Action::Page { .. } => key.collect(),
             Action::NodeTime => Vec::new(),
         }
@@ -353,6 +400,8 @@ pub enum Bind {
     Value(Option<Value>),
     /// The seconds of a TTL, or a number of rows.
     Int(i32),
+    /// The bound of a [`TokenRange`].
+    Token(i64),
 }
 
 fn all<'a>(columns: impl Iterator<Item = &'a Ident>, between: &str) -> String {
@@ -427,7 +476,8 @@ mod tests {
     #[test]
     fn a_page_is_of_all_rows_or_of_those_of_a_partition() {
         let columns = vec![Ident::new("token"), Ident::new("timestamp")];
-        let page = |ttl_of| Action::Page { columns: columns.clone(), ttl_of, from: None };
+        let page =
+            |ttl_of| Action::Page { columns: columns.clone(), ttl_of, range: None, from: None };
         let all = Statement::new(Ident::new("leases"), Vec::new(), page(None));
         let text = "SELECT \"token\", \"timestamp\" FROM \"k\".\"leases\"";
         assert_eq!((all.text(&Ident::new("k")).as_str(), all.binds()), (text, vec![]));
@@ -438,6 +488,13 @@ mod tests {
             "SELECT \"token\", \"timestamp\", ttl(\"timestamp\") FROM \"k\".\"leases\" WHERE \"name\" = ?"
         );
         assert_eq!(one.binds(), [Bind::Value(Some(Value::from("it's")))]);
+
+        let range = Some(TokenRange { after: -5, upto: 7 });
+        let action = Action::Page { columns: columns.clone(), ttl_of: None, range, from: None };
+        let part = Statement::new(Ident::new("leases"), Vec::new(), action);
+        let within = " WHERE token(\"token\") > ? AND token(\"token\") <= ?";
+        assert_eq!(part.text(&Ident::new("k")), format!("{text}{within}"));
+        assert_eq!(part.binds(), [Bind::Token(-5), Bind::Token(7)]);
     }
 
     #[test]

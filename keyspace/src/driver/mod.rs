@@ -8,6 +8,7 @@ mod asked;
 mod connect;
 mod facts;
 mod fault;
+mod ring;
 mod roles;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
+use scylla::cluster::metadata::{ColumnType, NativeType};
 use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
 use scylla::policies::retry::FallthroughRetryPolicy;
 use scylla::response::query_result::QueryResult;
@@ -34,6 +36,7 @@ pub use facts::{
     ClockAhead, Facts, Granted, KeyspaceFacts, NodeFacts, NodeSays, NotTold, Replicas, RoleFacts,
     facts,
 };
+pub use ring::Partitioner;
 pub use roles::{NotRevoked, revoked};
 
 /// How long one statement may take. Longer than a coordinator tries (its time-out for writes and
@@ -191,8 +194,11 @@ impl Decision {
 impl Prepared {
     async fn execute(&self, statement: &Statement) -> Result<Answer, Fault> {
         let prepared = self.prepare(statement).await?;
-        let values: Vec<Option<CqlValue>> = statement.binds().into_iter().map(bound).collect();
-        if let Action::Page { columns, ttl_of, from } = &statement.action {
+        let columns = prepared.get_variable_col_specs();
+        let values = statement.binds().into_iter().zip(columns.iter());
+        let values: Vec<Option<CqlValue>> =
+            values.map(|(bind, column)| bound(bind, column.typ())).collect();
+        if let Action::Page { columns, ttl_of, from, .. } = &statement.action {
             let from = from.as_ref().map_or_else(PagingState::start, |from| {
                 PagingState::new_from_raw_bytes(from.as_slice())
             });
@@ -243,9 +249,12 @@ impl Database for Driver {
     }
 }
 
-fn bound(bind: Bind) -> Option<CqlValue> {
+/// A value for a column of this type. Tables that were made through Thrift have columns of bytes where ours have text.
+fn bound(bind: Bind, column: &ColumnType<'_>) -> Option<CqlValue> {
+    let is_bytes = matches!(column, ColumnType::Native(NativeType::Blob));
     match bind {
         Bind::Value(value) => value.map(|value| match value {
+            Value::Text(text) if is_bytes => CqlValue::Blob(text.into_bytes()),
             Value::Text(text) => CqlValue::Text(text),
             Value::Long(number) => CqlValue::BigInt(number),
             Value::Time(milliseconds) => CqlValue::Timestamp(CqlTimestamp(milliseconds)),
@@ -253,6 +262,11 @@ fn bound(bind: Bind) -> Option<CqlValue> {
             Value::Texts(texts) => CqlValue::List(texts.into_iter().map(CqlValue::Text).collect()),
         }),
         Bind::Int(number) => Some(CqlValue::Int(number)),
+        Bind::Token(at) => {
+            let is_large = matches!(column, ColumnType::Native(NativeType::Varint));
+            let ring = if is_large { Partitioner::Random } else { Partitioner::Murmur3 };
+            Some(ring.token(at))
+        }
     }
 }
 
@@ -358,10 +372,17 @@ fn read_row(row: DriverRow, columns: &[Ident]) -> Row {
     Row(cells)
 }
 
+/// Bytes as text; in hexadecimal digits where they are none, as CQL writes them. It is no owner of ours then, and a row with it counts
+/// as everybody's does.
+fn readable(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| format!("0x{}", hex::encode(error.as_bytes())))
+}
+
 /// `None` for types that no recipe uses.
 fn cell(value: CqlValue, ttl_s: Option<i32>) -> Option<Cell> {
     let value = match value {
         CqlValue::Text(text) | CqlValue::Ascii(text) => Value::Text(text),
+        CqlValue::Blob(bytes) => Value::Text(readable(bytes)),
         CqlValue::BigInt(number) => Value::Long(number),
         CqlValue::Timestamp(CqlTimestamp(milliseconds)) => Value::Time(milliseconds),
         CqlValue::Boolean(flag) => Value::Flag(flag),

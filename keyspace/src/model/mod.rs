@@ -40,7 +40,7 @@ use holdfast_runtime::simulated::{Machine, Process};
 use tokio::sync::oneshot;
 
 use crate::database::{Answer, Cell, Database, Fault, Row};
-use crate::statement::{Action, Cells, Ident, NODE_TIME, Statement, Value};
+use crate::statement::{Action, Cells, Ident, NODE_TIME, Statement, TokenRange, Value};
 
 /// The maximum time of a statement in one direction.
 const LATENCY_MAX: Duration = Duration::from_millis(40);
@@ -84,6 +84,8 @@ struct State {
     slow: u64,
     /// How much longer each statement takes that Paxos decides.
     brown_out: Duration,
+    /// How long a node takes for each deleted row that it walks for a page.
+    walk: Duration,
     /// The fate of the next matching statement.
     chosen: Option<(Which, Fate)>,
     /// How far each node's wall clock is ahead, milliseconds.
@@ -264,9 +266,16 @@ impl Model {
     }
 
     /// A page of a table's rows at this instant, through a random node. Its last key marks its end.
-    fn page(&self, statement: &Statement, columns: &[Ident], from: Option<&[u8]>) -> Answer {
+    /// With it the number of deleted rows that the node has walked.
+    fn page(
+        &self,
+        statement: &Statement,
+        columns: &[Ident],
+        (range, from): Part<'_>,
+    ) -> (Answer, u32) {
         let now_s = self.now_s(self.any_node());
         let state = self.lock();
+        let mut walked = 0;
         let Some((key_column, columns)) = columns.split_first() else {
             panic!("a page without its key: {statement:?}")
         };
@@ -276,11 +285,16 @@ impl Model {
             let seen = stored.seen_at(now_s);
             let Some(key) = key.first().and_then(Value::text) else { continue };
             let is_past = from.is_some_and(|from| key.as_bytes() <= from);
-            if *table != statement.table || !seen.is_there || is_past {
+            let is_elsewhere = range.is_some_and(|range| !range.has(token_of(key)));
+            if *table != statement.table || is_past || is_elsewhere {
+                continue;
+            }
+            if !seen.is_there {
+                walked += 1;
                 continue;
             }
             if rows.len() == PAGE_ROWS {
-                return Answer::Page(rows, last);
+                return (Answer::Page(rows, last), walked);
             }
             let mut row = seen.shown(|name| columns.iter().any(|column| column.as_str() == name));
             let cell = Cell { value: Value::from(key), ttl_s: None };
@@ -288,7 +302,12 @@ impl Model {
             last = Some(key.as_bytes().to_vec());
             rows.push(row);
         }
-        Answer::Page(rows, None)
+        (Answer::Page(rows, None), walked)
+    }
+
+    /// From now on a node needs so long for each deleted row that it walks for a page.
+    pub fn set_walk(&self, each: Duration) {
+        self.lock().walk = each;
     }
 
     async fn serve(self, statement: Statement, reply: oneshot::Sender<Result<Answer, Fault>>) {
@@ -303,8 +322,9 @@ impl Model {
                 let _ = reply.send(self.read_clock(&statement).await);
                 return;
             }
-            Action::Page { columns, from, .. } => {
-                let read = self.read_page(&statement, columns, from.as_deref()).await;
+            Action::Page { columns, range, from, .. } => {
+                let part = (*range, from.as_deref());
+                let read = self.read_page(&statement, columns, part).await;
                 let _ = reply.send(read);
                 return;
             }
@@ -510,13 +530,18 @@ impl Model {
         &self,
         statement: &Statement,
         columns: &[Ident],
-        from: Option<&[u8]>,
+        part: Part<'_>,
     ) -> Result<Answer, Fault> {
         let runtime = self.world.runtime();
         self.fate_of_read(statement).await?;
         runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
-        let answer = self.page(statement, columns, from);
-        runtime.sleep(self.draw_up_to(LATENCY_MAX)).await;
+        let (answer, walked) = self.page(statement, columns, part);
+        let walk = self.lock().walk * walked;
+        if walk > TIMEOUT {
+            runtime.sleep(TIMEOUT).await;
+            return Err(Fault::Unknown("read timeout".into()));
+        }
+        runtime.sleep(self.draw_up_to(LATENCY_MAX) + walk).await;
         Ok(answer)
     }
 
@@ -525,6 +550,18 @@ impl Model {
             self.lock().unknown_but_applied += 1;
         }
     }
+}
+
+/// The part of the ring that a page is of, and where the page before it ended.
+type Part<'a> = (Option<TokenRange>, Option<&'a [u8]>);
+
+/// Where a key lies on the ring: any function does that spreads keys over it.
+fn token_of(key: &str) -> i64 {
+    let sum = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mixed = (sum ^ (sum >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 32)).cast_signed()
 }
 
 /// What a replica has of a partition's rows, and of deletes that hide some of them.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_keyspace::driver::SerialScope;
+use holdfast_keyspace::driver::{Partitioner, SerialScope};
 use holdfast_runtime::{BoxFuture, Runtime};
 use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
 use scylla::client::session::Session;
@@ -36,9 +36,6 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(5),
     Duration::from_secs(10),
 ];
-/// The only partitioner whose tokens are numbers of 64 bits.
-const PARTITIONER: &str = "Murmur3Partitioner";
-
 /// The tables of a recipe, with prepared reads.
 pub(super) struct Driver {
     session: Arc<Session>,
@@ -46,6 +43,7 @@ pub(super) struct Driver {
     /// How rows of locks are read.
     reads: ExecutionProfileHandle,
     tables: Vec<Prepared>,
+    partitioner: Partitioner,
     runtime: Runtime,
 }
 
@@ -70,10 +68,15 @@ impl Driver {
             .request_timeout(Some(REQUEST_LIMIT))
             .build()
             .into_handle();
-        let (keyspace_name, tables) = (keyspace.to_owned(), Vec::new());
-        let reads = profile.clone();
-        let mut driver = Self { session, keyspace: keyspace_name, reads, tables, runtime };
-        driver.check_partitioner().await?;
+        let mut driver = Self {
+            session,
+            keyspace: keyspace.to_owned(),
+            reads: profile.clone(),
+            tables: Vec::new(),
+            partitioner: Partitioner::Murmur3,
+            runtime,
+        };
+        driver.partitioner = driver.find_partitioner().await?;
         for readable in readable {
             let prepare = async |text: String| {
                 let prepared = driver.session.prepare(text).await;
@@ -90,10 +93,9 @@ impl Driver {
         Ok(driver)
     }
 
-    async fn check_partitioner(&self) -> Result<(), ScanError> {
+    async fn find_partitioner(&self) -> Result<Partitioner, ScanError> {
         let name = shown(self.one("local", "SELECT partitioner FROM system.local", ()).await?);
-        let last = name.rsplit('.').next().unwrap_or_default();
-        if last == PARTITIONER { Ok(()) } else { Err(ScanError::Partitioner { name }) }
+        Partitioner::named(&name).ok_or(ScanError::Partitioner { name })
     }
 
     /// The first column of the first row that this statement reads.
@@ -141,9 +143,27 @@ impl Driver {
                     continue;
                 }
             };
-            let rows = rows_of(&readable.table, result, |row| cells(row, readable))?;
+            let rows = rows_of(&readable.table, result, |row| self.cells(row, readable))?;
             return Ok(Page { rows, next: next_of(next) });
         }
+    }
+
+    /// Reads a row: its place on the ring, then the columns of `readable`.
+    fn cells(&self, row: DriverRow, readable: &Readable) -> (i64, Row) {
+        let mut values = row.columns.into_iter();
+        let place = self.partitioner.place(values.next().flatten().as_ref());
+        let cell = |(_, detail): &(String, bool)| {
+            let value = values.next().flatten().and_then(raw);
+            let (left_s, written_us) = if *detail {
+                (values.next().flatten(), values.next().flatten())
+            } else {
+                (None, None)
+            };
+            let left_s = left_s.and_then(|left| left.as_int());
+            let written_us = written_us.and_then(|written| written.as_bigint());
+            value.map(|value| Cell { value, left_s, written_us })
+        };
+        (place, readable.columns.iter().map(cell).collect())
     }
 }
 
@@ -156,7 +176,7 @@ impl Tables for Driver {
     ) -> BoxFuture<'_, Result<Page, ScanError>> {
         Box::pin(async move {
             let table = self.table(table)?;
-            let values = vec![CqlValue::BigInt(range.after), CqlValue::BigInt(range.upto)];
+            let values = [range.after, range.upto].map(|at| self.partitioner.token(at)).to_vec();
             self.read(&table.readable, &table.range, values, from).await
         })
     }
@@ -313,24 +333,6 @@ fn type_of(is: &ColumnType<'_>) -> Type {
         ColumnType::UserDefinedType { .. } => Type::Other("a type of the user's".into()),
         _ => Type::Other("a type that is not known".into()),
     }
-}
-
-/// Reads a row: the token, then the columns of `readable`.
-fn cells(row: DriverRow, readable: &Readable) -> (i64, Row) {
-    let mut values = row.columns.into_iter();
-    let token = match values.next().flatten() {
-        Some(CqlValue::BigInt(token)) => token,
-        _ => i64::MIN,
-    };
-    let cell = |(_, detail): &(String, bool)| {
-        let value = values.next().flatten().and_then(raw);
-        let (left_s, written_us) =
-            if *detail { (values.next().flatten(), values.next().flatten()) } else { (None, None) };
-        let left_s = left_s.and_then(|left| left.as_int());
-        let written_us = written_us.and_then(|written| written.as_bigint());
-        value.map(|value| Cell { value, left_s, written_us })
-    };
-    (token, readable.columns.iter().map(cell).collect())
 }
 
 /// Converts a value; `None` for null, and for types that the check of the table has refused.

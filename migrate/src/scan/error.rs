@@ -38,7 +38,7 @@ pub enum ScanError {
     },
     /// The cluster orders its partitions in another way.
     #[error(
-        "the cluster's partitioner is {name}; tables are read in the order of Murmur3Partitioner"
+        "the cluster's partitioner is {name}; tables are read by the tokens of Murmur3Partitioner or RandomPartitioner"
     )]
     Partitioner {
         /// Its name.

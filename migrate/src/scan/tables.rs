@@ -2,6 +2,7 @@
 //! trait separates scan and driver, so that tests of the scan, and of what uses it, need no cluster. And
 //! the CQL of the reads: names are quoted identifiers, values are bound.
 
+use holdfast_keyspace::statement::TokenRange;
 use holdfast_runtime::BoxFuture;
 
 use super::scopes::ModeRow;
@@ -20,17 +21,10 @@ pub struct Range {
 }
 
 impl Range {
-    /// Splits the whole ring into this many ranges, at least one, whose lengths differ by one token
-    /// at most. No range has the lowest token, because no key has it.
+    /// Splits the whole ring into this many ranges, as [`TokenRange::split`].
     pub fn split(number: usize) -> Vec<Self> {
-        let number = number.max(1);
-        let bounds = |at: usize| {
-            let (at, of) = (u128::try_from(at).unwrap_or(0), u128::try_from(number).unwrap_or(1));
-            let offset = i128::try_from(u128::from(u64::MAX) * at / of).unwrap_or(0);
-            i64::try_from(i128::from(i64::MIN) + offset).unwrap_or(i64::MAX)
-        };
-        let range = |index| Self { index, after: bounds(index), upto: bounds(index + 1) };
-        (0..number).map(range).collect()
+        let ranges = TokenRange::split(number).into_iter().enumerate();
+        ranges.map(|(index, TokenRange { after, upto })| Self { index, after, upto }).collect()
     }
 }
 

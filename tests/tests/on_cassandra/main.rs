@@ -21,3 +21,4 @@ mod migrate_import;
 mod migrate_matrix;
 mod migrate_native;
 mod migrate_plan;
+mod migrate_thrift;

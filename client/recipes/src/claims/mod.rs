@@ -215,7 +215,7 @@ async fn read(
     loop {
         let page = || {
             let (columns, ttl_of) = (columns.clone(), source.ends.clone());
-            let action = Action::Page { columns, ttl_of, from: from.clone() };
+            let action = Action::Page { columns, ttl_of, range: None, from: from.clone() };
             cassandra.tables().page(Statement::new(source.table.clone(), key.clone(), action))
         };
         let (rows, next) = tries.until_answered(page).await?;

@@ -13,10 +13,11 @@ use std::time::Duration;
 use holdfast_runtime::Instant;
 
 use super::TokenTables;
+use super::parts::Parts;
 use super::session::term_of;
 use crate::cassandra::Cassandra;
 use crate::database::{Conditional, Fault, Row};
-use crate::statement::{Action, Ident, Statement, Value};
+use crate::statement::{Action, Statement, Value};
 use crate::{Error, Result};
 
 /// Below it one slow answer would end a session that beats.
@@ -36,6 +37,9 @@ pub struct Housekeeper {
     strays: BTreeMap<Held, Instant>,
     /// Sessions that this housekeeper ended and some of whose tokens may remain.
     ended: BTreeSet<String>,
+    /// The parts of the ring in which the two tables are read.
+    parts_of_times: Parts,
+    parts_of_tokens: Parts,
 }
 
 /// A session's timestamp, and since when this housekeeper has seen it.
@@ -113,6 +117,8 @@ impl Housekeeper {
             sessions: BTreeMap::new(),
             strays: BTreeMap::new(),
             ended: BTreeSet::new(),
+            parts_of_times: Parts::default(),
+            parts_of_tokens: Parts::default(),
         })
     }
 
@@ -148,8 +154,14 @@ impl Housekeeper {
     /// Reads both tables, and begins or continues to watch their rows. Returns the tokens that are
     /// strays, or belong to a session that is due or was ended.
     async fn look(&mut self) -> Result<Vec<Held>, Fault> {
-        let sessions = self.look_at_sessions().await?;
-        let held = self.look_at_tokens(&sessions).await?;
+        let mut parts = std::mem::take(&mut self.parts_of_times);
+        let sessions = self.look_at_sessions(&mut parts).await;
+        self.parts_of_times = parts;
+        let sessions = sessions?;
+        let mut parts = std::mem::take(&mut self.parts_of_tokens);
+        let held = self.look_at_tokens(&mut parts, &sessions).await;
+        self.parts_of_tokens = parts;
+        let held = held?;
         let now = self.now();
         let stray = |held: &&Held| !sessions.contains_key(&held.session);
         let since = |held: &Held| (held.clone(), self.strays.get(held).copied().unwrap_or(now));
@@ -158,63 +170,42 @@ impl Housekeeper {
         Ok(held)
     }
 
-    async fn look_at_sessions(&self) -> Result<BTreeMap<String, Watched>, Fault> {
+    async fn look_at_sessions(
+        &self,
+        parts: &mut Parts,
+    ) -> Result<BTreeMap<String, Watched>, Fault> {
         let TokenTables { times, beating, beat, .. } = &*self.tables;
-        let mut sessions = BTreeMap::new();
-        let mut from = None;
-        loop {
-            let (rows, next) = self.page(times, &[beating, beat], from).await?;
-            // Read after the answer: what the page shows had been written by then.
-            let now = self.now();
-            for row in rows {
-                let Some(session) = row.text(beating) else { continue };
-                let stamp = row.time_ms(beat);
-                let watched = self.sessions.get(session).filter(|there| there.stamp == stamp);
-                let watched = watched.copied().unwrap_or(Watched { stamp, since: now });
-                sessions.insert(session.to_owned(), watched);
-            }
-            if next.is_none() {
-                return Ok(sessions);
-            }
-            from = next;
-        }
+        let watch = |row: Row| {
+            let (session, stamp) = (row.text(beating)?.to_owned(), row.time_ms(beat));
+            let watched = self.sessions.get(&session).filter(|there| there.stamp == stamp);
+            // After the answer: what the page shows had been written by then.
+            let watched = watched.copied().unwrap_or(Watched { stamp, since: self.now() });
+            Some((session, watched))
+        };
+        let sessions = parts.read(&self.cassandra, (times, &[beating, beat]), watch).await?;
+        Ok(sessions.into_iter().collect())
     }
 
     /// Leaves out tokens of live sessions: there are as many as locks.
     async fn look_at_tokens(
         &self,
+        parts: &mut Parts,
         sessions: &BTreeMap<String, Watched>,
     ) -> Result<Vec<Held>, Fault> {
         let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
-        let mut held = Vec::new();
-        let mut from = None;
-        loop {
-            let (rows, next) = self.page(tokens, &[token, session, timestamp], from).await?;
-            let lives = |session: &str| {
-                let there = sessions.get(session);
-                there.is_some_and(|there| !self.is_due(session, there.since))
-            };
-            held.extend(rows.into_iter().filter_map(|row| {
-                let (token, session) = (row.text(token)?.to_owned(), row.text(session)?.to_owned());
-                let stamp = row.time_ms(timestamp);
-                (!lives(&session)).then_some(Held { token, session, stamp })
-            }));
-            if next.is_none() {
-                return Ok(held);
-            }
-            from = next;
-        }
-    }
-
-    async fn page(
-        &self,
-        table: &Ident,
-        columns: &[&Ident],
-        from: Option<Vec<u8>>,
-    ) -> Result<(Vec<Row>, Option<Vec<u8>>), Fault> {
-        let columns = columns.iter().map(|&column| column.clone()).collect();
-        let action = Action::Page { columns, ttl_of: None, from };
-        self.cassandra.tables().page(Statement::new(table.clone(), vec![], action)).await
+        let lives = |session: &str| {
+            let there = sessions.get(session);
+            there.is_some_and(|there| !self.is_due(session, there.since))
+        };
+        let held = |row: Row| {
+            let (token, session) = (row.text(token)?.to_owned(), row.text(session)?.to_owned());
+            let stamp = row.time_ms(timestamp);
+            (!lives(&session)).then_some(Held { token, session, stamp })
+        };
+        let columns = [token, session, timestamp];
+        let mut held = parts.read(&self.cassandra, (tokens, &columns), held).await?;
+        held.sort_unstable();
+        Ok(held)
     }
 
     /// How long this session may stand without a beat: its own term if that is longer than the

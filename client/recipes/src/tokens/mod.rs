@@ -71,6 +71,7 @@
 
 mod batch;
 mod housekeeper;
+mod parts;
 mod rows;
 mod session;
 #[cfg(test)]

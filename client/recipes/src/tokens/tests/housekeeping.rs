@@ -52,6 +52,32 @@ fn what_has_not_beaten_for_the_grace_is_removed_and_what_has_is_left() {
     });
 }
 
+/// A day of tokens that come and go: each leaves a deleted partition, and a node that has to walk all of them gives no answer in time
+/// (B17).
+#[test]
+fn a_table_full_of_deleted_rows_is_read_in_parts_that_nodes_can_read() {
+    let (machine, model) = world(1);
+    let mut keeper = housekeeper(&model, &machine.process("housekeeper"), secs(60));
+    let world = machine.world().runtime();
+    machine.run(async {
+        for number in 0..1_000 {
+            let session = format!("gone{number}");
+            beat(&model, &session, 1);
+            let only_if = vec![(Ident::new("timestamp"), Some(Value::Time(1)))];
+            let delete = on_session(&session, Action::DeleteIf { only_if });
+            assert_eq!(model.apply(&delete), Answer::Applied);
+        }
+        model.apply(&seed_insert("stray", "s"));
+        // A hundred seconds for all of them.
+        model.set_walk(Duration::from_millis(100));
+        assert_eq!(keeper.sweep().await.unwrap(), Sweep::default());
+        let began = world.clock.now();
+        assert_eq!(freed(&keeper.sweep().await.unwrap()), ["stray"]);
+        let took = world.clock.now().saturating_since(began);
+        assert!((secs(100)..secs(115)).contains(&took), "no part was too large: {took:?}");
+    });
+}
+
 /// The delete has no answer, and a read at SERIAL shows that it was applied.
 #[test]
 fn what_was_removed_without_an_answer_is_told_all_the_same() {
