@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use holdfast::{Error, Guard, GuardState, LostReason, RefusalReason};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
 use holdfast_runtime::Task;
 use scripted::{
@@ -210,6 +211,29 @@ async fn a_grant_that_was_pushed_into_a_broken_stream_is_found_in_the_state() {
     let _server = net.accept_resume(vec![state_granted(1, 41)], 2).await;
 
     assert!(outcome.await.unwrap().unwrap().is_safe());
+}
+
+/// I10: the server refused a copy that the client had sent again after a resume, for load, while the first one was under way and got
+/// its place. Without the rule the wait ends, and the grant that comes has no caller.
+#[tokio::test(start_paused = true)]
+async fn the_refusal_of_a_copy_does_not_end_a_wait_and_without_the_rule_it_does() {
+    for is_broken in [false, true] {
+        let mut net = Net::new();
+        let (client, mut server) = net.connected().await;
+        let (_task, outcome) = start(&net, client.lock("jobs"));
+        assert_eq!(server.acquire().await.request_id, 1);
+        drop(server);
+        let mut server = net.accept_resume(vec![], 1).await;
+        assert_eq!(server.acquire().await.request_id, 1, "the copy");
+        server.say(queued(1, 0)).await;
+        arm(is_broken.then_some(Mutant::RefusedCopyEndsWait));
+        let limit = v1::RefusalReason::Limit;
+        server.say(refused(Some(Subject::RequestId(1)), limit)).await;
+        server.say(granted(1, 41)).await;
+        let ended = outcome.await.unwrap();
+        arm(None);
+        assert_eq!(ended.is_err(), is_broken, "{ended:?}");
+    }
 }
 
 /// The server refused it before proposing it, and the refusal was lost with the stream.

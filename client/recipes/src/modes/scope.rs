@@ -410,3 +410,53 @@ fn at(row: Option<&Row>) -> Cells {
     };
     ["stage", "turn", "recipe", "cluster"].map(cell).to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    use holdfast_mutants::{Mutant, while_armed};
+
+    use super::*;
+
+    const MODES: [LockerMode; 4] =
+        [LockerMode::Cassandra, LockerMode::Both, LockerMode::Native, LockerMode::Fallback];
+
+    /// A scope at this stage with one process.
+    fn view(stage: Stage, mode: LockerMode) -> ScopeView {
+        let (process, service) = ("hf1:a@01/02".to_owned(), "a".to_owned());
+        let processes = vec![Registered { process, service, mode, writer: None }];
+        ScopeView { stage, turn: 1, recipe: None, cluster: None, processes, at: Cells::new() }
+    }
+
+    /// The modes that keep a scope from a step.
+    fn in_the_way(stage: Stage, step: fn(&ScopeView) -> Step) -> Vec<LockerMode> {
+        let is_in_the_way = |mode: &LockerMode| !step(&view(stage, *mode)).in_the_way.is_empty();
+        MODES.into_iter().filter(is_in_the_way).collect()
+    }
+
+    /// Rule 4 of the modes, I24.
+    #[test]
+    fn a_step_waits_for_the_processes_that_it_would_leave_behind() {
+        use LockerMode::{Both, Cassandra, Fallback, Native};
+        let forward = |stage| in_the_way(stage, ScopeView::step_forward);
+        assert_eq!(forward(Stage::Cassandra), [Cassandra]);
+        assert_eq!(forward(Stage::Both), [Cassandra]);
+        assert_eq!(forward(Stage::Native), [Both]);
+        assert_eq!(view(Stage::Fallback, Fallback).step_forward().to, None);
+        let back = |stage| in_the_way(stage, ScopeView::step_back);
+        assert_eq!(back(Stage::Fallback), [Fallback]);
+        assert_eq!(back(Stage::Native), [Native, Fallback]);
+        assert_eq!(back(Stage::Both), [Native, Fallback]);
+        assert_eq!(view(Stage::Cassandra, Cassandra).step_back().to, None);
+    }
+
+    /// A process that entered `fallback` between the look and the step back is still in it.
+    #[test]
+    fn without_the_rule_a_process_in_fallback_is_left_behind() {
+        let left = |stage| {
+            while_armed(Mutant::FallbackNotInTheWay, || in_the_way(stage, ScopeView::step_back))
+        };
+        assert_eq!(left(Stage::Fallback), [LockerMode::Fallback], "there it is looked for");
+        assert_eq!(left(Stage::Native), [LockerMode::Native]);
+        assert_eq!(left(Stage::Both), [LockerMode::Native]);
+    }
+}

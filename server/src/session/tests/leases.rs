@@ -244,6 +244,28 @@ async fn only_a_resume_with_the_right_secret_keeps_a_session_from_expiring() {
     }
 }
 
+/// §5.1, I6, I23: whoever takes a session up proves that it leads first, by a round of its own. Without the rule a node that was cut off
+/// renews a session that the next leader ends.
+#[tokio::test(start_paused = true)]
+async fn a_resume_is_answered_after_its_own_round_and_without_the_rule_at_once() {
+    for is_broken in [false, true] {
+        let world = World::new().await;
+        let (gone, ticket) = world.session().await;
+        drop(gone);
+        world.fake.hold_confirms();
+        arm(is_broken.then_some(Mutant::ResumeWithoutQuorum));
+        let mut client = world.resume(&ticket).await;
+        let early = world.runtime.timeout(Duration::from_secs(1), client.next()).await;
+        arm(None);
+        assert_eq!(early.is_ok(), is_broken, "{early:?}");
+        if !is_broken {
+            world.fake.let_confirms_go();
+            let answer = client.next().await;
+            assert!(matches!(answer, Body::Opened(_)), "{answer:?}");
+        }
+    }
+}
+
 /// §5.3: the session's last keepalive came in just before the old leader died.
 #[tokio::test(start_paused = true)]
 async fn a_new_tenure_gives_every_session_a_full_ttl_and_margin() {
