@@ -196,6 +196,8 @@ async fn order(stage: &Stage, lock: &str, by: Option<&Replica>) -> String {
     holder.line("on", STEP_LIMIT).await;
     let a = wait(0, &says("a"), 2).await;
     let b = wait(-3_600_000, &says("b"), 3).await;
+    // `a` reads the queue from its own place on, and the whole of it once in ten seconds: then it sees that `b` stands before it.
+    sleep(11_000).await;
     holder.signal(Signal::SIGTERM);
     for program in [holder, a, b] {
         let ended = program.end(STEP_LIMIT).await;
