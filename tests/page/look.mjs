@@ -49,7 +49,7 @@ const is = (found, wanted, what = '') => {
 };
 
 const holdfast = (...args) => new Promise((done, failed) => {
-  execFile(HOLDFAST, args, (error, out) => (error ? failed(error) : done(out)));
+  execFile(HOLDFAST, args, (error, out, err) => (error ? failed(Object.assign(error, { stderr: err })) : done(out)));
 });
 
 await check('a lock that is taken appears, and goes when it is given back', async () => {
@@ -194,6 +194,27 @@ await check('a forced release needs the right, and the name once more', async ()
   await page.getByText('Done: its holders are told').waitFor();
   await page.getByText('Nobody.').waitFor({ timeout: 20_000 });
   await page.getByText('force: stuck').waitFor();
+  await context.close();
+});
+
+await check('a lock is frozen, thawed and given a limit, each behind its name', async () => {
+  const { context, page } = await open(PLAIN);
+  const lock = `${PLAIN}/lock?name=kept/one`;
+  const done = async (act, open, text, said) => {
+    await page.goto(lock);
+    if (open) await page.locator(`#act-${act} summary`).click();
+    if (text) await page.locator(`#${act}-text`).fill(text);
+    await page.locator(`#${act}-typed`).fill('kept/one');
+    await page.locator(`#act-${act} button`).click();
+    await page.getByText(`Done: ${said}`).waitFor();
+  };
+  const tried = () => holdfast('--endpoints', PLAIN_CLIENTS, 'try', 'kept/one', '--', 'true').then(() => 'granted', (error) => error.stderr);
+  await done('freeze', true, 'moving house', 'names that begin with it are frozen');
+  is((await tried()).includes('moving house'), true, 'why it is not granted');
+  await done('thaw', false, '', 'it is thawed');
+  is(await tried(), 'granted');
+  await done('limit', true, '3', 'its limit is 3');
+  is(JSON.parse(await holdfast('--endpoints', PLAIN_CLIENTS, '--json', 'inspect', 'kept/one')).limit.permits, 3, 'the limit');
   await context.close();
 });
 
