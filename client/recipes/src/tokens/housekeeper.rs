@@ -154,14 +154,8 @@ impl Housekeeper {
     /// Reads both tables, and begins or continues to watch their rows. Returns the tokens that are
     /// strays, or belong to a session that is due or was ended.
     async fn look(&mut self) -> Result<Vec<Held>, Fault> {
-        let mut parts = std::mem::take(&mut self.parts_of_times);
-        let sessions = self.look_at_sessions(&mut parts).await;
-        self.parts_of_times = parts;
-        let sessions = sessions?;
-        let mut parts = std::mem::take(&mut self.parts_of_tokens);
-        let held = self.look_at_tokens(&mut parts, &sessions).await;
-        self.parts_of_tokens = parts;
-        let held = held?;
+        let sessions = self.look_at_sessions().await?;
+        let held = self.look_at_tokens(&sessions).await?;
         let now = self.now();
         let stray = |held: &&Held| !sessions.contains_key(&held.session);
         let since = |held: &Held| (held.clone(), self.strays.get(held).copied().unwrap_or(now));
@@ -170,10 +164,7 @@ impl Housekeeper {
         Ok(held)
     }
 
-    async fn look_at_sessions(
-        &self,
-        parts: &mut Parts,
-    ) -> Result<BTreeMap<String, Watched>, Fault> {
+    async fn look_at_sessions(&self) -> Result<BTreeMap<String, Watched>, Fault> {
         let TokenTables { times, beating, beat, .. } = &*self.tables;
         let watch = |row: Row| {
             let (session, stamp) = (row.text(beating)?.to_owned(), row.time_ms(beat));
@@ -182,14 +173,14 @@ impl Housekeeper {
             let watched = watched.copied().unwrap_or(Watched { stamp, since: self.now() });
             Some((session, watched))
         };
-        let sessions = parts.read(&self.cassandra, (times, &[beating, beat]), watch).await?;
+        let columns = [beating, beat];
+        let sessions = self.parts_of_times.read(&self.cassandra, (times, &columns), watch).await?;
         Ok(sessions.into_iter().collect())
     }
 
     /// Leaves out tokens of live sessions: there are as many as locks.
     async fn look_at_tokens(
         &self,
-        parts: &mut Parts,
         sessions: &BTreeMap<String, Watched>,
     ) -> Result<Vec<Held>, Fault> {
         let TokenTables { tokens, token, session, timestamp, .. } = &*self.tables;
@@ -203,7 +194,7 @@ impl Housekeeper {
             (!lives(&session)).then_some(Held { token, session, stamp })
         };
         let columns = [token, session, timestamp];
-        let mut held = parts.read(&self.cassandra, (tokens, &columns), held).await?;
+        let mut held = self.parts_of_tokens.read(&self.cassandra, (tokens, &columns), held).await?;
         held.sort_unstable();
         Ok(held)
     }

@@ -4,6 +4,7 @@
 //! `gc_grace_seconds` are over. A table whose rows come and go has so many that no node walks all of them within its time limit. So a
 //! part that cannot be read is divided, and parts that are read quickly are joined again.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::cassandra::Cassandra;
@@ -19,13 +20,13 @@ const FAILURES: u32 = 64;
 /// Neighbours that were read within this time together are read as one the next time.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// The parts in which a table was read last, in the order of the ring.
-pub(super) struct Parts(Vec<TokenRange>);
+/// The parts in which a table was read last, in the order of the ring. A read that is dropped leaves them as they were.
+pub(super) struct Parts(Mutex<Vec<TokenRange>>);
 
 impl Default for Parts {
     /// The whole ring.
     fn default() -> Self {
-        Self(TokenRange::split(1))
+        Self(Mutex::new(TokenRange::split(1)))
     }
 }
 
@@ -40,7 +41,7 @@ struct Reading<'a, F> {
 impl Parts {
     /// Reads these columns of all rows, and returns what `take` makes of each as soon as its page arrives.
     pub(super) async fn read<T, F: Fn(Row) -> Option<T>>(
-        &mut self,
+        &self,
         cassandra: &Cassandra,
         (table, columns): (&Ident, &[&Ident]),
         take: F,
@@ -50,7 +51,7 @@ impl Parts {
         let clock = &cassandra.runtime().clock;
         let (mut taken, mut read) = (Vec::new(), Vec::new());
         let (mut failures, mut in_a_row) = (0, 0);
-        let mut left: Vec<Part> = self.0.iter().rev().copied().map(Part::new).collect();
+        let mut left: Vec<Part> = self.lock().iter().rev().copied().map(Part::new).collect();
         while let Some(part) = left.pop() {
             let began = clock.now();
             let fault = match reading.part(part.range).await {
@@ -67,13 +68,17 @@ impl Parts {
             let is_refused = matches!(fault, Fault::Refused(_));
             if is_refused || failures >= FAILURES || in_a_row >= FAILURES_IN_A_ROW {
                 // The next read goes on from what this one has learned.
-                self.0 = read.into_iter().map(|(range, _)| range).collect();
-                self.0.extend(left.into_iter().rev().map(|part| part.range));
+                let read = read.into_iter().map(|(range, _)| range);
+                *self.lock() = read.chain(left.into_iter().rev().map(|part| part.range)).collect();
                 return Err(fault);
             }
         }
-        self.0 = joined(read);
+        *self.lock() = joined(read);
         Ok(taken)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<TokenRange>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
