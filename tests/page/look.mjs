@@ -93,6 +93,16 @@ await check('what is typed and what is open stays while the page moves', async (
   await context.close();
 });
 
+await check('without rules nobody is asked to log in', async () => {
+  const { context, page } = await open(PLAIN);
+  await page.goto(PLAIN);
+  await page.getByRole('heading', { name: 'Now' }).waitFor();
+  is(await page.getByRole('link', { name: 'Log in' }).count(), 0);
+  await page.goto(`${PLAIN}/login`);
+  await page.getByText('Nobody has to log in here').waitFor();
+  await context.close();
+});
+
 await check('a deadlock is drawn as a circle, and called one', async () => {
   const { context, page } = await open(PLAIN);
   await page.goto(`${PLAIN}/lock?name=orders/42`);
@@ -235,18 +245,20 @@ await check('a page from elsewhere changes nothing', async () => {
   complaints.length = 0;
 });
 
-await check('nothing jumps while numbers change', async () => {
-  const { context, page } = await open(PLAIN);
-  await page.goto(PLAIN);
-  await page.evaluate(() => {
-    window.shifted = [];
-    new PerformanceObserver((list) => { for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted.push(entry.value); }).observe({ type: 'layout-shift' });
+for (const width of [400, 1024]) {
+  await check(`nothing jumps while numbers change, at ${width} px`, async () => {
+    const { context, page } = await open(PLAIN, { viewport: { width, height: 900 } });
+    await page.goto(PLAIN);
+    await page.evaluate(() => {
+      window.shifted = [];
+      new PerformanceObserver((list) => { for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted.push(entry.value); }).observe({ type: 'layout-shift' });
+    });
+    await page.waitForTimeout(4_000);
+    const shifted = await page.evaluate(() => window.shifted.reduce((sum, one) => sum + one, 0));
+    if (shifted > 0.02) throw new Error(`the layout shifted by ${shifted}`);
+    await context.close();
   });
-  await page.waitForTimeout(4_000);
-  const shifted = await page.evaluate(() => window.shifted.reduce((sum, one) => sum + one, 0));
-  if (shifted > 0.02) throw new Error(`the layout shifted by ${shifted}`);
-  await context.close();
-});
+}
 
 for (const scheme of SCHEMES) {
   await check(`axe-core finds no serious fault, ${scheme}`, async () => {
@@ -264,6 +276,12 @@ for (const scheme of SCHEMES) {
     await context.close();
   });
 }
+
+// Rows of tables whose content reaches into the row below.
+const coveredRows = () => [...document.querySelectorAll('.rows tbody tr')].filter((row) => {
+  const end = Math.max(...[...row.children].map((cell) => cell.getBoundingClientRect().bottom));
+  return end > row.getBoundingClientRect().bottom + 1;
+}).length;
 
 await check('every page fits every size, in both schemes', async () => {
   mkdirSync(SHOTS, { recursive: true });
@@ -288,6 +306,8 @@ await check('every page fits every size, in both schemes', async () => {
         if (name !== 'history' && name !== 'login') await page.locator('#live[data-is=on]').waitFor();
         const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
         if (over > 0) wide.push(`${name} at ${width}: ${over} px too wide`);
+        const covered = await page.evaluate(coveredRows);
+        if (covered > 0) wide.push(`${name} at ${width}: ${covered} rows lie over the next one`);
         await page.screenshot({ path: `${SHOTS}/${name}-${scheme}-${width}.png` });
         if (PICTURES && PICTURED.includes(name) && scheme === (name === 'deadlock' ? 'dark' : 'light') && width === 1024) {
           if (name === 'history') await page.goto(`${PLAIN}/history?prefix=jobs/&hours=12`);

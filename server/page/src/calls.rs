@@ -47,6 +47,18 @@ pub(crate) struct Who {
     /// Empty: nobody in particular.
     pub(crate) identity: String,
     pub(crate) has_token: bool,
+    /// Without rules, everybody may see and do everything: there is nothing to log in for.
+    pub(crate) rules: Rules,
+}
+
+/// Whether the rules count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rules {
+    On,
+    Off,
+    /// No leader said so.
+    #[default]
+    Unknown,
 }
 
 /// A call of one of the services.
@@ -96,8 +108,14 @@ impl Client {
     /// Who looks, as far as the services say.
     pub(crate) async fn identity(&self) -> Who {
         let status = self.auth_status(v1::AuthStatusRequest {}).await.ok();
+        let rules = match &status {
+            Some(status) if status.on => Rules::On,
+            Some(_) => Rules::Off,
+            None => Rules::Unknown,
+        };
         let identity = status.map(|status| status.identity).filter(|it| it != "anonymous");
-        Who { identity: identity.unwrap_or_default(), has_token: self.token.is_some() }
+        let has_token = self.token.is_some();
+        Who { identity: identity.unwrap_or_default(), has_token, rules }
     }
 
     call!(auth_status, AuthServiceClient, AuthStatusRequest => AuthStatusResponse);

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use holdfast_proto::v1;
 use serde::Deserialize;
 
-use crate::calls::{Visitor, Who};
+use crate::calls::{Rules, Visitor, Who};
 use crate::views::{Main, Shell, encoded};
 use crate::{Shared, guard, html, starting};
 
@@ -18,6 +18,7 @@ struct LoginPage<'a> {
     /// Where to go then.
     at: &'a str,
     trouble: &'a str,
+    rules: Rules,
 }
 
 /// The form.
@@ -58,19 +59,19 @@ pub(crate) async fn form(
 ) -> Response {
     let at = uri.query().and_then(|query| query.strip_prefix("at=")).unwrap_or("/");
     let token = guard::token_in(visitor.has_tls, &headers);
-    show(&page, token.as_deref(), at, "", StatusCode::OK)
+    let rules = match page.client_with(visitor, token.clone()) {
+        Some(client) => client.identity().await.rules,
+        None => Rules::Unknown,
+    };
+    let form_token = page.guard.form_token(token.as_deref());
+    let form = LoginPage { form_token: &form_token, at, trouble: "", rules };
+    show(&form, StatusCode::OK)
 }
 
-fn show(
-    page: &Shared,
-    token: Option<&str>,
-    at: &str,
-    trouble: &str,
-    status: StatusCode,
-) -> Response {
-    let form_token = page.guard.form_token(token);
-    let main = Main::of("Log in", &LoginPage { form_token: &form_token, at, trouble });
-    html(status, &Shell::bare(Who::default(), form_token.clone()).around(&main))
+fn show(form: &LoginPage<'_>, status: StatusCode) -> Response {
+    let who = Who { rules: form.rules, ..Who::default() };
+    let shell = Shell::bare(who, form.form_token.to_owned());
+    html(status, &shell.around(&Main::of("Log in", form)))
 }
 
 /// Takes a token, if the node knows it, and keeps it in the cookie.
@@ -84,7 +85,11 @@ pub(crate) async fn enter(
     if let Err(refused) = page.guard.check_form(before.as_deref(), &entered.form_token) {
         return refused.into_response();
     }
-    let again = |trouble, status| show(&page, before.as_deref(), &entered.at, trouble, status);
+    let form_token = page.guard.form_token(before.as_deref());
+    let again = |trouble, status| {
+        let (form_token, at) = (form_token.as_str(), entered.at.as_str());
+        show(&LoginPage { form_token, at, trouble, rules: Rules::Unknown }, status)
+    };
     if !page.guard.may_try(&visitor.address) {
         let trouble = "Too many failed logins; wait a minute.";
         return again(trouble, StatusCode::TOO_MANY_REQUESTS);

@@ -38,6 +38,8 @@ struct LocksPage {
     locks: Vec<LockRow>,
     next: Option<String>,
     is_first: bool,
+    /// Only the busiest locks have rates.
+    has_rates: bool,
 }
 
 pub(super) async fn page(client: &Client, prefix: &str, after: &str) -> Result<Main, Problem> {
@@ -55,6 +57,7 @@ pub(super) async fn page(client: &Client, prefix: &str, after: &str) -> Result<M
         locks: found.locks.iter().map(|lock| lock_row(lock, most)).collect(),
         next,
         is_first: after.is_empty(),
+        has_rates: false,
     };
     Ok(Main::of("Locks", &page))
 }
@@ -125,10 +128,14 @@ mod tests {
             locks: vec![lock_row(&lock, 0)],
             next: None,
             is_first: true,
+            has_rates: false,
         };
         let main = Main::of(name, &page);
         assert!(!main.html.contains("<script"), "{}", main.html);
-        let shell = Shell::bare(Who { identity: name.to_owned(), has_token: true }, String::new());
+        let shell = Shell::bare(
+            Who { identity: name.to_owned(), has_token: true, ..Who::default() },
+            String::new(),
+        );
         let all = shell.around(&main);
         assert!(!all.contains("alert(1)</script>") && !all.contains("<script>"), "{all}");
     }

@@ -23,6 +23,7 @@ struct NowPage {
     prefix: String,
     is_whole: bool,
     locks: Vec<LockRow>,
+    has_rates: bool,
     freezes: Vec<FreezeRow>,
 }
 
@@ -79,6 +80,7 @@ pub(super) async fn page(client: &Client, order: Order, prefix: &str) -> Result<
         prefix: prefix.to_owned(),
         is_whole: found.complete,
         locks: found.locks.iter().filter_map(|busy| busy_row(busy, most)).collect(),
+        has_rates: true,
         freezes: freezes.iter().flat_map(|found| &found.freezes).map(freeze_row).collect(),
     };
     Ok(Main::of("Now", &page))

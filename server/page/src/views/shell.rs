@@ -4,7 +4,7 @@ use askama::Template;
 use axum::http::Uri;
 
 use super::{Main, View, encoded, parameters};
-use crate::calls::Who;
+use crate::calls::{Rules, Who};
 
 /// What is around each page.
 #[derive(Template)]
