@@ -4,6 +4,9 @@
 //! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms, cluster)`, changed by LWT on all six, decided among all
 //! datacenters, read at SERIAL, never retried. No column has a TTL.
 //!
+//! With more than 16 partitions for the leases of the scope, their number stands behind the mode (`native/256`): a process of an
+//! earlier release, which would look for a lease in another partition, knows no such mode, and refuses the row.
+//!
 //! `cluster` is the native store whose leaders keep the row: leaders of two clusters on one row would bump it in turn,
 //! each with authority. It is null in a row that version 0.1 made; a leader writes it with its next bump, on condition
 //! that it is null. Version 0.1 names the column in no statement: its writes leave the cell as it is, and what it
@@ -28,8 +31,6 @@ pub use durations::{AnswerLimit, DoNotFit, Durations};
 
 /// The last epoch of a scope; a token has room for 32,767. Epochs never wrap.
 pub const EPOCH_MAX: u16 = 32_000;
-/// The number of partitions over which the leases of a scope are spread.
-pub const BUCKETS: i64 = 16;
 
 /// All columns but the key.
 const COLUMNS: [&str; 6] = ["mode", "epoch", "beat", "take_over_ms", "hold_ms", "cluster"];
@@ -76,6 +77,52 @@ impl fmt::Display for Mode {
     }
 }
 
+/// The number of partitions over which the leases of a scope are spread. Each is one partition of Paxos: the more there are, the
+/// more locks change hands at once. It stands in the scope's row, and changes only while the native store serves the scope: then no
+/// lease counts, and no drain misses one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Buckets(u16);
+
+impl Buckets {
+    /// The most.
+    pub const MAX: u16 = 4_096;
+    /// What a scope has that is new.
+    pub const OF_NEW_SCOPES: Self = Self(256);
+
+    /// So many; `None` for none, or for more than [`Buckets::MAX`].
+    pub fn new(number: u16) -> Option<Self> {
+        (1..=Self::MAX).contains(&number).then_some(Self(number))
+    }
+
+    /// Each of them.
+    pub fn all(self) -> impl Iterator<Item = i64> {
+        0..i64::from(self.0)
+    }
+
+    /// That of the lease of a name. FNV-1a: it spreads names evenly, and gives every process the same value for ever.
+    pub fn of(self, name: &str) -> i64 {
+        let mixed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        // The low bits alone are poorly mixed.
+        let folded = (mixed ^ (mixed >> 32)) & 0xffff_ffff;
+        i64::try_from(folded).unwrap_or_default() % i64::from(self.0)
+    }
+}
+
+/// What every release before had.
+impl Default for Buckets {
+    fn default() -> Self {
+        Self(16)
+    }
+}
+
+impl fmt::Display for Buckets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// The id of a cluster of the native store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterTag(u128);
@@ -114,6 +161,8 @@ pub struct AuthorityRow {
     /// The cluster whose leaders keep the row; `None`: version 0.1 made the row, and no leader has
     /// written it yet.
     pub cluster: Option<ClusterTag>,
+    /// The partitions of the scope's leases.
+    pub buckets: Buckets,
 }
 
 impl AuthorityRow {
@@ -139,7 +188,8 @@ impl AuthorityRow {
         let number =
             |name: &str| row.long(&Ident::new(name)).ok_or_else(|| format!("has no {name}"));
         let said = text("mode")?;
-        let mode = Mode::parse(said).ok_or_else(|| format!("has the unknown mode {said:?}"))?;
+        let (mode, buckets) =
+            mode_and_buckets(said).ok_or_else(|| format!("has the unknown mode {said:?}"))?;
         let epoch = number("epoch")?;
         let fits = u16::try_from(epoch).ok().filter(|epoch| *epoch <= EPOCH_MAX);
         let epoch = fits.ok_or_else(|| format!("has the epoch {epoch}, not 0 to {EPOCH_MAX}"))?;
@@ -157,13 +207,21 @@ impl AuthorityRow {
                 .ok_or_else(|| format!("has the cluster {text:?}, which is no id"))
         };
         let cluster = cluster.map(tag).transpose()?;
-        Ok(Self { mode, epoch, beat: number("beat")?, durations, cluster })
+        Ok(Self { mode, epoch, beat: number("beat")?, durations, cluster, buckets })
+    }
+
+    fn mode_cell(self) -> String {
+        if self.buckets == Buckets::default() {
+            self.mode.to_string()
+        } else {
+            format!("{}/{}", self.mode, self.buckets)
+        }
     }
 
     fn cells(self) -> Cells {
         let cell = |name: &str, value: Value| (Ident::new(name), Some(value));
         vec![
-            cell("mode", Value::from(self.mode.as_str())),
+            cell("mode", Value::Text(self.mode_cell())),
             cell("epoch", Value::from(i64::from(self.epoch))),
             cell("beat", Value::from(self.beat)),
             cell("take_over_ms", Value::from(millis(self.durations.take_over_wait()))),
@@ -176,8 +234,20 @@ impl AuthorityRow {
 impl fmt::Display for AuthorityRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (w, v) = (self.durations.take_over_wait(), self.durations.v());
-        write!(f, "{} in epoch {}, beat {}, W {w:?}, V {v:?}", self.mode, self.epoch, self.beat)
+        let mode = self.mode_cell();
+        write!(f, "{mode} in epoch {}, beat {}, W {w:?}, V {v:?}", self.epoch, self.beat)
     }
+}
+
+/// Reads the cell of the mode. A number that no release writes there makes the row unknown, as any other odd mode does.
+fn mode_and_buckets(cell: &str) -> Option<(Mode, Buckets)> {
+    let Some((mode, number)) = cell.split_once('/') else {
+        return Some((Mode::parse(cell)?, Buckets::default()));
+    };
+    let buckets = number.parse().ok().and_then(Buckets::new)?;
+    (buckets.to_string() == number && buckets != Buckets::default())
+        .then_some(Mode::parse(mode)?)
+        .map(|mode| (mode, buckets))
 }
 
 /// What an operator does about a row with unusable durations.
@@ -309,7 +379,9 @@ mod tests {
     #[test]
     fn a_hold_goes_on_under_its_own_epoch_and_under_the_draining_after_it() {
         let durations = Durations::default();
-        let row = |mode, epoch| AuthorityRow { mode, epoch, beat: 0, durations, cluster: None };
+        let buckets = Buckets::default();
+        let row =
+            |mode, epoch| AuthorityRow { mode, epoch, beat: 0, durations, cluster: None, buckets };
         assert!(row(Mode::Cassandra, 4).extends(4));
         assert!(!row(Mode::Cassandra, 5).extends(4), "others held between");
         assert!(row(Mode::Draining, 5).extends(4));
@@ -327,6 +399,9 @@ mod tests {
             AuthorityRow::parse(&row(mode, epoch, &[30_000, 15_000])).unwrap_err()
         };
         assert!(why("Native", 1).contains("unknown mode"));
+        for odd in ["native/", "native/0", "native/16", "native/0256", "native/4097", "off/256"] {
+            assert!(why(odd, 1).contains("unknown mode"), "{odd}");
+        }
         assert!(why("native", -1).contains("epoch -1"));
         assert!(why("native", 32_001).contains("32001"));
         assert!(AuthorityRow::parse(&Row::default()).unwrap_err().contains("no mode"));
@@ -386,7 +461,8 @@ mod tests {
         let authority = Authority::new(tables, clock, "pay/");
         let durations = Durations::default();
         let cluster = ClusterTag::new(&[7; 16]);
-        let row = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 7, durations, cluster };
+        let (mode, buckets) = (Mode::Native, Buckets::OF_NEW_SCOPES);
+        let row = AuthorityRow { mode, epoch: 3, beat: 7, durations, cluster, buckets };
         authority.read().now_or_never().unwrap().unwrap();
         authority.create(row).now_or_never().unwrap().unwrap();
         authority.change(row, row.bumped()).now_or_never().unwrap().unwrap();
@@ -419,7 +495,9 @@ mod tests {
                 (Mode::Retired, 6, 2),
             ] {
                 let durations = Durations::default();
-                let mut cells = AuthorityRow { mode, epoch, beat, durations, cluster }.cells();
+                let buckets = Buckets::default();
+                let row = AuthorityRow { mode, epoch, beat, durations, cluster, buckets };
+                let mut cells = row.cells();
                 cells.retain(|(_, value)| value.is_some());
                 let columns: Vec<_> = cells.iter().map(|(name, _)| name.to_string()).collect();
                 let values: Vec<_> = cells.into_iter().map(|(_, value)| in_cql(value)).collect();
@@ -447,6 +525,7 @@ mod tests {
             beat: -3,
             durations: durations.unwrap(),
             cluster: ClusterTag::new(&[0xa5; 16]),
+            buckets: Buckets::OF_NEW_SCOPES,
         };
         let cells = written.cells();
         let there: Vec<_> = cells.iter().map(|(name, _)| name.as_str()).collect();
@@ -456,5 +535,38 @@ mod tests {
         };
         let row = Row(cells.into_iter().map(cell).collect());
         assert_eq!(AuthorityRow::parse(&row), Ok(written));
+    }
+
+    /// Earlier releases read the mode by its name alone: they know none of this cell, and refuse the row.
+    #[test]
+    fn a_row_of_more_partitions_is_unknown_to_earlier_releases() {
+        let durations = Durations::default();
+        for mode in Mode::ALL {
+            let of = |buckets| AuthorityRow {
+                mode,
+                epoch: 1,
+                beat: 0,
+                durations,
+                cluster: None,
+                buckets,
+            };
+            assert_eq!(of(Buckets::default()).mode_cell(), mode.as_str());
+            let cell = of(Buckets::OF_NEW_SCOPES).mode_cell();
+            assert_eq!((cell.as_str(), Mode::parse(&cell)), (format!("{mode}/256").as_str(), None));
+        }
+    }
+
+    #[test]
+    fn names_are_spread_over_all_partitions_of_a_scope() {
+        for (number, least, most) in [(16, 500, 750), (256, 15, 70)] {
+            let buckets = Buckets::new(number).unwrap();
+            let mut counts = vec![0; usize::from(number)];
+            for name in 0..10_000 {
+                counts[usize::try_from(buckets.of(&format!("orders/{name}"))).unwrap()] += 1;
+            }
+            assert!(counts.iter().all(|count| (least..=most).contains(count)), "{counts:?}");
+            assert_eq!(buckets.all().count(), usize::from(number));
+        }
+        assert_eq!((Buckets::new(0), Buckets::new(4_097)), (None, None));
     }
 }

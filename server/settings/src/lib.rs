@@ -628,6 +628,13 @@ settings! {
     /// Default: 300000 (5 minutes). Bounds: 0 to 86400000. A scope has 32,000 epochs for ever, and a round
     /// trip takes three of them: at one in 5 minutes they last for 37 days of nothing but switching.
     switch_every_ms: u64 = 300_000, "HOLDFAST_SWITCH_EVERY_MS";
+
+    /// Over how many partitions of `fallback_leases` the locks of a scope are spread while Cassandra serves it. One partition grants
+    /// some dozens of locks a second. It changes while the native store serves the scope; processes and servers of 0.3 and earlier refuse
+    /// a scope with another number than 16.
+    ///
+    /// Default: 0, which is 256 for a new scope, and what it has for any other. Bounds: 0 to 4096.
+    buckets: u16 = 0, "HOLDFAST_FALLBACK_BUCKETS";
 }
 
 /// How a node comes to its cluster.

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use holdfast_core::{Command, ScopePrefix, ScopeState, Tenure};
 use holdfast_keyspace::authority::{
-    AnswerLimit, Authority, AuthorityRow, BUCKETS, Change, ClusterTag, Look,
+    AnswerLimit, Authority, AuthorityRow, Buckets, Change, ClusterTag, Look,
 };
 use holdfast_keyspace::database::{Fault, Tables};
 use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
@@ -26,6 +27,9 @@ use crate::session::ClusterId;
 
 /// Pause before a command is proposed again that was refused, or whose outcome is unknown.
 const PROPOSE_AGAIN: Duration = Duration::from_millis(100);
+
+/// Partitions of leases that are counted at once.
+const COUNTED_AT_ONCE: usize = 8;
 
 /// One scope in one tenure.
 pub(super) struct Driver {
@@ -221,7 +225,8 @@ impl Driver {
                 self.note(Some(from), to, changed);
             }
             RowStep::Count => {
-                let counted = self.patiently(self.count_leases()).await;
+                let buckets = self.machine().row().map(|row| row.buckets).unwrap_or_default();
+                let counted = self.patiently(self.count_leases(buckets)).await;
                 self.machine().counted(counted.ok(), self.now());
             }
         }
@@ -233,21 +238,20 @@ impl Driver {
     /// # Errors
     ///
     /// [`Fault`]: there may be some.
-    async fn count_leases(&self) -> Result<u64, Fault> {
-        let mut held = 0;
-        for bucket in 0..BUCKETS {
-            let key = vec![
-                (Ident::new("scope"), Value::from(self.scope.as_str())),
-                (Ident::new("bucket"), Value::from(bucket)),
-            ];
-            let action =
-                Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
-            let all = Statement::new(Ident::new("fallback_leases"), key, action);
-            let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
-            held +=
-                rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64;
-        }
-        Ok(held)
+    async fn count_leases(&self, buckets: Buckets) -> Result<u64, Fault> {
+        let counts = stream::iter(buckets.all()).map(|bucket| self.count_in(bucket));
+        counts.buffer_unordered(COUNTED_AT_ONCE).try_fold(0, async |sum, held| Ok(sum + held)).await
+    }
+
+    async fn count_in(&self, bucket: i64) -> Result<u64, Fault> {
+        let key = vec![
+            (Ident::new("scope"), Value::from(self.scope.as_str())),
+            (Ident::new("bucket"), Value::from(bucket)),
+        ];
+        let action = Action::AllSerial { columns: vec![Ident::new("name"), Ident::new("owner")] };
+        let all = Statement::new(Ident::new("fallback_leases"), key, action);
+        let rows = self.tables.read_all(all.partitioned_by(2).decided_everywhere()).await?;
+        Ok(rows.iter().filter(|row| row.text(&Ident::new("owner")).is_some()).count() as u64)
     }
 
     /// Refuses a row that the leaders of another cluster keep: with both writing it, each would have

@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use holdfast_core::ScopeState;
-use holdfast_keyspace::authority::{AuthorityRow, Change, EPOCH_MAX, Look, Mode};
+use holdfast_keyspace::authority::{AuthorityRow, Buckets, Change, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
@@ -268,7 +268,8 @@ impl AuthorityMachine {
         let (mode, beat) = (Mode::Preparing, self.first_beat);
         // The driver adds the cluster.
         let (durations, cluster) = (self.terms.durations, None);
-        RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster })
+        let buckets = self.terms.buckets.unwrap_or(Buckets::OF_NEW_SCOPES);
+        RowStep::Create(AuthorityRow { mode, epoch, beat, durations, cluster, buckets })
     }
 
     fn change(&mut self, now: Instant, core: ScopeState, row: AuthorityRow) -> RowStep {
@@ -292,6 +293,8 @@ impl AuthorityMachine {
                     None => to(AuthorityRow {
                         mode: self.bumped_mode(now, core, row),
                         durations: self.changing.in_a_bump(now, core, row),
+                        // No lease counts now, and no client takes the scope over by a row that it did not read.
+                        buckets: self.terms.buckets.unwrap_or(row.buckets),
                         ..row.bumped()
                     }),
                 }

@@ -45,7 +45,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_keyspace::authority::Durations;
+use holdfast_keyspace::authority::{Buckets, Durations};
 use holdfast_keyspace::database::Database;
 
 pub use lead::{NotRetired, ScopeAuthorities};
@@ -68,6 +68,8 @@ pub struct FallbackSettings {
     /// A round trip takes three epochs: at one in five minutes the 32,000 available epochs last for 37
     /// days of nothing but switching.
     pub switch_every: Duration,
+    /// The partitions of a scope's leases; `None`: what it has, and [`Buckets::OF_NEW_SCOPES`] for a new one.
+    pub buckets: Option<Buckets>,
 }
 
 #[cfg(test)]
@@ -77,6 +79,7 @@ impl Default for FallbackSettings {
             durations: Durations::default(),
             drain_limit: Duration::from_secs(10),
             switch_every: Duration::from_mins(5),
+            buckets: None,
         }
     }
 }

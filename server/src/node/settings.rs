@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_keyspace::authority::Buckets;
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::Runtime;
 
@@ -112,6 +113,7 @@ fn terms(fallback: &FallbackConfig) -> Option<FallbackSettings> {
         // Checked with the settings.
         durations: fallback.durations().ok()?,
         drain_limit: millis(fallback.drain_limit_ms),
+        buckets: Buckets::new(fallback.buckets),
         switch_every: millis(fallback.switch_every_ms),
     })
 }
@@ -179,6 +181,7 @@ mod tests {
             take_over_ms: Some(30_021),
             hold_ms: Some(15_022),
             drain_limit_ms: Some(10_023),
+            buckets: Some(27),
             switch_every_ms: Some(300_024),
             ..FallbackLayer::default()
         };
@@ -250,6 +253,7 @@ mod tests {
         let (w, v) = (Duration::from_millis(30_021), Duration::from_millis(15_022));
         assert_eq!(terms.durations, Durations::new(w, v).unwrap());
         assert_eq!(terms.drain_limit, Duration::from_millis(10_023));
+        assert_eq!(terms.buckets, Buckets::new(27));
         assert_eq!(terms.switch_every, Duration::from_millis(300_024));
     }
 }

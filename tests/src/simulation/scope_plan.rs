@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use holdfast_keyspace::authority::Durations;
+use holdfast_keyspace::authority::{Buckets, Durations};
 use holdfast_server::authority::FallbackSettings;
 use serde::{Deserialize, Serialize};
 
@@ -216,6 +216,8 @@ impl ScopesPlan {
                 durations: durations.expect("they fit"),
                 drain_limit: Duration::from_millis(DRAIN_LIMIT_MS),
                 switch_every: Duration::from_millis(SWITCH_EVERY_MS),
+                // A drain counts the leases of all.
+                buckets: Some(Buckets::default()),
             }
         };
         self.settings.iter().map(terms).collect()

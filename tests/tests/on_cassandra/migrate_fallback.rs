@@ -13,8 +13,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdfast::Client;
+use holdfast_recipes::Locker;
 use holdfast_runtime::Runtime;
+use holdfast_tests::draw::Draw;
 use holdfast_tests::fallback::{SWITCHED_WITHIN, World};
 use holdfast_tests::history::read;
 use holdfast_tests::program::Program;
@@ -59,7 +62,10 @@ async fn a_process_that_stood_still_over_both_switches_finds_its_lock_lost() {
 
 /// `tests/run` runs these before the others, one at a time: the first measures pauses, the second kills nodes.
 mod alone {
-    use super::{Client, Duration, Runtime, World, secs, sleep};
+    use super::{
+        Client, Draw, Duration, Locker, Runtime, SWITCHED_WITHIN, World, join_all, secs, sleep,
+    };
+    use holdfast_recipes::RemoteLocker as _;
 
     /// All three servers are killed under load: Cassandra serves the scope. They come back: they serve it again.
     #[tokio::test]
@@ -103,6 +109,68 @@ mod alone {
         world.judge(Vec::new()).are_as_documented();
         assert!(tokens.by_epoch().len() > 2 * rounds, "{:?}", tokens.by_epoch());
         world.is_well().await;
+    }
+
+    /// B8. Lines for docs/cassandra.md: how many locks a scope grants while Cassandra serves it, by the partitions of its leases.
+    #[tokio::test]
+    #[ignore = "long: a measurement"]
+    async fn what_a_scope_carries_while_cassandra_serves_it() {
+        for (keyspace, partitions) in [("fallback_16", 16), ("fallback_256", 256)] {
+            let mut world = World::start_in_partitions(keyspace, partitions).await;
+            let mut lockers = Vec::new();
+            for id in 1..=4 {
+                lockers.push(world.enter(id).await.0);
+            }
+            world.kill_all();
+            for locker in &lockers {
+                locker
+                    .lock_within("job/first", SWITCHED_WITHIN)
+                    .await
+                    .unwrap()
+                    .release()
+                    .await
+                    .unwrap();
+            }
+            for (clients, names) in [(64, 1_000), (256, 1_000), (64, 10)] {
+                let carried = carried(&lockers, clients, names).await;
+                println!("{partitions} partitions, {clients} clients, {names} names: {carried}");
+            }
+        }
+    }
+
+    /// Tasks that take and give back locks of these names for twenty seconds: a line of what came of it.
+    async fn carried(lockers: &[Locker], clients: usize, names: u64) -> String {
+        const LENGTH: Duration = secs(20);
+        let runtime = Runtime::system();
+        let (clock, until) = (runtime.clock.clone(), runtime.clock.now() + LENGTH);
+        let client = |number: usize| {
+            let (locker, clock) = (lockers[number % lockers.len()].clone(), clock.clone());
+            let mut draw = Draw::new(number as u64);
+            async move {
+                let (mut took, mut failed) = (Vec::new(), 0);
+                while clock.now() < until {
+                    let (asked, name) = (clock.now(), format!("job/{}", draw.below(names)));
+                    match locker.lock_within(&name, secs(10)).await {
+                        Ok(guard) => {
+                            took.push(clock.now().saturating_since(asked));
+                            failed += usize::from(guard.release().await.is_err());
+                        }
+                        Err(_) => failed += 1,
+                    }
+                }
+                (took, failed)
+            }
+        };
+        let ended = join_all((0..clients).map(client)).await;
+        let failed: usize = ended.iter().map(|(_, failed)| failed).sum();
+        let mut took: Vec<Duration> = ended.into_iter().flat_map(|(took, _)| took).collect();
+        took.sort_unstable();
+        let rate = f64::from(u32::try_from(took.len()).unwrap()) / LENGTH.as_secs_f64();
+        let at = |part: usize| took.get(took.len() * part / 100).copied().unwrap_or_default();
+        let (half, most) = (at(50), at(99));
+        format!(
+            "{rate:.0} locks a second, p50 {half:.1?}, p99 {most:.1?}, {failed} not had or given back"
+        )
     }
 
     /// Cassandra is gone: a scope with fallback stops granting, names outside it go on; and it grants again with Cassandra.

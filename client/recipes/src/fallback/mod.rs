@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use holdfast_keyspace::authority::{Authority, BUCKETS};
+use holdfast_keyspace::authority::{Authority, Buckets};
 use holdfast_runtime::select;
 
 use super::cassandra::{Cassandra, LockerOptions};
@@ -160,22 +160,12 @@ impl Fallback {
     }
 
     /// The partition of the lease of a name.
-    fn partition_of(&self, name: &str) -> Vec<(Ident, Value)> {
+    fn partition_of(&self, name: &str, buckets: Buckets) -> Vec<(Ident, Value)> {
         vec![
             (Ident::new("scope"), Value::from(self.watcher.scope())),
-            (Ident::new("bucket"), Value::from(bucket_of(name))),
+            (Ident::new("bucket"), Value::from(buckets.of(name))),
         ]
     }
-}
-
-/// FNV-1a: it spreads names evenly, and gives every process the same value forever.
-fn bucket_of(name: &str) -> i64 {
-    let mixed = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    // The low bits alone are poorly mixed.
-    let folded = (mixed ^ (mixed >> 32)) & 0xffff_ffff;
-    i64::try_from(folded).unwrap_or_default() % BUCKETS
 }
 
 impl RemoteLocker for Fallback {

@@ -12,10 +12,13 @@ use crate::lease::LeaseRow;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::statement::{Action, Ident, Statement, Value};
 use holdfast_guard::Safety;
+use holdfast_keyspace::authority::Buckets;
 
 pub(super) struct FallbackRow {
     of: Fallback,
     name: String,
+    /// The partitions among which the lease's was chosen.
+    buckets: Buckets,
     lease: LeaseRow,
     /// A lease that the attempt has to give back before it requests anything else.
     given_up: Option<LeaseRow>,
@@ -30,7 +33,8 @@ impl FallbackRow {
         Self {
             of: of.clone(),
             name: name.to_owned(),
-            lease: fresh(of, name),
+            buckets: Buckets::default(),
+            lease: fresh(of, name, Buckets::default()),
             given_up: None,
             drawn: None,
             holding: None,
@@ -42,7 +46,8 @@ impl FallbackRow {
     /// before a delete is answered, because a delete that is applied late must not hit it.
     async fn give_up(&mut self) -> Result<(), Fault> {
         self.take_back().await?;
-        self.given_up = Some(std::mem::replace(&mut self.lease, fresh(&self.of, &self.name)));
+        let next = fresh(&self.of, &self.name, self.buckets);
+        self.given_up = Some(std::mem::replace(&mut self.lease, next));
         self.take_back().await
     }
 
@@ -55,8 +60,9 @@ impl FallbackRow {
     }
 }
 
-fn fresh(of: &Fallback, name: &str) -> LeaseRow {
-    LeaseRow::new(&of.base, &of.leases, name, Arc::default()).within(of.partition_of(name))
+fn fresh(of: &Fallback, name: &str, buckets: Buckets) -> LeaseRow {
+    let partition = of.partition_of(name, buckets);
+    LeaseRow::new(&of.base, &of.leases, name, Arc::default()).within(partition)
 }
 
 impl Attempt for FallbackRow {
@@ -75,6 +81,11 @@ impl Attempt for FallbackRow {
                 return Err(Fault::NotDone(why));
             }
         };
+        // All who may hold it in this epoch look for its lease in this partition.
+        if self.buckets != permit.buckets {
+            self.buckets = permit.buckets;
+            self.give_up().await?;
+        }
         self.take_back().await?;
         let attempted = self.lease.advance().await?;
         let Reached::Hold { .. } = attempted else { return Ok(attempted) };

@@ -4,7 +4,7 @@
 //! and V, stays unchanged. Each read gives a hold the V that it shows, even if that is less than the hold had: no
 //! process or leader of this project changes V while the row is at `cassandra` or `draining`.
 
-use holdfast_keyspace::authority::{AuthorityRow, Durations, EPOCH_MAX, Look, Mode};
+use holdfast_keyspace::authority::{AuthorityRow, Buckets, Durations, EPOCH_MAX, Look, Mode};
 use holdfast_mutants::mutant;
 use holdfast_runtime::Instant;
 
@@ -29,6 +29,8 @@ struct Seen {
 pub(super) struct Permit {
     pub(super) epoch: u16,
     pub(super) until: Instant,
+    /// In which of so many partitions the lease of a name lies. The same for every permit of an epoch.
+    pub(super) buckets: Buckets,
 }
 
 impl RowView {
@@ -67,7 +69,8 @@ impl RowView {
             Mode::Draining => mutant!(EntryWhileDraining),
             Mode::Preparing | Mode::Native | Mode::Retired => false,
         };
-        enters.then(|| Permit { epoch: row.epoch, until: began + durations.hold() })
+        let until = began + durations.hold();
+        enters.then_some(Permit { epoch: row.epoch, until, buckets: row.buckets })
     }
 
     /// Until when the last read covers a hold under a token of `epoch`; `None`: the hold is over.
@@ -124,7 +127,8 @@ mod tests {
 
     /// With W 30 s and V 15 s.
     fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {
-        AuthorityRow { mode, epoch, beat, durations: Durations::default(), cluster: None }
+        let (durations, buckets) = (Durations::default(), Buckets::default());
+        AuthorityRow { mode, epoch, beat, durations, cluster: None, buckets }
     }
 
     fn lasting(w_s: u64, v_s: u64, row: AuthorityRow) -> AuthorityRow {
@@ -176,7 +180,7 @@ mod tests {
     fn locks_are_asked_for_under_cassandra_alone_and_last_from_the_start_of_the_read() {
         let permit = after(&[(10, row(Mode::Cassandra, 4, 0))]).permit();
         let until = at(10) + Duration::from_millis(13_500);
-        assert_eq!(permit, Some(Permit { epoch: 4, until }));
+        assert_eq!(permit, Some(Permit { epoch: 4, until, buckets: Buckets::default() }));
         for mode in [Mode::Preparing, Mode::Native, Mode::Draining, Mode::Retired] {
             assert_eq!(after(&[(10, row(mode, 4, 0))]).permit(), None, "{mode}");
         }
@@ -204,7 +208,7 @@ mod tests {
         let shorter = lasting(4, 2, row(Mode::Cassandra, 6, 0));
         let view = after(&[(10, native), (20, shorter)]);
         let until = at(20) + Duration::from_millis(1_800);
-        assert_eq!(view.permit(), Some(Permit { epoch: 6, until }));
+        assert_eq!(view.permit(), Some(Permit { epoch: 6, until, buckets: Buckets::default() }));
         assert_eq!(view.covers(6), Some(until));
     }
 

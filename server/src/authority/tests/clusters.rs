@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::{Command, RestorePlan};
-use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Durations, Mode};
+use holdfast_keyspace::authority::{
+    Authority, AuthorityRow, Buckets, Change, ClusterTag, Durations, Mode,
+};
 use holdfast_keyspace::database::Tables;
 use holdfast_keyspace::model::Model;
 use holdfast_runtime::simulated::Machine;
@@ -23,7 +25,8 @@ const fn secs(seconds: u64) -> Duration {
 
 fn terms() -> FallbackSettings {
     let durations = Durations::new(secs(4), secs(2)).expect("they fit");
-    FallbackSettings { durations, drain_limit: secs(1), switch_every: secs(2) }
+    let (drain_limit, switch_every) = (secs(1), secs(2));
+    FallbackSettings { durations, drain_limit, switch_every, buckets: None }
 }
 
 /// One node of a cluster of its own, which leads, on tables that others use as well.
@@ -86,7 +89,8 @@ fn looks(seed: u64, row: Option<AuthorityRow>) -> ([usize; 3], [Option<&'static 
 /// A row that version 0.1 left has no cluster: it is that of the first whose bump is answered.
 fn of_0_1() -> AuthorityRow {
     let (durations, cluster) = (terms().durations, None);
-    AuthorityRow { mode: Mode::Native, epoch: 1, beat: 7, durations, cluster }
+    let buckets = Buckets::default();
+    AuthorityRow { mode: Mode::Native, epoch: 1, beat: 7, durations, cluster, buckets }
 }
 
 #[test]

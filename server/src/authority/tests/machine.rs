@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use holdfast_core::ScopeState;
-use holdfast_keyspace::authority::{AuthorityRow, Change, Durations, Look, Mode};
+use holdfast_keyspace::authority::{AuthorityRow, Buckets, Change, Durations, Look, Mode};
 use holdfast_mutants::{Mutant, while_armed};
 use holdfast_runtime::Instant;
 
@@ -17,7 +17,7 @@ const FIRST_BEAT: i64 = 77;
 fn terms() -> FallbackSettings {
     let durations = lasting(10, 5);
     let (drain_limit, switch_every) = (Duration::from_secs(3), Duration::from_mins(1));
-    FallbackSettings { durations, drain_limit, switch_every }
+    FallbackSettings { durations, drain_limit, switch_every, buckets: None }
 }
 
 fn lasting(w_s: u64, v_s: u64) -> Durations {
@@ -34,7 +34,13 @@ fn at(seconds: f64) -> Instant {
 }
 
 fn row(mode: Mode, epoch: u16, beat: i64) -> AuthorityRow {
-    AuthorityRow { mode, epoch, beat, durations: terms().durations, cluster: None }
+    let (durations, buckets) = (terms().durations, Buckets::default());
+    AuthorityRow { mode, epoch, beat, durations, cluster: None, buckets }
+}
+
+/// The same with the leases in so many partitions.
+fn in_partitions(buckets: Buckets, row: AuthorityRow) -> AuthorityRow {
+    AuthorityRow { buckets, ..row }
 }
 
 /// A row that leaders of other settings left.
@@ -274,6 +280,7 @@ fn a_new_scope_gets_a_row_from_which_nobody_takes_over_until_all_know_of_it() {
     let mut machine = machine();
     machine.read(looked(0.0, 0.1, None), fresh);
     machine.confirmed(true, at(0.1));
+    let row = |mode, epoch, beat| in_partitions(Buckets::OF_NEW_SCOPES, row(mode, epoch, beat));
     let made = row(Mode::Preparing, 1, FIRST_BEAT);
     assert_eq!(machine.row_step(at(0.2), fresh), RowStep::Create(made));
     machine.writes();
@@ -286,6 +293,30 @@ fn a_new_scope_gets_a_row_from_which_nobody_takes_over_until_all_know_of_it() {
     let native = make(&mut machine, 902.0, 902.1, core(1));
     assert_eq!(native, row(Mode::Native, 1, FIRST_BEAT + 3));
     assert_eq!(machine.authority(), Some(Right { epoch: 1, until: at(910.0) }));
+}
+
+/// B8. While the native store serves a scope no lease counts, so none can lie where nobody looks for it.
+#[test]
+fn the_partitions_of_a_scope_change_while_it_is_native_and_by_the_setting_alone() {
+    let wanted = Buckets::new(64).unwrap();
+    for (setting, then) in [(None, Buckets::default()), (Some(wanted), wanted)] {
+        let terms = FallbackSettings { buckets: setting, ..terms() };
+        let found = |mode| {
+            let mut machine = AuthorityMachine::new(terms, at(0.0), 0);
+            machine.read(looked(0.0, 0.1, Some(row(mode, 3, 5))), core(2));
+            machine
+        };
+        let mut machine = AuthorityMachine::new(terms, at(0.0), 0);
+        machine.read(looked(0.0, 0.1, Some(row(Mode::Native, 3, 5))), core(3));
+        assert_eq!(make(&mut machine, 0.2, 0.3, core(3)).buckets, then, "in a bump");
+        let mut machine = found(Mode::Cassandra);
+        let draining = make(&mut machine, 60.2, 60.3, core(2));
+        assert_eq!((draining.mode, draining.buckets), (Mode::Draining, Buckets::default()));
+        assert_eq!(machine.row_step(at(60.4), core(2)), RowStep::Count);
+        machine.counted(Some(0), at(60.5));
+        let native = make(&mut machine, 60.6, 60.7, core(2));
+        assert_eq!((native.mode, native.buckets), (Mode::Native, Buckets::default()));
+    }
 }
 
 #[test]

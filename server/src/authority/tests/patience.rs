@@ -59,7 +59,8 @@ fn a_leader_leads_a_scope_back_from_a_cassandra_that_is_slower_than_a_fourth_of_
     let machine = Machine::new(1);
     let (model, raft, world) = (Model::new(&machine), Raft::new(&machine), machine.world());
     let durations = Durations::new(secs(4), secs(2)).expect("they fit");
-    let terms = FallbackSettings { durations, drain_limit: secs(1), switch_every: secs(2) };
+    let (drain_limit, switch_every) = (secs(1), secs(2));
+    let terms = FallbackSettings { durations, drain_limit, switch_every, buckets: None };
     let node = Node::new(&raft, 0, machine.process("server"));
     raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
     let is_busy = Arc::new(AtomicBool::new(false));

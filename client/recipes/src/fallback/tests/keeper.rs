@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_keyspace::authority::{
-    Authority, AuthorityRow, BUCKETS, Change, Durations, Look, Mode,
-};
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, Durations, Look, Mode};
 use holdfast_runtime::simulated::Process;
 use holdfast_runtime::{Instant, Runtime};
 
@@ -125,7 +123,7 @@ impl Keeper {
                 self.change(row, next(Mode::Draining)).await
             }
             Mode::Draining => {
-                self.drain(row.durations).await;
+                self.drain(row).await;
                 self.change(row, next(Mode::Native)).await
             }
             Mode::Preparing | Mode::Retired => panic!("nobody wrote {row}"),
@@ -169,11 +167,11 @@ impl Keeper {
     }
 
     /// Waits until no lease is left, or V is over.
-    async fn drain(&self, durations: Durations) {
-        let limit = self.runtime.clock.now() + durations.v();
+    async fn drain(&self, row: AuthorityRow) {
+        let limit = self.runtime.clock.now() + row.durations.v();
         while self.runtime.clock.now() < limit {
             let mut left = false;
-            for bucket in 0..BUCKETS {
+            for bucket in row.buckets.all() {
                 let key = vec![
                     (Ident::new("scope"), Value::from(self.scope)),
                     (Ident::new("bucket"), Value::from(bucket)),

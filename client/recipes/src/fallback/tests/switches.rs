@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use holdfast_keyspace::authority::{Authority, AuthorityRow, Change, ClusterTag, Mode};
+use holdfast_keyspace::authority::{Authority, AuthorityRow, Buckets, Change, ClusterTag, Mode};
 use holdfast_runtime::select;
 
 use super::*;
@@ -196,13 +196,16 @@ fn a_change_of_the_row_asks_for_all_of_it() {
         let authority = Authority::new(tables, runtime.clock.clone(), "a/");
         let durations = world.durations;
         let cluster = None;
-        let there = AuthorityRow { mode: Mode::Native, epoch: 3, beat: 0, durations, cluster };
+        let buckets = Buckets::default();
+        let there =
+            AuthorityRow { mode: Mode::Native, epoch: 3, beat: 0, durations, cluster, buckets };
         let to = AuthorityRow { mode: Mode::Cassandra, epoch: 4, ..there };
         let of = |w, v| AuthorityRow { durations: Durations::new(w, v).unwrap(), ..there };
         for other in [
             AuthorityRow { mode: Mode::Draining, ..there },
             AuthorityRow { epoch: 2, ..there },
             AuthorityRow { beat: 1, ..there },
+            AuthorityRow { buckets: Buckets::OF_NEW_SCOPES, ..there },
             of(W * 2, V),
             of(W, V / 2),
             AuthorityRow { cluster: ClusterTag::new(&[7; 16]), ..there },
@@ -306,7 +309,7 @@ fn a_token_counts_only_if_the_lease_was_held_before_and_after_it_was_drawn() {
         let runtime = world.machine.world().runtime();
         let stealing = async {
             runtime.sleep(secs(1)).await;
-            let mut key = fallback.partition_of("a/1");
+            let mut key = fallback.partition_of("a/1", Buckets::default());
             key.push((Ident::new("name"), Value::from("a/1")));
             let stolen = vec![(Ident::new("owner"), Some(Value::from("somebody")))];
             let steal = Action::UpdateIf { cells: stolen, ttl_s: None, only_if: Vec::new() };
@@ -537,12 +540,41 @@ fn a_scope_of_all_names_and_a_process_in_both_have_no_fallback() {
     });
 }
 
+/// B8. All who hold in an epoch look for a lease where the row says; after the number of partitions has changed it lies elsewhere.
 #[test]
-fn names_are_spread_over_the_buckets() {
-    let mut counts = [0_usize; 16];
-    for number in 0..1_600 {
-        counts[usize::try_from(super::super::bucket_of(&format!("orders/{number}"))).unwrap()] += 1;
-    }
-    assert!(counts.iter().all(|count| (60..150).contains(count)), "{counts:?}");
-    assert_eq!(super::super::bucket_of("orders/1"), super::super::bucket_of("orders/1"));
+fn a_lease_lies_in_the_partition_that_the_row_of_its_epoch_says() {
+    let (world, process) = world(31);
+    world.machine.run(async {
+        world.kill_servers();
+        let other = world.machine.process("other");
+        let [one, two] = [&process, &other].map(|process| {
+            Fallback::new(&world.cassandra(process), "a/", &FallbackOptions::default()).unwrap()
+        });
+        let is_owned_in = |buckets| {
+            let mut key = one.partition_of("a/1", buckets);
+            key.push((Ident::new("name"), Value::from("a/1")));
+            let columns = vec![Ident::new("owner")];
+            let look = Statement::new(
+                Ident::new("fallback_leases"),
+                key,
+                Action::SelectSerial { columns },
+            );
+            let read = world.model.apply(&look.partitioned_by(2));
+            matches!(read, crate::database::Answer::Read(Some(row)) if row.text(&Ident::new("owner")).is_some())
+        };
+        let (few, many) = (Buckets::default(), Buckets::OF_NEW_SCOPES);
+        assert_ne!(few.of("a/1"), many.of("a/1"));
+        for (mode, epoch, there, elsewhere) in
+            [("cassandra", 4, few, many), ("cassandra/256", 6, many, few)]
+        {
+            set_row(&world, "a/", mode, epoch);
+            // What was read before it counts for V, which is what a drain waits for.
+            world.machine.world().runtime().sleep(world.durations.v()).await;
+            let guard = one.acquire("a/1", Wait::NoAnsweredWithin(secs(60))).await.unwrap();
+            assert_eq!((is_owned_in(there), is_owned_in(elsewhere)), (true, false), "{mode}");
+            let tried = two.acquire("a/1", Wait::NoAnsweredWithin(secs(9))).await;
+            assert!(matches!(tried, Err(Error::NotGranted { .. })), "{mode}: {tried:?}");
+            guard.release().await.unwrap();
+        }
+    });
 }
