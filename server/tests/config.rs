@@ -234,7 +234,7 @@ fn a_setting_of_the_fallback_that_cannot_be_used_gets_an_error_that_names_it() {
         ),
         ("[fallback]\ndrain_limit_ms = 15001", &["drain_limit_ms = 15001", "from 0 to 15000"]),
         ("[fallback]\nswitch_every_ms = 86400001", &["switch_every_ms", "from 0 to 86400000"]),
-        ("[fallback]\nbuckets = 4097", &["buckets = 4097", "from 0 to 4096"]),
+        ("[fallback]\nlease_partitions = 4097", &["lease_partitions = 4097", "from 0 to 4096"]),
         ("[fallback]\ncassandra_user = 'a'", &["cassandra_user = a", "cassandra_password_file"]),
         ("[fallback]\ncassandra_cert = 'a'", &["cassandra_cert = a", "cassandra_key"]),
         (

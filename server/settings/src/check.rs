@@ -179,7 +179,11 @@ impl Check<'_> {
         }
         self.within("drain_limit_ms", fallback.drain_limit_ms, 0..=fallback.take_over_ms / 2)?;
         self.within("switch_every_ms", fallback.switch_every_ms, 0..=86_400_000)?;
-        self.within("buckets", u64::from(fallback.buckets), 0..=u64::from(Buckets::MAX))?;
+        self.within(
+            "lease_partitions",
+            u64::from(fallback.lease_partitions),
+            0..=u64::from(Buckets::MAX),
+        )?;
         let password = &fallback.cassandra_password_file;
         if fallback.cassandra_user.is_empty() != password.as_os_str().is_empty() {
             let problem = "goes with cassandra_password_file; set both or none".to_owned();

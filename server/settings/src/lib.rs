@@ -634,7 +634,7 @@ settings! {
     /// a scope with another number than 16.
     ///
     /// Default: 0, which is 256 for a new scope, and what it has for any other. Bounds: 0 to 4096.
-    buckets: u16 = 0, "HOLDFAST_FALLBACK_BUCKETS";
+    lease_partitions: u16 = 0, "HOLDFAST_LEASE_PARTITIONS";
 }
 
 /// How a node comes to its cluster.

@@ -113,7 +113,7 @@ fn terms(fallback: &FallbackConfig) -> Option<FallbackSettings> {
         // Checked with the settings.
         durations: fallback.durations().ok()?,
         drain_limit: millis(fallback.drain_limit_ms),
-        buckets: Buckets::new(fallback.buckets),
+        buckets: Buckets::new(fallback.lease_partitions),
         switch_every: millis(fallback.switch_every_ms),
     })
 }
@@ -181,7 +181,7 @@ mod tests {
             take_over_ms: Some(30_021),
             hold_ms: Some(15_022),
             drain_limit_ms: Some(10_023),
-            buckets: Some(27),
+            lease_partitions: Some(27),
             switch_every_ms: Some(300_024),
             ..FallbackLayer::default()
         };

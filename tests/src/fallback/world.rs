@@ -77,7 +77,7 @@ impl World {
     pub async fn start_in_partitions(keyspace: &'static str, partitions: u16) -> Self {
         let nodes = Nodes::set(keyspace, &TABLES).await;
         let settings = settings(nodes.points(), nodes.keyspace());
-        let settings = format!("{settings}buckets = {partitions}\n");
+        let settings = format!("{settings}lease_partitions = {partitions}\n");
         let cluster = Cluster::start(&Setup::nodes(3).with_fallback(&settings)).await;
         Self::of(nodes, cluster).await
     }
