@@ -66,7 +66,7 @@ build_static() {
   [[ -z ${static-} ]] || return 0
   # Random bytes come from the system call, also where there is no /dev. The addresses that a program which may lie
   # anywhere corrects at its start are stored as a bitmap: 0.4 MB less. Functions are inlined less readily than by default
-  # (225): 2 MB less. Six runs in turns with `holdfast bench --members 3` (medians of the servers' CPU for 1,000 locks): W1
+  # (225): 1.4 MB less at 75 than at 175. Six runs in turns with `holdfast bench --members 3` (medians of the servers' CPU for 1,000 locks): W1
   # 0.84 s at 175 and 0.83 at 75, W3 with 100 clients 0.50 and 0.50.
   RUSTFLAGS="${RUSTFLAGS-} -C target-feature=+crt-static --cfg getrandom_backend=\"linux_getrandom\" \
 -C link-arg=-Wl,-z,pack-relative-relocs -C llvm-args=-inline-threshold=75" \

@@ -4,7 +4,7 @@
 //! `authority(scope, mode, epoch, beat, take_over_ms, hold_ms, cluster)`, changed by LWT on all six, decided among all
 //! datacenters, read at SERIAL, never retried. No column has a TTL.
 //!
-//! With more than 16 partitions for the leases of the scope, their number stands behind the mode (`native/256`): a process of an
+//! With other than 16 partitions for the leases of the scope, their number stands behind the mode (`native/256`): a process of an
 //! earlier release, which would look for a lease in another partition, knows no such mode, and refuses the row.
 //!
 //! `cluster` is the native store whose leaders keep the row: leaders of two clusters on one row would bump it in turn,
