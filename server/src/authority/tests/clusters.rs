@@ -23,20 +23,20 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn terms() -> FallbackSettings {
+pub(super) fn terms() -> FallbackSettings {
     let durations = Durations::new(secs(4), secs(2)).expect("they fit");
     let (drain_limit, switch_every) = (secs(1), secs(2));
     FallbackSettings { durations, drain_limit, switch_every, buckets: None }
 }
 
 /// One node of a cluster of its own, which leads, on tables that others use as well.
-struct Alone {
+pub(super) struct Alone {
     raft: Arc<Raft>,
     authorities: ScopeAuthorities,
 }
 
 impl Alone {
-    fn new(machine: &Machine, model: &Model, number: u8) -> Self {
+    pub(super) fn new(machine: &Machine, model: &Model, number: u8) -> Self {
         let raft = Raft::new(machine);
         let node = Node::new(&raft, 0, machine.process("server"));
         raft.nodes.set(vec![node.clone()]).unwrap_or_else(|_| panic!("set once"));
@@ -47,7 +47,7 @@ impl Alone {
         Self { raft, authorities }
     }
 
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.raft.elect(0);
         self.raft.commit(Command::SetScope { scope: scope() });
     }
