@@ -248,7 +248,7 @@ pub const FALLBACK: Tables = &["authority", "fallback_leases", "fences"];
 pub const TIME: Tables = &["global_time"];
 /// The tables of the work queues.
 pub const WORK: Tables =
-    &["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside"];
+    &["work_details", "work_choosing", "work_numbers", "work_hours", "work_aside", "work_slots"];
 
 impl Stage {
     /// Makes the keyspace, and these tables of the schema, unless they are there: each takes three

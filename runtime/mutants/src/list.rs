@@ -401,6 +401,10 @@ mutants! {
         "a process counts its row in the table of modes for longer than it stands there";
     LateRemovalCounts, "late-removal-counts", "work, removal",
         "an item counts as removed although its lease was over before the answer, and another worker may have taken it";
+    SlotUnlistedAtOnce, "slot-unlisted-at-once", "work, list of slots",
+        "a worker removes a slot from the list although an enqueuer may rely on its listing";
+    ListingReliedOnForEver, "listing-relied-on-for-ever", "work, list of slots",
+        "an enqueuer relies on its listing of a slot for ever, although a worker may have removed it";
     ModeRowLeavesGuards, "mode-row-leaves-guards", "modes 1, I24",
         "a process' row changes its mode while guards are left that it then does not cover";
     ModeActsAhead, "mode-acts-ahead", "modes 1, I24",

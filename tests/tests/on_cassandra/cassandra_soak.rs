@@ -17,6 +17,8 @@ use holdfast_recipes::{
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::Nodes;
 
+use crate::cassandra_soak_work::a_busy_queue_outlives_its_tombstones;
+
 /// The recipes whose rows are rewritten under new names with every hold.
 const REWRITTEN: [Recipe; 4] =
     [Recipe::Queue, Recipe::Bakery, Recipe::Shadow, Recipe::TokensOptimistic];
@@ -61,6 +63,8 @@ async fn a_busy_lock_outlives_its_tombstones() {
         }
     }
     one_process_leaves_few_tombstones(&cassandra).await;
+    let session = nodes.session().await;
+    a_busy_queue_outlives_its_tombstones(&session, &cassandra, "soak").await;
 }
 
 /// More holds than the node's limit, with no pause in which tombstones end. The queue's places are new names each time, and its whole row

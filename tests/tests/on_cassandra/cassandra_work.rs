@@ -248,7 +248,9 @@ async fn rows_of_strangers_stop_nobody() {
     let jobs = Jobs::of("strangers").await;
     let queue = jobs.queue("worker");
     let held_back = queue.enqueue("held back").await.unwrap();
-    let hour: i64 = held_back.as_str()[..20].parse::<i64>().unwrap() / 3_600_000_000;
+    let minute = held_back.as_str()[..20].parse::<i64>().unwrap() / 60_000_000;
+    let slot = minute * 4_096;
+    let partition = -1 - slot;
     let Jobs { stage, queue: of } = &jobs;
     let keyspace = stage.keyspace();
     let id = held_back.as_str();
@@ -257,7 +259,7 @@ async fn rows_of_strangers_stop_nobody() {
     {
         let row = format!(
             "INSERT INTO {keyspace}.work_numbers (queue, hour, item, worker, number) \
-             VALUES ('{of}', {hour}, '{item}', '{worker}', {number})"
+             VALUES ('{of}', {partition}, '{item}', '{worker}', {number})"
         );
         stage.query(&row).await;
     }
@@ -267,6 +269,16 @@ async fn rows_of_strangers_stop_nobody() {
         ),
         format!(
             "INSERT INTO {keyspace}.work_hours (queue, hour) VALUES ('{of}', 9223372036854775807)"
+        ),
+        format!(
+            "INSERT INTO {keyspace}.work_slots (queue, slot, listing) VALUES ('{of}', -1, 'x')"
+        ),
+        format!(
+            "INSERT INTO {keyspace}.work_slots (queue, slot, listing) \
+             VALUES ('{of}', 9223372036854775807, '')"
+        ),
+        format!(
+            "INSERT INTO {keyspace}.work_slots (queue, slot, listing) VALUES ('{of}', {slot}, 'x')"
         ),
         format!("INSERT INTO {keyspace}.work_aside (queue, item) VALUES ('{of}', 'x')"),
         format!(

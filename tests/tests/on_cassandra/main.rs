@@ -12,6 +12,7 @@ mod cassandra_own;
 mod cassandra_scenarios;
 mod cassandra_secured;
 mod cassandra_soak;
+mod cassandra_soak_work;
 mod cassandra_tokens;
 mod cassandra_work;
 mod migrate_cutover;

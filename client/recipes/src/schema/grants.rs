@@ -156,7 +156,7 @@ struct Tables {
     modes: [String; 1],
     /// Authority, holds, fences.
     fallback: [String; 3],
-    work: [String; 5],
+    work: [String; 6],
     time: [String; 1],
 }
 

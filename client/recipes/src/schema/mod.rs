@@ -156,7 +156,9 @@ impl Schema {
         tables.extend([tried, optimistic.created()].map(of(Rows::Locks)));
         tables.push(Made::new(time.created(), Rows::Kept));
         tables.extend((shadow.main != queue.main).then(|| Made::new(main, Rows::Locks)));
-        tables.extend(work.created().map(of(Rows::Kept)));
+        let [details, choosing, numbers, hours, aside, slots] = work.created();
+        tables.extend([details, choosing, numbers, hours].map(of(Rows::Kept)));
+        tables.extend([aside, slots].map(of(Rows::Lists)));
         tables
     }
 
@@ -337,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_keyspace_is_made_only_when_its_replication_is_said() {
-        assert_eq!(Schema::new("locks").statements().len(), 20);
+        assert_eq!(Schema::new("locks").statements().len(), 21);
         let made = Schema::new("Locks").replicated(3).statements();
         assert!(made[0].starts_with("CREATE KEYSPACE IF NOT EXISTS \"Locks\" WITH"), "{made:?}");
         assert!(
@@ -356,7 +358,7 @@ mod tests {
     }
 
     /// A table of today is the table that `holdfast cassandra schema --replication 3` of 0.1 prints, plus the columns
-    /// that are added to it and its options; 0.2 prints those of today without options.
+    /// that are added to it and its options; 0.2 prints those of today without options. Neither has the table of slots.
     #[test]
     fn tables_of_earlier_releases_and_the_columns_added_to_them_are_the_tables_of_today() {
         let of_0_1 = include_str!("../../../../tests/fixtures/0.1/schema.cql");
@@ -369,6 +371,8 @@ mod tests {
             let without = options.iter().find_map(|options| statement.strip_suffix(options));
             *statement = without.unwrap_or(statement).to_owned();
         }
+        let slots = now.pop().unwrap();
+        assert!(slots.contains("\"holdfast\".\"work_slots\" ("), "{slots}");
         assert_eq!(of_0_2, printed(&now));
         for (table, column, added) in schema.added() {
             let (altered, is) = added.rsplit_once(&format!(" ADD \"{column}\" ")).unwrap();
@@ -394,11 +398,11 @@ mod tests {
             };
             tables.iter().filter(has).map(Made::name).collect()
         };
-        let locks = "leases lock_queue lock_main numbers choosing fallback_leases lock_shadow optimistic_tokens";
+        let locks = "leases lock_queue lock_main numbers choosing fallback_leases lock_shadow optimistic_tokens work_aside work_slots";
         assert_eq!(kept(Some(300)).join(" "), locks);
         assert_eq!(kept(Some(1_200)), ["locker_modes"]);
         assert_eq!(kept(Some(10_800)), ["tokens", "token_times"]);
-        let others = "sequences authority fences global_time work_details work_choosing work_numbers work_hours work_aside";
+        let others = "sequences authority fences global_time work_details work_choosing work_numbers work_hours";
         assert_eq!(kept(None).join(" "), others);
         let leases = tables[0].statement();
         assert!(

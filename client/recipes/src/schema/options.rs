@@ -15,6 +15,8 @@ pub(crate) enum Rows {
     /// They are deleted, and never end by themselves. One that a replica brings back is freed by the housekeeper, as that of a dead session is. A replica is
     /// told what it missed for three hours (`max_hint_window`).
     Sessions,
+    /// They are deleted, and say where to look: one that a replica brings back is deleted again, or leads to nothing.
+    Lists,
     /// They stay, or should not come back at all: as Cassandra has it.
     Kept,
 }
@@ -26,7 +28,7 @@ impl Rows {
     /// For how long a table keeps tombstones.
     fn gc_grace_s(self) -> Option<i32> {
         match self {
-            Self::Locks => Some(300),
+            Self::Locks | Self::Lists => Some(300),
             Self::Processes => Some(1_200),
             Self::Sessions => Some(10_800),
             Self::Kept => None,

@@ -65,7 +65,7 @@ impl WorkQueue {
                 found.push(seen);
                 found.len() < limit
             };
-            self.scanner.look(0, on).await?;
+            self.scanner.look(0, limit, on).await?;
         }
         Ok(found)
     }

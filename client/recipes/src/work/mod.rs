@@ -7,7 +7,7 @@
 //!
 //! - **No item is lost.** An item whose [`WorkQueue::enqueue`] was answered stays in the queue until it is done or a
 //!   dead letter. Its details exist before the `0=0` that makes them an item, both at QUORUM, and are removed before it; the
-//!   hour that lists it is written last.
+//!   slot (its minute) is listed last, and leaves the list when no process relies on that (`slot.rs`).
 //! - **No item has two live leases.** While a [`WorkItem`] is safe, no other worker gets its item. Of two workers that
 //!   choose, one sees the other's number: a worker reads the numbers after it has waited for all that were choosing
 //!   before, and it gives up if it may have stalled for longer than its choosing stood. The lowest (number, owner) has
@@ -26,20 +26,26 @@
 //! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
 //!   takes one of the next items instead, and an item that was given back comes again later than it would have.
 //!
-//! It assumes what the module above assumes, and that the wall clocks of processes agree within 12 hours. Smaller
-//! differences change the order only: writes and deletes of an item's cells have the item's own time as their timestamp.
+//! It assumes what the module above assumes. If no worker lives for two minutes, or some process has a version before 0.4, the wall
+//! clocks of processes have to agree within 12 hours. Otherwise differences change the order only: writes and deletes of an item's cells
+//! have the item's own time as their timestamp.
 //!
 //! # What it costs
 //!
-//! To enqueue two writes, and a third once an hour. To look two reads, however many items were done; an idle worker looks
-//! each 50 ms to 2 s, and at every listed hour each 30 s. To take an item four writes and four reads, one after the
+//! To enqueue two writes, and a third once a minute. To look two or three reads, however many items were done; an idle worker looks
+//! each 50 ms to 2 s, and at every listed slot each 30 s. To take an item four writes and four reads, one after the
 //! other, each `(TTL − skew)/3` one write, and to be done three deletes. A worker that loses an item to another pays four
 //! writes and three reads.
 //!
-//! Each item leaves four tombstones, two of them in the partition of its hour, and one more there for each worker that
-//! lost it. A new worker's first look walks over those of the last 24 hours: with `gc_grace_seconds` shorter than that,
-//! but no shorter than a node may be down, over fewer. At 100,000 in one partition Cassandra refuses to read, so a queue
-//! may take about 25,000 items an hour.
+//! Each item leaves four tombstones, two of them in the partition of its slot, and one more there for each worker that
+//! lost it. A slot without items is off the list some three minutes after its end, and no look reads it again. A partition takes 1,000
+//! items of each process and 5,000 of one, so it stays below the 100,000 tombstones at which Cassandra refuses to read it, unless more
+//! than 25 processes enqueue that much in one minute.
+//!
+//! # Versions before 0.4
+//!
+//! Their items lie in hours, which this one reads too. They do not find the items of this one: workers are updated before the
+//! processes that enqueue.
 //!
 //! # Where the article's text is unsafe, unfair or can stop
 //!
@@ -72,6 +78,7 @@ mod item;
 mod list;
 mod rows;
 mod scan;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -103,7 +110,7 @@ const IDLE_MAX: Duration = Duration::from_secs(2);
 /// How many items of one look are tried.
 const TRIES: usize = 3;
 
-/// The wiki's three column families, and two of Holdfast's own: to find their content, and for dead letters.
+/// The wiki's three column families, and three of Holdfast's own: to find their content, and for dead letters.
 pub(crate) const NAMES: &[Naming] = &[
     Naming::new(
         "work-details-table",
@@ -123,9 +130,14 @@ pub(crate) const NAMES: &[Naming] = &[
     Naming::new(
         "work-hours-table",
         &[("TABLE", "work_hours", "")],
-        "The hours in which there are items",
+        "The hours in which there are items of versions before 0.4",
     ),
     Naming::new("work-aside-table", &[("TABLE", "work_aside", "")], "The dead letters"),
+    Naming::new(
+        "work-slots-table",
+        &[("TABLE", "work_slots", "")],
+        "The slots in which there are items",
+    ),
 ];
 
 /// The names of the work queues' tables, for deployments with other names. Their columns have fixed
@@ -137,22 +149,23 @@ pub struct WorkTables {
     pub(crate) numbers: Ident,
     pub(crate) hours: Ident,
     pub(crate) aside: Ident,
+    pub(crate) slots: Ident,
 }
 
 impl Default for WorkTables {
-    /// `work_details`, `work_choosing`, `work_numbers`, the article's column families; and `work_hours`, `work_aside`.
+    /// `work_details`, `work_choosing`, `work_numbers`, the article's column families; and `work_hours`, `work_aside`, `work_slots`.
     fn default() -> Self {
         Self::of(&Names::default())
     }
 }
 
 impl WorkTables {
-    /// Names the tables exactly as the server has them: details, choosing, numbers, the hours that have items, the dead
-    /// letters.
+    /// Names the tables exactly as the server has them: details, choosing, numbers, the hours that have items of versions before 0.4, the
+    /// dead letters, the slots that have items.
     #[must_use]
-    pub fn named(tables: [&str; 5]) -> Self {
-        let [details, choosing, numbers, hours, aside] = tables.map(Ident::new);
-        Self { details, choosing, numbers, hours, aside }
+    pub fn named(tables: [&str; 6]) -> Self {
+        let [details, choosing, numbers, hours, aside, slots] = tables.map(Ident::new);
+        Self { details, choosing, numbers, hours, aside, slots }
     }
 
     pub(crate) fn of(names: &Names) -> Self {
@@ -161,8 +174,8 @@ impl WorkTables {
     }
 
     /// Each table, and what follows its name in `CREATE TABLE`.
-    pub(crate) fn created(&self) -> [String; 5] {
-        let Self { details, choosing, numbers, hours, aside } = self;
+    pub(crate) fn created(&self) -> [String; 6] {
+        let Self { details, choosing, numbers, hours, aside, slots } = self;
         [
             format!(
                 "{details} (\"queue\" text, \"item\" text, \"name\" text, \"value\" text, \
@@ -178,6 +191,10 @@ impl WorkTables {
             ),
             format!("{hours} (\"queue\" text, \"hour\" bigint, PRIMARY KEY (\"queue\", \"hour\"))"),
             format!("{aside} (\"queue\" text, \"item\" text, PRIMARY KEY (\"queue\", \"item\"))"),
+            format!(
+                "{slots} (\"queue\" text, \"slot\" bigint, \"listing\" text, \
+                 PRIMARY KEY (\"queue\", \"slot\", \"listing\"))"
+            ),
         ]
     }
 }

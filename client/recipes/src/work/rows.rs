@@ -6,6 +6,7 @@ use holdfast_runtime::Instant;
 
 use super::WorkTables;
 use super::id::{HOUR_US, ItemId};
+use super::slot::{Listing, Part, Slot};
 use crate::database::{Fault, Row, Tables};
 use crate::locker_base::LockerBase;
 use crate::owner::OwnerId;
@@ -18,7 +19,8 @@ pub(super) const PAGE: i32 = 500;
 const PAYLOAD: &str = "payload";
 /// Sorts behind the payload.
 const ATTEMPT: &str = "try/";
-/// How long an hour stays listed after its end once it is empty. Clocks of processes may differ by half of it.
+/// How long an hour stays listed after its end once it is empty, and a slot's listing after its own time if no worker lives long enough to
+/// know it. Clocks of processes may differ by half of it.
 const LISTED_US: i64 = 24 * HOUR_US;
 
 /// The tables of one queue, as one process uses them. Cheap to clone.
@@ -42,6 +44,13 @@ impl NumberRow {
     pub(super) fn is_marker(&self) -> bool {
         self.worker == MARKER
     }
+}
+
+/// Rows of the list of slots, in order.
+pub(super) struct SlotPage {
+    /// `None`: a row of a foreign client, which lists its slot all the same.
+    pub(super) rows: Vec<(Slot, Option<Listing>)>,
+    pub(super) is_last: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +89,7 @@ impl Rows {
     fn number(&self, id: &ItemId, worker: Option<&str>, action: Action) -> Statement {
         let mut key = vec![
             self.queue_key(),
-            (column("hour"), Value::from(id.hour())),
+            (column("hour"), Value::from(id.part().key())),
             (column("item"), Value::from(id.as_str())),
         ];
         key.extend(worker.map(|worker| (column("worker"), Value::from(worker))));
@@ -203,17 +212,63 @@ impl Rows {
         Ok(read.iter().filter_map(number_row).collect())
     }
 
-    /// `scan <0.., CF=number>`: a page of an hour, from an item on; and how many rows were read.
-    pub(super) async fn page(&self, hour: i64, from: &str) -> Result<(Vec<NumberRow>, i32), Fault> {
-        let key = vec![self.queue_key(), (column("hour"), Value::from(hour))];
+    /// `scan <0.., CF=number>`: so many rows of a partition at most, from an item on; and how many there were.
+    pub(super) async fn page(
+        &self,
+        part: Part,
+        from: &str,
+        limit: i32,
+    ) -> Result<(Vec<NumberRow>, i32), Fault> {
+        let key = vec![self.queue_key(), (column("hour"), Value::from(part.key()))];
         let from = (column("item"), Value::from(from));
-        let action = Action::FirstFrom { columns: number_columns(), from, limit: PAGE };
+        let action = Action::FirstFrom { columns: number_columns(), from, limit };
         let statement = Statement::new(self.names.numbers.clone(), key, action).partitioned_by(2);
         let read = self.tables().scan(statement).await?;
         let rows_read = i32::try_from(read.len()).unwrap_or(i32::MAX);
         Ok((read.iter().filter_map(number_row).collect(), rows_read))
     }
 
+    fn listing(&self, slot: Slot, listing: &Listing, action: Action) -> Statement {
+        let key = vec![
+            self.queue_key(),
+            (column("slot"), Value::from(slot.number())),
+            (column("listing"), Value::from(listing.as_str())),
+        ];
+        Statement::new(self.names.slots.clone(), key, action)
+    }
+
+    pub(super) async fn list_slot(&self, slot: Slot, listing: &Listing) -> Result<(), Fault> {
+        let at_us = listing.written_us();
+        let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us };
+        self.tables().write(self.listing(slot, listing, action)).await
+    }
+
+    pub(super) async fn unlist_slot(&self, slot: Slot, listing: &Listing) -> Result<(), Fault> {
+        let action = Action::Erase { at_us: listing.removed_us() };
+        self.tables().write(self.listing(slot, listing, action)).await
+    }
+
+    /// A page of the list, from a slot on.
+    pub(super) async fn slots(&self, from: Slot) -> Result<SlotPage, Fault> {
+        let (slot, listing) = (column("slot"), column("listing"));
+        let from = (slot.clone(), Value::from(from.number()));
+        let columns = vec![slot.clone(), listing.clone()];
+        let action = Action::FirstFrom { columns, from, limit: PAGE };
+        let statement = Statement::new(self.names.slots.clone(), vec![self.queue_key()], action);
+        let read = self.tables().scan(statement).await?;
+        let is_last = i32::try_from(read.len()).is_ok_and(|read| read < PAGE);
+        let row = |row: &Row| {
+            Some((Slot::listed(row.long(&slot)?)?, Listing::parse(row.text(&listing)?)))
+        };
+        Ok(SlotPage { rows: read.iter().filter_map(row).collect(), is_last })
+    }
+
+    /// Whether a listing is so old that its writer relies on it no longer, by clocks that agree within half a day.
+    pub(super) fn is_long_over(&self, listing: &Listing) -> bool {
+        self.now_us() >= listing.written_us().saturating_add(LISTED_US)
+    }
+
+    #[cfg(test)]
     pub(super) async fn list_hour(&self, hour: i64) -> Result<(), Fault> {
         let action = Action::Put { cells: Vec::new(), ttl_s: 0, at_us: self.base.stamps.next() };
         self.tables().write(self.hour(hour, action)).await

@@ -3,6 +3,7 @@
 mod dead_letter;
 mod flaws;
 mod single;
+mod slots;
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use crate::model::{Fate, Model, Odds};
 use crate::statement::Action;
 use crate::test_support::{cassandra, world};
 use rows::NumberRow;
+use slot::{Listing, Part, Slot};
 
 const TTL: Duration = secs(30);
 const SKEW: Duration = secs(10);
@@ -39,8 +41,19 @@ async fn next(queue: &WorkQueue) -> WorkItem {
 /// All rows of the numbers.
 async fn numbers(queue: &WorkQueue) -> Vec<NumberRow> {
     let mut all = Vec::new();
-    for hour in queue.rows.hours(0).await.unwrap() {
-        all.extend(queue.rows.page(hour, "").await.unwrap().0);
+    let hours = queue.rows.hours(0).await.unwrap().into_iter().map(Part::Hour);
+    let slots = listed(queue).await.into_iter().map(Part::Slot);
+    for part in hours.chain(slots) {
+        all.extend(queue.rows.page(part, "", rows::PAGE).await.unwrap().0);
     }
     all
+}
+
+/// The slots on the list.
+async fn listed(queue: &WorkQueue) -> Vec<Slot> {
+    let page = queue.rows.slots(Slot::first_of(0)).await.unwrap();
+    assert!(page.is_last);
+    let mut slots: Vec<_> = page.rows.into_iter().map(|(slot, _)| slot).collect();
+    slots.dedup();
+    slots
 }

@@ -133,8 +133,11 @@ fn a_look_costs_the_same_after_many_items() {
             next(&queue).await.done().await.unwrap();
             costs.push((number, model.arrived() - before));
         }
-        // Hours, a page, eight for the bakery and the details, three deletes.
-        assert!(costs.iter().all(|(_, cost)| *cost == 13), "{costs:?}");
+        // The list, a page of one slot or two, eight for the bakery and the details, three deletes; each 30 s also the hours, and all
+        // slots that are listed.
+        let sum: usize = costs.iter().map(|(_, cost)| cost).sum();
+        let all = costs.iter().all(|(_, cost)| (13..=18).contains(cost));
+        assert!(all && sum < 200 * 14, "{sum}: {costs:?}");
         let before = queue.rows.now_us();
         machine.world().runtime().sleep(secs(120)).await;
         queue.scanner.free().await.unwrap();
@@ -172,7 +175,7 @@ fn a_worker_that_loses_an_item_draws_from_more_and_one_that_has_an_item_from_few
     let (machine, model) = world(11);
     let queue = queue(&model, &machine.process("worker"));
     let ids: Vec<ItemId> =
-        (0..4).map(|at_us| ItemId::draw(at_us, &*machine.world().runtime().rng)).collect();
+        (0..4).map(|at_us| ItemId::draw(at_us, 0, &*machine.world().runtime().rng)).collect();
     let drawn = |random| queue.scanner.draw(&mut ids.clone(), random);
     let at = |random: usize| ids.get(random).cloned();
     assert_eq!([0, 1, 7].map(drawn), [at(0), at(0), at(0)]);
@@ -193,46 +196,9 @@ fn who_finds_nothing_looks_less_and_less_often() {
         let before = model.arrived();
         assert!(queue.next(Wait::AtMost(secs(600))).await.unwrap().is_none());
         let asked = model.arrived() - before;
-        // One read of a queue without hours, each 1 to 2 s.
+        // One read of a queue without slots, each 1 to 2 s, and one of its hours each 30 s.
         assert!((300..700).contains(&asked), "{asked}");
     });
-}
-
-/// A day after its end an empty hour is off the list. A process that was paused long in the middle of its enqueue lists
-/// it again, also if the clock of the process that removed it is ahead by nearly the allowed difference.
-#[test]
-fn hours_without_items_are_not_listed_for_ever_and_nothing_is_lost_by_that() {
-    let mut found = 0;
-    for stops_after_ms in (0..320_u64).step_by(8) {
-        let (machine, model) = world(stops_after_ms);
-        let [process, ahead] = ["stops", "works"].map(|name| machine.process(name));
-        // Eleven hours: it removes the hour from the list thirteen hours after its end.
-        ahead.set_wall_skew(39_600_000);
-        let [stops, works] = [&process, &ahead].map(|process| queue(&model, process));
-        let runtime = machine.world().runtime();
-        machine.run(async {
-            stops.enqueue("early").await.unwrap();
-            next(&works).await.done().await.unwrap();
-            let (answer, answered) = tokio::sync::oneshot::channel();
-            let enqueueing = async move {
-                let _ = answer.send(stops.enqueue("late").await);
-            };
-            process.runtime().spawn("enqueue", enqueueing).detach();
-            runtime.sleep(Duration::from_millis(stops_after_ms)).await;
-            process.pause();
-            runtime.sleep(Duration::from_hours(15)).await;
-            let early = works.next(Wait::AtMost(secs(90))).await.unwrap();
-            if early.is_none() {
-                assert_eq!(works.rows.hours(0).await.unwrap(), [0; 0]);
-                found += 1;
-            }
-            drop(early);
-            process.resume();
-            let id = answered.await.unwrap().unwrap();
-            assert_eq!(next(&works).await.id(), &id, "stopped after {stops_after_ms} ms");
-        });
-    }
-    assert!(found > 5, "{found}");
 }
 
 #[test]
