@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdfast_core::{
-    EndCause, Event, Items, LockTable, LogIndex, LossCause, Mode, RequestId, Rules, SessionId,
-    TERMS_SINCE, Verb,
+    EndCause, Event, HEAD_START_MAX_MS, Items, LockTable, LogIndex, LossCause, Mode, RequestId,
+    Rules, SessionId, TERMS_SINCE, Verb,
 };
 use holdfast_runtime::{Clock, Instant};
 use holdfast_server::consensus::Consensus as _;
@@ -229,10 +229,11 @@ fn rarely(table: &LockTable) -> u64 {
 }
 
 fn came_now((session, request): (SessionId, RequestId), table: &LockTable) -> Came {
-    let said = table.request(session, request).map(|view| view.terms.head_start_ms);
-    let head_start_ms = u64::from(said.unwrap_or(0));
+    let said = table.request(session, request).map(|view| view.terms.head_start_ms.into());
+    // A request that came and ended in this entry: no event says its head start.
+    let head_start_ms: u64 = said.unwrap_or(HEAD_START_MAX_MS);
     let has_age = table.applied_version() >= TERMS_SINCE;
-    let rank_ms = if has_age { table.age_ms() + 600_000 - head_start_ms } else { 0 };
+    let rank_ms = if has_age { table.age_ms() + HEAD_START_MAX_MS - head_start_ms } else { 0 };
     Came { rank_ms }
 }
 
@@ -486,8 +487,8 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use holdfast_core::{
-        Batch, Caller, Command, Deed, Has, Identity, ImportRow, Item, Items, Label, LockName, Need,
-        RuleChange, Tenure,
+        Ask, Batch, Caller, Command, Deed, FencingToken, Has, Identity, ImportRow, Item, Items,
+        Label, LockName, Need, RuleChange, Tenure, Terms,
     };
 
     use super::*;
@@ -559,6 +560,43 @@ mod tests {
         observe(&mut seen, &mut table, 1, vec![imports, opens("waiter"), opens("claimer"), waits]);
         observe(&mut seen, &mut table, 2, vec![claims, runs_out]);
         assert!(table.session(import).is_none() && table.session(waiter).is_some());
+        assert_eq!(seen.violations, Vec::<String>::new());
+    }
+
+    /// I9. Seed 9900001393: a request with a head start was granted and given back, and its session was done with it, all in one entry: then the
+    /// table that is judged by does not know its head start.
+    #[test]
+    fn a_head_start_counts_though_its_request_is_forgotten_in_the_same_entry() {
+        let lock = LockName::parse("traffic/2").unwrap();
+        let ask = |session: u64, request, head_start_ms| {
+            let terms = Terms { head_start_ms, ..Terms::default() };
+            Command::AcquireOn(Ask {
+                session: SessionId::new(session),
+                done_below: RequestId::new(request),
+                request: RequestId::new(request),
+                items: vec![Item::exclusive(lock.clone())],
+                need: Need::All,
+                wait: true,
+                terms,
+            })
+        };
+        let gives_back = |session: u64, token: u64| Command::Release {
+            session: SessionId::new(session),
+            done_below: RequestId::new(1),
+            token: FencingToken::from_raw(token),
+            locks: Vec::new(),
+        };
+        let (mut seen, mut table) = (Seen::default(), LockTable::new());
+        let sessions = ["holder", "early", "late", "urgent"].map(opens).to_vec();
+        observe(&mut seen, &mut table, 1, sessions);
+        observe(&mut seen, &mut table, 2, vec![ask(1, 1, 0)]);
+        observe(&mut seen, &mut table, 3, vec![ask(2, 1, 0), ask(3, 1, 0)]);
+        let first = table.lock(&lock).unwrap().holders().next().unwrap().grant.token.get();
+        let urgent =
+            vec![ask(4, 1, 5_000), gives_back(1, first), gives_back(4, first + 1), ask(4, 2, 0)];
+        observe(&mut seen, &mut table, 4, urgent);
+        assert!(table.request(SessionId::new(4), RequestId::new(1)).is_none());
+        assert_eq!(table.lock(&lock).unwrap().waiters().count(), 2);
         assert_eq!(seen.violations, Vec::<String>::new());
     }
 
