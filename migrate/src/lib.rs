@@ -28,4 +28,5 @@ pub mod plan;
 pub mod report;
 pub mod rollback;
 pub mod scan;
+pub mod sequences;
 pub mod verify;

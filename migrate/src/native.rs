@@ -1,5 +1,6 @@
 //! The native store, over its own client, for imports and comparisons.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast::{
@@ -36,6 +37,17 @@ impl Native {
     pub(crate) async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
         let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
         Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
+    }
+
+    /// The last numbers that the sequences below a prefix have given out.
+    pub(crate) async fn sequences(&self, prefix: &str) -> Result<BTreeMap<String, u64>, Fault> {
+        let sequences = self.admin.sequences(prefix).await.map_err(|error| fault(&error))?;
+        Ok(sequences.into_iter().map(|one| (one.name, one.last)).collect())
+    }
+
+    /// The next number of a sequence is `at`, or was at some time before an answer came.
+    pub(crate) async fn begin_sequence(&self, name: &str, at: u64) -> Result<(), Fault> {
+        self.admin.begin_sequence(name, at).await.map_err(|error| fault(&error))
     }
 }
 

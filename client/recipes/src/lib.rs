@@ -33,6 +33,7 @@
 
 mod alarms;
 pub mod bakery;
+mod batch;
 mod cassandra;
 mod cells;
 mod claims;
@@ -80,6 +81,7 @@ pub use opening::{Contact, Credentials, SerialScope};
 pub use schema::{Grants, Layout, NoReplication, Replication, Schema};
 pub use {
     bakery::{Bakery, BakeryForm, BakeryTables},
+    batch::{Batch, Bunch},
     cassandra::{Cassandra, LockerOptions},
     claims::{Claim, ClaimState, ClaimedLock},
     clock::TimePort,
@@ -87,18 +89,18 @@ pub use {
     database::StatementCounts,
     doctor::{Doctor, Finding, Verdict},
     fallback::FallbackOptions,
-    lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence},
+    lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence, SequencePlace, Sequences},
     locker::OnCassandra,
     modes::{
-        Locker, LockerBuilder, LockerMode, ModesTable, MoveRefused, Registered, ScopeModes,
-        ScopeView, Stage,
+        LeaderSeen, Locker, LockerBuilder, LockerLeadership, LockerMode, LockerObserver,
+        LockerSequence, ModesTable, MoveRefused, Registered, ScopeModes, ScopeView, Stage,
     },
     optimistic::{OptimisticTable, OptimisticTokens},
     owner::Writer,
     queue::{LocalTime, Queue, QueueTables, QueueTime},
     recipe::Recipe,
     shadow::{Shadow, ShadowTables},
-    tokens::{Batch, Bunch, Housekeeper, Removed, Sweep, TokenTables, Tokens},
+    tokens::{Housekeeper, Removed, Sweep, TokenTables, Tokens},
     work::{ItemId, ItemStatus, Listed, WorkItem, WorkQueue, WorkTables},
 };
 #[doc(hidden)]

@@ -1,14 +1,15 @@
 //! The interface that all lockers share, the guard they hand out, and the native client as a locker.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast::{Client, Guard};
-use holdfast_runtime::{Clock, Instant};
+use holdfast_runtime::{Clock, Instant, select};
 use tokio_util::sync::CancellationToken;
 
+use super::lease::Lease;
 use super::owner::Writer;
 use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
 use holdfast_guard::{Safety, run_while};
@@ -102,16 +103,18 @@ pub struct OnCassandra {
     pub(crate) locker: Arc<dyn RemoteLocker>,
     /// The recipe's name in the table of modes.
     pub(crate) recipe: String,
+    /// `None`: the recipe's rows keep no value.
+    pub(crate) elections: Option<Lease>,
 }
 
 impl OnCassandra {
-    /// The same recipe behind another locker, which locks by this one.
+    /// The same recipe behind another locker, which locks by this one. Elections go past it.
     #[must_use]
     pub fn wrapped(
         self,
         wrap: impl FnOnce(Arc<dyn RemoteLocker>) -> Arc<dyn RemoteLocker>,
     ) -> Self {
-        Self { locker: wrap(self.locker), recipe: self.recipe }
+        Self { locker: wrap(self.locker), ..self }
     }
 }
 
@@ -199,6 +202,12 @@ pub(crate) trait Held: Send + Sync {
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>>;
 }
 
+/// Where the holder of a lock tells others a value.
+pub(crate) trait Publishes: Send + Sync {
+    /// Changes the value, and waits until the store has it; `None` removes it.
+    fn publish(&self, value: Option<String>) -> BoxFuture<'_, Result<()>>;
+}
+
 /// A held lock, valid for as long as [`RemoteGuard::is_safe`] returns true.
 ///
 /// Dropping it gives the lock back without waiting; [`RemoteGuard::release`] waits until the
@@ -271,6 +280,17 @@ impl RemoteGuard {
         run_while(|| self.is_safe(), self.lost(), work).await
     }
 
+    /// Waits for `publishing` while the lock is held.
+    pub(crate) async fn while_held(
+        &self,
+        publishing: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        select! {
+            reason = self.lost() => Err(Error::Lost { reason }),
+            done = publishing => done,
+        }
+    }
+
     /// How long the store keeps the lock when it receives nothing from this process.
     pub fn ttl(&self) -> Duration {
         self.held.ttl()
@@ -326,20 +346,65 @@ pub(crate) async fn acquire_natively(
     name: &str,
     wait: Wait,
 ) -> Result<RemoteGuard> {
+    let guard = Arc::new(ask_natively(client, scope, name, wait).await?);
+    Ok(native_guard(client, name, guard))
+}
+
+/// Leads an election of the native store.
+pub(crate) async fn lead_natively(
+    client: &Client,
+    name: &str,
+    value: String,
+    wait: Wait,
+) -> Result<(RemoteGuard, Arc<dyn Publishes>)> {
+    let guard = Arc::new(ask_natively(client, None, name, wait).await?);
+    let published = NativeValue(Arc::downgrade(&guard));
+    let guard = native_guard(client, name, guard);
+    published.publish(Some(value)).await?;
+    Ok((guard, Arc::new(published)))
+}
+
+async fn ask_natively(
+    client: &Client,
+    scope: Option<&str>,
+    name: &str,
+    wait: Wait,
+) -> Result<Guard> {
     let lock = || scope.iter().fold(client.lock(name), |lock, scope| lock.in_scope(scope));
     let attempt = || scope.iter().fold(client.try_lock(name), |lock, scope| lock.in_scope(scope));
-    let guard = match wait {
+    match wait {
         Wait::Forever => lock().await,
         Wait::AtMost(limit) => lock().wait(limit).await,
         Wait::No => attempt().await,
         Wait::NoAnsweredWithin(limit) => attempt().answered_within(limit).await,
-    };
-    let held = NativeHold { guard: guard?, ttl: client.ttl() };
-    Ok(RemoteGuard::new(name, &client.label(), Box::new(held)))
+    }
+}
+
+fn native_guard(client: &Client, name: &str, guard: Arc<Guard>) -> RemoteGuard {
+    let held = NativeHold { guard, ttl: client.ttl() };
+    RemoteGuard::new(name, &client.label(), Box::new(held))
+}
+
+/// The value of a native lock that is held.
+struct NativeValue(Weak<Guard>);
+
+impl Publishes for NativeValue {
+    fn publish(&self, value: Option<String>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let Some(guard) = self.0.upgrade() else {
+                return Err(Error::Lost { reason: LostReason::Revoked });
+            };
+            match value {
+                Some(value) => guard.set_value(value).await,
+                None => guard.clear_value().await,
+            }
+        })
+    }
 }
 
 struct NativeHold {
-    guard: Guard,
+    /// Others have it only while they change the lock's value.
+    guard: Arc<Guard>,
     ttl: Duration,
 }
 
@@ -361,6 +426,12 @@ impl Held for NativeHold {
     }
 
     fn release(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
-        Box::pin(self.guard.release())
+        Box::pin(async move {
+            match Arc::try_unwrap(self.guard) {
+                Ok(guard) => guard.release().await,
+                // Whoever changes the value gives it back at the end.
+                Err(_) => Err(Error::OutcomeUnknown { what: "a release", waited: Duration::ZERO }),
+            }
+        })
     }
 }

@@ -67,7 +67,7 @@ impl LockerBase {
     ) -> OnCassandra {
         let tables: Vec<&str> = tables.iter().map(|table| table.as_str()).collect();
         let recipe = recipe_on(recipe.family(), &self.cassandra.tables().keyspace(), &tables);
-        OnCassandra { locker: Arc::new(locker), recipe }
+        OnCassandra { locker: Arc::new(locker), recipe, elections: None }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

@@ -401,6 +401,8 @@ mutants! {
         "a process counts its row in the table of modes for longer than it stands there";
     LateRemovalCounts, "late-removal-counts", "work, removal",
         "an item counts as removed although its lease was over before the answer, and another worker may have taken it";
+    NumbersUnderWayCount, "numbers-under-way-count", "lease, sequences",
+        "a native number counts although its sequence may have been on its way back to Cassandra when it was drawn";
     SlotUnlistedAtOnce, "slot-unlisted-at-once", "work, list of slots",
         "a worker removes a slot from the list although an enqueuer may rely on its listing";
     ListingReliedOnForEver, "listing-relied-on-for-ever", "work, list of slots",

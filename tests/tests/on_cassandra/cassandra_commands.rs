@@ -173,6 +173,31 @@ async fn an_election_and_a_sequence_are_had_from_the_command_line() {
     assert_eq!(drawn.out, "2\n3\n");
 }
 
+/// By tokens-lwt under one session, by the lease each by itself: those that are free, and nothing if none is.
+#[tokio::test]
+async fn a_try_of_any_runs_under_those_that_are_free() {
+    let nodes = Nodes::start().await;
+    let place = Place::made(&nodes).await;
+    for recipe in ["tokens-lwt", "lease"] {
+        let held = [recipe, "lock", "any/b", "--", "sh", "-c", "echo on; sleep 60"];
+        let mut holder = place.start(&held);
+        holder.line("on", secs(20)).await;
+        let shell = "echo \"$HOLDFAST_LOCKS\"; echo \"${HOLDFAST_TOKEN-none}\"; exit 3";
+        let work = ["--", "sh", "-c", shell];
+        let line = [&[recipe, "try", "--any", "any/c", "any/b", "any/a"][..], &work].concat();
+        let ended = place.answered(&line).await;
+        assert_eq!(ended.code, Some(3), "{recipe}: {ended:?}");
+        assert_eq!(ended.out, "any/a\nany/c\nnone\n", "{recipe}: {ended:?}");
+        let none = place.answered(&[recipe, "try", "--any", "any/b", "--", "true"]).await;
+        assert_eq!(none.code, Some(124), "{recipe}: {none:?}");
+        let several = place.answered(&[recipe, "try", "any/a", "any/c", "--", "true"]).await;
+        assert_eq!(several.code, Some(125), "{recipe}: {several:?}");
+        assert!(several.err.contains("say so with --any"), "{several:?}");
+        holder.signal(Signal::SIGTERM);
+        holder.end(secs(10)).await;
+    }
+}
+
 /// What the other datacenter does is in `cassandra_datacenters`.
 #[tokio::test]
 async fn a_lock_is_decided_in_the_datacenter_that_is_named_and_no_other_one() {

@@ -278,6 +278,7 @@ async fn the_command_line_locks_in_both_stores() {
     assert_eq!(call(&["lease", "try", "jobs"]).await.code, Some(0));
     assert_eq!(native().await.code, Some(0));
     assert_eq!(scope.view().await.unwrap().processes, []);
+    the_command_line_leads_in_both_stores(&endpoints, &place).await;
 
     let refused = call(&["lease", "try", "--mode", "native", "jobs"]).await;
     assert_eq!(refused.code, Some(122), "{refused:?}");
@@ -299,6 +300,32 @@ async fn the_command_line_locks_in_both_stores() {
     assert!(other.err.contains("is tied to the recipe \"lease"), "{other:?}");
     let moved = call(&["lease", "try", "--mode", "native", "jobs"]).await;
     assert_eq!(moved.code, Some(0), "{moved:?}");
+}
+
+/// A leader by `--mode both` is seen by observers of either store, and keeps out whoever asks for the lock.
+async fn the_command_line_leads_in_both_stores(endpoints: &str, place: &[&str]) {
+    let line = |rest: &[&'static str]| [&["--endpoints", endpoints][..], place, rest].concat();
+    let work = ["head", "--value", "db1", "--", "sh", "-c", "echo on; sleep 60"];
+    let leading = [&["lease", "elect", "--mode", "both"][..], &work].concat();
+    let mut leader = Program::start("holdfast", &line(&leading));
+    leader.line("on", secs(20)).await;
+    let observed = ["lease", "observe", "--once", "head"];
+    for asked in [
+        line(&observed),
+        line(&[&observed[..], &["--mode", "both"]].concat()),
+        vec!["--endpoints", endpoints, "leader", "head"],
+    ] {
+        let told = run("holdfast", &asked).await;
+        assert_eq!((told.code, told.out.trim()), (Some(0), "db1"), "{asked:?}: {told:?}");
+    }
+    let asks = async |names: &[&'static str]| {
+        let asked = [&["lease", "try", "--mode", "both"][..], names, &["--", "true"]].concat();
+        run("holdfast", &line(&asked)).await.code
+    };
+    assert_eq!(asks(&["--any", "head", "jobs"]).await, Some(0), "jobs is free");
+    assert_eq!(asks(&["head"]).await, Some(124));
+    leader.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(leader.end(secs(10)).await.code, Some(128 + 15));
 }
 
 /// The authority row of a scope on real nodes, whose servers are gone: the command line takes it over, locks under tokens that rise,

@@ -244,6 +244,8 @@ async fn each_role_does_what_it_was_granted(secured: &Secured, cluster: &Cluster
     let at = ["--endpoints", &endpoints, "--scope", "moved/"];
     migrate(&[&["cutover", "--from", "lease", "--writers-stopped"], &at[..]].concat()).await;
     migrate(&[&["rollback", "--from", "lease"], &at[..]].concat()).await;
+    client(&["sequence", "next", "moved/ids"]).await;
+    migrate(&[&["sequences", "--to", "native"], &at[..]].concat()).await;
 
     let applied =
         secured.run_over_tls("holdfast_schema", "holdfast_schema", &["schema", "--apply"]);

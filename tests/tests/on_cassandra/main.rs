@@ -22,4 +22,5 @@ mod migrate_import;
 mod migrate_matrix;
 mod migrate_native;
 mod migrate_plan;
+mod migrate_sequences;
 mod migrate_thrift;

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_runtime::select;
+use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
 use super::Lease;
 use super::row::WantedValue;
 use crate::database::{Fault, Row};
-use crate::locker::{RemoteGuard, Wait};
+use crate::locker::{Publishes, RemoteGuard, Wait};
 use crate::owner::service_of;
 use crate::statement::{Action, Ident, Statement, Value};
 use crate::{Error, Result, check_lock_name};
@@ -37,10 +37,21 @@ impl Lease {
         value: impl Into<String>,
         wait: Wait,
     ) -> Result<Leadership> {
-        let value = Arc::new(WantedValue::new(Some(value.into())));
+        let (guard, published) = self.lead(name, value.into(), wait).await?;
+        Ok(Leadership { guard, published })
+    }
+
+    /// The row of a leader, and its value.
+    pub(crate) async fn lead(
+        &self,
+        name: &str,
+        value: String,
+        wait: Wait,
+    ) -> Result<(RemoteGuard, Published)> {
+        let value = Arc::new(WantedValue::new(Some(value)));
         let renew_now = Arc::new(Notify::new());
         let guard = self.acquire_with(name, wait, value.clone(), renew_now.clone()).await?;
-        Ok(Leadership { guard, value, renew_now })
+        Ok((guard, Published { value, renew_now }))
     }
 
     /// Observes who leads `name`, now and after each change.
@@ -69,7 +80,7 @@ impl Lease {
     }
 
     /// At QUORUM: observers in any number keep no leader from renewing (B19).
-    async fn ask_for_leader(&self, name: &str) -> Result<Option<Leader>, Fault> {
+    pub(crate) async fn ask_for_leader(&self, name: &str) -> Result<Option<Leader>, Fault> {
         let statement = self.election(name, Action::Select { columns: self.leader_columns() });
         let row = self.base.cassandra.tables().peek(statement).await?;
         Ok(row.and_then(|row| self.leader_in(&row)))
@@ -96,8 +107,26 @@ impl Lease {
 #[must_use = "dropping it resigns"]
 pub struct Leadership {
     guard: RemoteGuard,
+    published: Published,
+}
+
+/// The value in a leader's row.
+#[derive(Debug)]
+pub(crate) struct Published {
     value: Arc<WantedValue>,
     renew_now: Arc<Notify>,
+}
+
+impl Publishes for Published {
+    /// Waits for as long as the row is not lost, and for ever then.
+    fn publish(&self, value: Option<String>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let version = self.value.set(value);
+            self.renew_now.notify_one();
+            self.value.written(version).await;
+            Ok(())
+        })
+    }
 }
 
 impl Leadership {
@@ -114,12 +143,7 @@ impl Leadership {
     ///
     /// [`Error::Lost`] if the leadership is lost first: the row may or may not have the change.
     pub async fn set_value(&self, value: Option<String>) -> Result<()> {
-        let version = self.value.set(value);
-        self.renew_now.notify_one();
-        select! {
-            reason = self.guard.lost() => Err(Error::Lost { reason }),
-            () = self.value.written(version) => Ok(()),
-        }
+        self.guard.while_held(self.published.publish(value)).await
     }
 
     /// Gives up the leadership, and waits until the row is gone.

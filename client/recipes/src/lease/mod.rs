@@ -64,7 +64,8 @@ use crate::check_lock_name;
 pub use election::{Leader, Leadership, Observer};
 pub(crate) use row::LeaseRow;
 use row::WantedValue;
-pub use sequence::Sequence;
+pub(crate) use sequence::{Drawn, PAUSE_MAX, SequenceRows, UNDER_WAY_MAX, moved};
+pub use sequence::{Sequence, SequencePlace, Sequences};
 
 /// The names of the tables and columns, for deployments with other names. Columns are of type
 /// `text`.
@@ -180,7 +181,9 @@ impl RemoteLocker for Lease {
 
     fn on_cassandra(&self, writer: &Writer) -> Option<OnCassandra> {
         let base = self.base.written_by(writer);
-        Some(self.base.built_on(Recipe::Lease, &[&self.table.table], Self { base, ..self.clone() }))
+        let lease = Self { base, ..self.clone() };
+        let built = self.base.built_on(Recipe::Lease, &[&self.table.table], lease.clone());
+        Some(OnCassandra { elections: Some(lease), ..built })
     }
 }
 

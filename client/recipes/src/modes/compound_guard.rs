@@ -13,9 +13,10 @@ use crate::locker::{Held, RemoteGuard};
 use crate::{Error, FencingToken, GuardState, GuardStates, LostReason, Result};
 use holdfast_guard::{Safety, Span};
 
-pub(super) struct CompoundGuard {
+pub(crate) struct CompoundGuard {
     safety: Arc<Safety>,
-    standing: Arc<Safety>,
+    /// That of the row of the process; `None`: it needs none.
+    standing: Option<Arc<Safety>>,
     runtime: Runtime,
     /// In the order of release: the reverse of that of the acquires.
     parts: Vec<RemoteGuard>,
@@ -23,12 +24,16 @@ pub(super) struct CompoundGuard {
 }
 
 impl CompoundGuard {
-    /// `None` if one of the parts is not safe: then all of them are given back.
-    pub(super) fn new(parts: Vec<RemoteGuard>, used: InUse, cassandra: &Cassandra) -> Option<Self> {
+    /// `None` if one of the parts is not safe: then all of them are given back. Without `used`, no row of modes covers it.
+    pub(crate) fn new(
+        parts: Vec<RemoteGuard>,
+        used: Option<InUse>,
+        cassandra: &Cassandra,
+    ) -> Option<Self> {
         let runtime = cassandra.runtime();
-        let standing = used.standing.clone();
+        let standing = used.as_ref().map(|used| used.standing.clone());
         let mut states: Vec<_> = parts.iter().map(RemoteGuard::states).collect();
-        states.push(standing.states());
+        states.extend(standing.as_ref().map(|standing| standing.states()));
         let until = together(&states).ok()?.0;
         let safety = Arc::new(Safety::within(Span::new(until))?);
         let alarm = cassandra.alarms.watch(safety.clone());
@@ -51,7 +56,7 @@ impl CompoundGuard {
     /// arrives.
     fn lost(&self) -> Option<LostReason> {
         if self.safety.is_safe(self.clock())
-            && self.standing.is_safe(self.clock())
+            && self.standing.iter().all(|standing| standing.is_safe(self.clock()))
             && self.parts.iter().all(RemoteGuard::is_safe)
         {
             return None;
@@ -89,7 +94,7 @@ async fn follow(
     safety: Arc<Safety>,
     clock: Arc<dyn Clock>,
     mut states: Vec<GuardStates>,
-    used: InUse,
+    used: Option<InUse>,
 ) {
     while safety.is_safe(&*clock) {
         match together(&states) {

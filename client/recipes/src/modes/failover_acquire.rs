@@ -1,13 +1,16 @@
 //! Acquires a lock in whichever of the two stores serves its scope.
 
 use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_runtime::{Runtime, select};
 
 use crate::fallback::{Fallback, PATIENCE};
-use crate::locker::{RemoteGuard, RemoteLocker, Wait, acquire_natively};
+use crate::locker::{Publishes, RemoteGuard, RemoteLocker, Wait, acquire_natively, lead_natively};
 use holdfast::Client;
 
 use crate::{Error, Result};
@@ -33,6 +36,24 @@ pub(crate) trait NativeStore: RemoteLocker {
 
     /// The id of its cluster, in hexadecimal digits; `None` while it is unknown.
     fn cluster(&self) -> Option<String>;
+
+    /// Stands for election, and publishes `value` once elected.
+    fn lead<'a>(
+        &'a self,
+        name: &'a str,
+        value: String,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>>;
+
+    /// Who leads an election now: its name and its value.
+    fn leader<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>>>;
+
+    /// Takes so many numbers of a sequence.
+    fn take_numbers<'a>(
+        &'a self,
+        name: &'a str,
+        count: NonZeroU32,
+    ) -> BoxFuture<'a, Result<RangeInclusive<u64>>>;
 }
 
 impl NativeStore for Client {
@@ -57,6 +78,34 @@ impl NativeStore for Client {
             let _ = write!(text, "{byte:02x}");
         }
         Some(text)
+    }
+
+    fn lead<'a>(
+        &'a self,
+        name: &'a str,
+        value: String,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>> {
+        Box::pin(lead_natively(self, name, value, wait))
+    }
+
+    fn leader<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>>> {
+        Box::pin(async move {
+            let leader = self.election(name).leader().await?;
+            let shown = |leader: holdfast::Leader| {
+                let value = String::from_utf8_lossy(&leader.value).into_owned();
+                (leader.holder.label, value)
+            };
+            Ok(leader.map(shown))
+        })
+    }
+
+    fn take_numbers<'a>(
+        &'a self,
+        name: &'a str,
+        count: NonZeroU32,
+    ) -> BoxFuture<'a, Result<RangeInclusive<u64>>> {
+        Box::pin(async move { self.sequence(name).take(count).await })
     }
 }
 

@@ -15,11 +15,13 @@ use super::mode_row::ModeRow;
 use super::scope::Rows;
 use super::state::{InUse, Shared, State};
 use super::{LockerMode, ModesTable, ScopeModes};
+use crate::batch::Batch;
 use crate::cassandra::{Cassandra, LockerOptions};
 use crate::database::Fault;
 use crate::fallback::{Fallback, FallbackOptions};
+use crate::lease::{Lease, LeaseTable, SequenceRows};
 use crate::lock_task::passing;
-use crate::locker::{OnCassandra, RemoteGuard, RemoteLocker, Wait};
+use crate::locker::{OnCassandra, Publishes, RemoteGuard, RemoteLocker, Wait};
 use crate::locker_base::LockerBase;
 use crate::owner::Writer;
 use holdfast::Client;
@@ -64,18 +66,47 @@ use crate::{Error, Result};
 /// that; [`Cassandra::settled`] waits for the deletion.
 #[derive(Clone)]
 pub struct Locker {
-    inner: Arc<Inner>,
-    life: Arc<DropGuard>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) life: Arc<DropGuard>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     first: Arc<dyn RemoteLocker>,
-    native: Option<Arc<dyn NativeStore>>,
+    pub(super) elections: Option<Lease>,
+    pub(super) sequences: SequenceRows,
+    pub(super) native: Option<Arc<dyn NativeStore>>,
     fallback: Option<Fallback>,
-    base: LockerBase,
+    pub(super) base: LockerBase,
     rows: Rows,
     modes: ScopeModes,
-    shared: Shared,
+    pub(super) shared: Shared,
+}
+
+/// What a call asks of the stores.
+#[derive(Clone, Copy)]
+pub(super) enum Wish<'a> {
+    /// The lock.
+    Lock,
+    /// The lead of the election of that name, with this value.
+    Lead(&'a str),
+}
+
+/// A hold in one store, and where its holder tells others a value.
+struct Part {
+    guard: RemoteGuard,
+    published: Option<Arc<dyn Publishes>>,
+}
+
+impl From<RemoteGuard> for Part {
+    fn from(guard: RemoteGuard) -> Self {
+        Self { guard, published: None }
+    }
+}
+
+impl From<(RemoteGuard, Arc<dyn Publishes>)> for Part {
+    fn from((guard, published): (RemoteGuard, Arc<dyn Publishes>)) -> Self {
+        Self { guard, published: Some(published) }
+    }
 }
 
 /// Builds a [`Locker`]; [`Locker::builder`] makes one.
@@ -87,6 +118,7 @@ pub struct LockerBuilder {
     native: Option<Arc<dyn NativeStore>>,
     fallback: FallbackOptions,
     table: ModesTable,
+    leases: LeaseTable,
     row: LockerOptions,
 }
 
@@ -113,6 +145,12 @@ impl LockerBuilder {
     /// The table that contains the modes.
     pub fn table(mut self, table: ModesTable) -> Self {
         self.table = table;
+        self
+    }
+
+    /// The tables that contain the sequences. Default: that of [`LeaseTable`].
+    pub fn sequences(mut self, tables: LeaseTable) -> Self {
+        self.leases = tables;
         self
     }
 
@@ -147,8 +185,9 @@ impl LockerBuilder {
         let rows = Rows::new(&self.cassandra, &self.scope, self.table.clone())?;
         let modes = ScopeModes::new(&self.cassandra, &self.scope, self.table)?;
         let writer = Writer::draw(&*self.cassandra.runtime().rng);
-        let OnCassandra { locker: first, recipe } =
+        let OnCassandra { locker: first, recipe, elections } =
             self.first.on_cassandra(&writer).ok_or_else(no_recipe)?;
+        let sequences = SequenceRows::new(&self.cassandra, &self.leases);
         let base = LockerBase::new(&self.cassandra, &self.row)?.written_by(&writer);
         let process = base.owner().as_str().to_owned();
         let shared = Shared::new(mode);
@@ -158,7 +197,9 @@ impl LockerBuilder {
             ModeRow::new(rows.clone(), (process, recipe), base.clone(), shared.clone(), over);
         base.runtime().spawn("holdfast-mode-row", mode_row.keep()).detach();
         let native = self.native;
-        let inner = Arc::new(Inner { first, native, fallback, base, rows, modes, shared });
+        let inner =
+            Inner { first, elections, sequences, native, fallback, base, rows, modes, shared };
+        let inner = Arc::new(inner);
         inner.seated(Some(inner.base.now() + inner.base.answer_limit)).await?;
         Ok(Locker { inner, life })
     }
@@ -185,8 +226,14 @@ impl Locker {
             native: None,
             fallback: FallbackOptions::default(),
             table: ModesTable::default(),
+            leases: LeaseTable::default(),
             row: LockerOptions::default().ttl(Duration::from_mins(15)),
         }
+    }
+
+    /// These locks, as a batch: those that are free are worked on first. It sends no statement yet; a lock named twice is locked once.
+    pub fn batch<T: Into<String>>(&self, names: impl IntoIterator<Item = T>) -> Batch {
+        Batch::of(Arc::new(self.clone()), &self.inner.base.cassandra, names)
     }
 
     /// The mode in which locks are requested now; `None` while the process has no row, and so takes no lock.
@@ -272,38 +319,45 @@ impl Inner {
         }
     }
 
-    async fn acquire(
+    /// A name in another scope is not this locker's.
+    pub(super) fn check_scope(&self, what: &str, name: &str) -> Result<()> {
+        if name.starts_with(&self.rows.scope) {
+            return Ok(());
+        }
+        let [name, scope] = [name, &self.rows.scope].map(|text| text.escape_debug().to_string());
+        Err(Error::invalid(format!(
+            "the {what} \"{name}\" is not in the scope \"{scope}\" of this locker"
+        )))
+    }
+
+    /// The guard, and where its holder tells others a value: in each store that has one.
+    pub(super) async fn acquire(
         &self,
         life: &Arc<DropGuard>,
         lock_id: &str,
+        wish: Wish<'_>,
         wait: Wait,
-    ) -> Result<RemoteGuard> {
-        if !lock_id.starts_with(&self.rows.scope) {
-            let [lock, scope] =
-                [lock_id, &self.rows.scope].map(|text| text.escape_debug().to_string());
-            return Err(Error::invalid(format!(
-                "the lock \"{lock}\" is not in the scope \"{scope}\" of this locker"
-            )));
-        }
+    ) -> Result<(RemoteGuard, Vec<Arc<dyn Publishes>>)> {
+        self.check_scope("lock", lock_id)?;
         let deadline = wait.limit(self.base.answer_limit).map(|limit| self.base.now() + limit);
         loop {
             let used = self.enter(life, deadline).await?;
             let (mode, standing) = (used.mode, used.standing.clone());
             let parts = select! {
-                parts = self.acquire_in(mode, lock_id, wait, deadline) => Some(parts?),
+                parts = self.acquire_in(mode, (lock_id, wish), wait, deadline) => Some(parts?),
                 () = self.acts_otherwise_than(mode) => None,
                 // The row may have ended and a new one of the same mode may have replaced it.
                 _ = standing.lost() => None,
             };
             // Otherwise the attempt was abandoned; it starts again in the current mode.
             let Some(parts) = parts else { continue };
-            let joint = CompoundGuard::new(parts, used, &self.base.cassandra);
+            let (parts, published): (Vec<_>, Vec<_>) =
+                parts.into_iter().map(|part| (part.guard, part.published)).unzip();
+            let joint = CompoundGuard::new(parts, Some(used), &self.base.cassandra);
             if let Some(joint) = joint {
-                return Ok(RemoteGuard::new(
-                    lock_id,
-                    self.base.signature.service(),
-                    Box::new(joint),
-                ));
+                let service = self.base.signature.service();
+                let guard = RemoteGuard::new(lock_id, service, Box::new(joint));
+                return Ok((guard, published.into_iter().flatten().collect()));
             }
         }
     }
@@ -317,26 +371,29 @@ impl Inner {
     async fn acquire_in(
         &self,
         mode: LockerMode,
-        lock_id: &str,
+        (lock_id, wish): (&str, Wish<'_>),
         wait: Wait,
         deadline: Option<Instant>,
-    ) -> Result<Vec<RemoteGuard>> {
+    ) -> Result<Vec<Part>> {
         let native = || self.native.as_deref().ok_or_else(|| no_native(mode));
         let wait_left = || self.left(wait, deadline);
         let parts = match mode {
+            LockerMode::Fallback if matches!(wish, Wish::Lead(_)) => return Err(no_value()),
             LockerMode::Fallback => {
                 let fallback = self.fallback.as_ref().ok_or_else(no_prefix)?;
                 let either =
                     FailoverAcquire { native: native()?, fallback, runtime: self.base.runtime() };
                 let guard = either.acquire(lock_id, wait_left).await?;
                 self.check_row_of(fallback)?;
-                vec![guard]
+                vec![guard.into()]
             }
             LockerMode::Cassandra => {
-                return Ok(vec![self.first.acquire(lock_id, wait_left()).await?]);
+                return Ok(vec![self.ask_first((lock_id, wish), wait_left()).await?]);
             }
-            LockerMode::Native => vec![native()?.acquire(lock_id, wait_left()).await?],
-            LockerMode::Both => self.acquire_both(native()?, lock_id, wait, deadline).await?,
+            LockerMode::Native => vec![ask_native(native()?, (lock_id, wish), wait_left()).await?],
+            LockerMode::Both => {
+                self.acquire_both(native()?, (lock_id, wish), wait, deadline).await?
+            }
         };
         // Dropping the guards gives them back.
         self.check_cluster(native()?, deadline).await?;
@@ -345,7 +402,7 @@ impl Inner {
 
     /// Checks that the native store is the one that the scope is tied to; ties the scope to it, if it is tied to none. This
     /// accesses Cassandra only until this process knows the tie. A store that was not reached yet has granted nothing.
-    async fn check_cluster(
+    pub(super) async fn check_cluster(
         &self,
         native: &dyn NativeStore,
         deadline: Option<Instant>,
@@ -387,22 +444,32 @@ impl Inner {
     async fn acquire_both(
         &self,
         native: &dyn NativeStore,
-        lock_id: &str,
+        asked: (&str, Wish<'_>),
         wait: Wait,
         deadline: Option<Instant>,
-    ) -> Result<Vec<RemoteGuard>> {
+    ) -> Result<Vec<Part>> {
         if mutant!(BothTakesNativeAlone) {
-            return Ok(vec![native.acquire(lock_id, self.left(wait, deadline)).await?]);
+            return Ok(vec![ask_native(native, asked, self.left(wait, deadline)).await?]);
         }
         loop {
-            let first = self.first.acquire(lock_id, self.left(wait, deadline)).await?;
-            let second = native.acquire(lock_id, self.left(wait, deadline));
+            let first = self.ask_first(asked, self.left(wait, deadline)).await?;
+            let second = ask_native(native, asked, self.left(wait, deadline));
             select! {
-                _ = first.lost() => {}
+                _ = first.guard.lost() => {}
                 // Refused or too late: dropping the first gives it back.
                 second = second => return Ok(vec![second?, first]),
             }
         }
+    }
+
+    async fn ask_first(&self, (name, wish): (&str, Wish<'_>), wait: Wait) -> Result<Part> {
+        let Wish::Lead(value) = wish else {
+            return Ok(self.first.acquire(name, wait).await?.into());
+        };
+        let elections = self.elections.as_ref().ok_or_else(no_value)?;
+        let (guard, published) = elections.lead(name, value.to_owned(), wait).await?;
+        let published: Arc<dyn Publishes> = Arc::new(published);
+        Ok((guard, published).into())
     }
 
     /// What is left of the wait: one limit covers everything.
@@ -418,6 +485,26 @@ fn check_stores(native: bool, prefix: bool, mode: LockerMode) -> Result<()> {
         LockerMode::Fallback if !prefix => Err(no_prefix()),
         LockerMode::Both | LockerMode::Native | LockerMode::Fallback => Ok(()),
     }
+}
+
+async fn ask_native(
+    native: &dyn NativeStore,
+    (name, wish): (&str, Wish<'_>),
+    wait: Wait,
+) -> Result<Part> {
+    match wish {
+        Wish::Lock => Ok(native.acquire(name, wait).await?.into()),
+        Wish::Lead(value) => Ok(native.lead(name, value.to_owned(), wait).await?.into()),
+    }
+}
+
+/// An election, in rows that keep no value.
+fn no_value() -> Error {
+    Error::invalid(
+        "elections need a value beside the lock, which in Cassandra only the recipe lease keeps, and no hold of a scope in mode \
+         fallback"
+            .to_owned(),
+    )
 }
 
 fn no_recipe() -> Error {
@@ -438,7 +525,10 @@ fn no_native(mode: LockerMode) -> Error {
 
 impl RemoteLocker for Locker {
     fn acquire<'a>(&'a self, lock_id: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(self.inner.acquire(&self.life, lock_id, wait))
+        Box::pin(async move {
+            let acquired = self.inner.acquire(&self.life, lock_id, Wish::Lock, wait).await;
+            acquired.map(|(guard, _)| guard)
+        })
     }
 }
 

@@ -123,11 +123,13 @@
 //! them retry. A lock in `both` costs the sum of both stores, one after the other; while a process waits for the second
 //! lock, it keeps the first, and all other processes in `both` wait in Cassandra.
 
-mod compound_guard;
+pub(crate) mod compound_guard;
+mod election;
 mod failover_acquire;
 mod locker;
 mod mode_row;
 mod scope;
+mod sequence;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -137,8 +139,10 @@ use std::fmt;
 
 use super::recipe::{Names, Naming};
 use super::statement::Ident;
+pub use election::{LeaderSeen, LockerLeadership, LockerObserver};
 pub use locker::{Locker, LockerBuilder};
 pub use scope::{MoveRefused, Registered, ScopeModes, ScopeView, Step};
+pub use sequence::LockerSequence;
 
 /// Which stores a [`Locker`] locks in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -119,7 +119,7 @@ impl Shared {
 }
 
 /// An attempt or a guard in a mode: the row covers it until this is dropped.
-pub(super) struct InUse {
+pub(crate) struct InUse {
     shared: Shared,
     pub(super) mode: LockerMode,
     /// That of the row under which it began.

@@ -82,8 +82,8 @@ impl Schema {
         self.needs().into_iter().map(granted).collect()
     }
 
-    fn other_grants(&self, tables: &Tables) -> [Grants; 7] {
-        let Tables { leases, modes, fallback, time, .. } = tables;
+    fn other_grants(&self, tables: &Tables) -> [Grants; 8] {
+        let Tables { leases, sequences, modes, fallback, time, .. } = tables;
         let [authority, held, _] = fallback.each_ref().map(std::slice::from_ref);
         let scanned: Vec<String> =
             leases.iter().chain(tables.recipes.iter().flatten()).cloned().collect();
@@ -102,6 +102,7 @@ impl Schema {
                 "cutover, and rollback, which writes holds back",
                 &[(Rights::Writes, &moved), (Rights::Reads, authority)],
             ),
+            self.granted(MIGRATE, "sequences, besides cutover", &[(Rights::Writes, sequences)]),
             Grants {
                 role: MIGRATE,
                 does: "cutover --revoked-role, besides the role itself; since Cassandra 4.0"

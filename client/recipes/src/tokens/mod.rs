@@ -69,7 +69,6 @@
 //! - The listings do not parse (`PRIMARY KEY ((key), id)` in a table without such columns, a
 //!   parenthesis is missing), and the loop deletes the token it has just got: the work goes between.
 
-mod batch;
 mod housekeeper;
 mod parts;
 mod rows;
@@ -90,7 +89,6 @@ use super::recipe::{Names, Naming, Recipe, RecipeSpec, TableSpec};
 use super::statement::Ident;
 use crate::Result;
 use crate::check_lock_name;
-pub use batch::{Batch, Bunch};
 pub use housekeeper::{Housekeeper, Removed, Sweep};
 use rows::TokenRows;
 #[doc(hidden)]
@@ -206,7 +204,7 @@ impl Tokens {
     }
 
     /// Acquires one session that holds all of `wanted` that are free now.
-    async fn take(
+    pub(crate) async fn take(
         &self,
         called: &str,
         wanted: Vec<String>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use holdfast::Client;
 use holdfast_cli::duration;
 use holdfast_cli::failure::Failure;
@@ -73,6 +73,53 @@ pub(crate) enum Command {
     /// Writes rows of the recipe for what is held natively and has none, so that old clients are kept out by
     /// it. May be ended anywhere and begun again. Exit codes as of cutover.
     Rollback(RollbackArgs),
+    /// Give the sequences of a scope to the native store, so that their numbers go on there, or bring them back.
+    ///
+    /// Whichever the stage of the scope, all its processes draw from where this command has put them, through a Locker; nobody draws a
+    /// number twice. A native client alone may draw from them once they are there. On the way back nobody draws from them for half a
+    /// minute. A scope with fallback keeps its sequences in Cassandra. May be ended anywhere and begun again. Exit codes: 0 all are there;
+    /// 1 some stay where they were, each shown; 122 refused; 123 a cluster could not be reached, and it goes on from where it is; 125 an
+    /// error of holdfast-migrate itself, or a wrong command line.
+    Sequences(SequencesArgs),
+}
+
+/// Of `sequences`.
+#[derive(Debug, Args)]
+pub(crate) struct SequencesArgs {
+    /// What the names of the sequences begin with, as the scope's processes have set it; empty: all names.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) scope: String,
+    /// Where to.
+    #[arg(long, value_enum, required_unless_present = "dry_run")]
+    pub(crate) to: Option<SequencesTo>,
+    /// Change nothing: show where each of them is.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) names: NameArgs<OfSequences>,
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+}
+
+/// Where sequences can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SequencesTo {
+    /// The native store
+    Native,
+    /// The table of sequences
+    Cassandra,
+}
+
+/// The names of the tables of sequences and modes.
+#[derive(Clone, Debug)]
+pub(crate) struct OfSequences;
+
+impl Taken for OfSequences {
+    fn namings() -> Vec<Naming> {
+        let leases = Recipe::Lease.spec().names.iter();
+        let sequences = leases.filter(|naming| naming.option == "sequences-table").copied();
+        sequences.chain([MODES]).collect()
+    }
 }
 
 /// Of `cutover`.

@@ -4,6 +4,7 @@ mod args;
 mod import;
 mod moves;
 mod plan;
+mod sequences;
 mod verify;
 
 use std::process::ExitCode;
@@ -23,5 +24,6 @@ fn run(cli: &Cli) -> Result<u8, Failure> {
         Command::Verify(args) => verify::run(cli, args),
         Command::Cutover(args) => moves::cutover(cli, args),
         Command::Rollback(args) => moves::rollback(cli, args),
+        Command::Sequences(args) => sequences::run(cli, args),
     }
 }

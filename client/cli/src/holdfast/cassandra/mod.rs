@@ -18,15 +18,15 @@ use holdfast::Error;
 use holdfast_cli::block_on;
 use holdfast_cli::place::{All, NameArgs, Reach, failure};
 use holdfast_recipes::{
-    BakeryForm, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Replication, Schema,
-    TimeAccess, TimeClient, Wait, check_lock_name, open,
+    BakeryForm, Batch, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Replication,
+    Schema, TimeAccess, TimeClient, Tokens, Wait, check_lock_name, open,
 };
 use holdfast_runtime::{Runtime, select};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, Work, duration};
 use crate::bench::cassandra::{LoopArgs, Measured, measure};
-use crate::failure::Failure;
+use crate::failure::{Failure, OWN_ERROR};
 use crate::lock::store_thread::{GOODBYE_LIMIT, hold};
 use crate::lock::{Event, Held, run_under};
 use crate::show::{self, Tone};
@@ -185,7 +185,9 @@ enum LockCommand {
         job: JobArgs,
     },
     /// Run a command if a lock is free, exit with 124 if it is not.
-    Try(JobArgs),
+    ///
+    /// With --any, of several locks those that are free: the command finds them in its environment as `HOLDFAST_LOCKS`, one a line.
+    Try(TryArgs),
     /// Measure: clients that acquire and release as fast as they can, on this cluster.
     ///
     /// The figures are those of `holdfast bench`, with round trips and statements without an answer. It uses
@@ -201,6 +203,47 @@ struct JobArgs {
     name: String,
     #[command(flatten)]
     work: Work,
+}
+
+#[derive(Clone, Debug, Args)]
+struct TryArgs {
+    #[command(flatten)]
+    moving: ModeArgs,
+    /// Run the command under those of the locks that are free, and exit with 124 only if none is. They are held together, and count as lost
+    /// together; by tokens-lwt under one session.
+    #[arg(long)]
+    any: bool,
+    /// The lock; with --any several.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<String>,
+    #[command(flatten)]
+    work: Work,
+}
+
+/// A command to be run under locks.
+struct Job {
+    moving: ModeArgs,
+    names: Vec<String>,
+    /// Under those of them that are free.
+    any: bool,
+    work: Work,
+}
+
+impl From<JobArgs> for Job {
+    fn from(JobArgs { moving, name, work }: JobArgs) -> Self {
+        Self { moving, names: vec![name], any: false, work }
+    }
+}
+
+impl TryArgs {
+    fn job(self) -> Result<Job, Failure> {
+        let Self { moving, any, names, work } = self;
+        if names.len() > 1 && !any {
+            let message = "a try of several locks is one of any of them: say so with --any";
+            return Err(Failure::new(OWN_ERROR, message));
+        }
+        Ok(Job { moving, names, any, work })
+    }
 }
 
 impl Place {
@@ -295,10 +338,10 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
             return election::elect(global, place, options, args);
         }
         CassandraCommand::Lease(LeaseCommand::Observe(args)) => {
-            return election::observe(global, &place, &options, &args);
+            return election::observe(global, &place, &options, args);
         }
         CassandraCommand::Sequence(command) => {
-            return election::sequence(global, &place, &options, &command);
+            return election::sequence(global, &place, &options, command);
         }
         CassandraCommand::Lease(LeaseCommand::Lock(command)) => {
             (command, Chosen::from(Recipe::Lease))
@@ -315,8 +358,10 @@ pub(crate) fn run(global: &Global, args: CassandraArgs) -> Result<u8, Failure> {
         CassandraCommand::TokensOptimistic(command) => (command, Recipe::TokensOptimistic.into()),
     };
     match command {
-        LockCommand::Lock { wait, job } => lock(global, place, options, wait, job, recipe),
-        LockCommand::Try(job) => lock(global, place, options, Some(Duration::ZERO), job, recipe),
+        LockCommand::Lock { wait, job } => lock(global, place, options, wait, job.into(), recipe),
+        LockCommand::Try(args) => {
+            lock(global, place, options, Some(Duration::ZERO), args.job()?, recipe)
+        }
         LockCommand::Bench(args) => bench(global, &place, &options, &args, &recipe),
     }
 }
@@ -406,10 +451,10 @@ fn lock(
     place: Place,
     options: LockerOptions,
     wait: Option<Duration>,
-    JobArgs { moving, name, work }: JobArgs,
+    Job { moving, names, any, work }: Job,
     recipe: Chosen,
 ) -> Result<u8, Failure> {
-    check_lock_name(&name).map_err(failure)?;
+    names.iter().try_for_each(|name| check_lock_name(name)).map_err(failure)?;
     let moving = moving.parsed(global)?;
     run_under(&work, global.json, move |events, stop| async move {
         let runtime = Runtime::system();
@@ -425,18 +470,33 @@ fn lock(
         }
         let options = options.answer_limit(limit);
         let made = recipe.locker(&cassandra, &options, place.layout()).map_err(failure)?;
-        let (locker, native) = match moving {
+        let alone = moving.is_none();
+        let (locker, native): (Arc<dyn RemoteLocker>, _) = match moving {
             None => (made, None),
             Some(moving) => select! {
                 () = stop.cancelled() => return Ok(()),
-                moved = moving.enter(&cassandra, made, place.row_options(limit), options, place.layout()) => moved?,
+                moved = moving.enter(&cassandra, made, place.row_options(limit), options.clone(), place.layout()) => {
+                    let (locker, native) = moved?;
+                    (Arc::new(locker), native)
+                }
             },
         };
         let spent = runtime.clock.now().saturating_since(began);
         let wait = rest_of(wait, spent);
         // In mode `both` the last wait is for the native store.
         let failed = if native.is_some() { Failure::from } else { failure };
-        let kept = keep(&*locker, &name, wait, &events, &stop).await;
+        let kept = match (names.first(), any) {
+            (Some(name), false) => keep(&*locker, name, wait, &events, &stop).await,
+            _ if alone && recipe.recipe == Recipe::TokensLwt => {
+                let tokens = Tokens::new(&cassandra, &options, place.layout().tokens);
+                let tokens = tokens.map_err(failure)?;
+                keep_free(tokens.batch(names), wait, &events, &stop).await
+            }
+            _ => {
+                let batch = Batch::of(locker.clone(), &cassandra, names);
+                keep_free(batch, wait, &events, &stop).await
+            }
+        };
         let kept = kept.map_err(|error| failed(waited_before_too(error, spent)));
         drop(locker);
         // Abandoned rows are removed from the table before this process ends.
@@ -468,6 +528,23 @@ fn waited_before_too(error: Error, spent: Duration) -> Error {
         }
         other => other,
     }
+}
+
+/// The same with those locks of a batch that are free.
+async fn keep_free(
+    mut batch: Batch,
+    wait: Wait,
+    events: &SyncSender<Event>,
+    stop: &CancellationToken,
+) -> holdfast::Result<()> {
+    let bunch = select! {
+        () = stop.cancelled() => return Ok(()),
+        bunch = batch.next_with(wait) => bunch?,
+    };
+    let Some(bunch) = bunch else { return Ok(()) };
+    hold(Held::of_locks(bunch.states(), bunch.tokens(), None, bunch.ttl()), events, stop).await;
+    let _ = Runtime::system().timeout(GOODBYE_LIMIT, bunch.release()).await;
+    Ok(())
 }
 
 /// Acquires, holds until `stop`, releases.

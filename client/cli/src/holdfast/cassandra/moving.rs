@@ -60,9 +60,11 @@ impl Moving {
         row: LockerOptions,
         leases: LockerOptions,
         layout: Layout,
-    ) -> Result<(Arc<dyn RemoteLocker>, Option<Client>), Failure> {
-        let mut builder =
-            Locker::builder(cassandra, &self.scope, recipe).table(layout.modes).row(row);
+    ) -> Result<(Locker, Option<Client>), Failure> {
+        let mut builder = Locker::builder(cassandra, &self.scope, recipe)
+            .table(layout.modes)
+            .sequences(layout.lease)
+            .row(row);
         builder = builder.fallback(FallbackOptions::default().lease(leases));
         let mut native = None;
         if let Some(store) = self.native {
@@ -75,6 +77,6 @@ impl Moving {
             native = Some(client);
         }
         let locker = builder.start(self.mode).await.map_err(failure)?;
-        Ok((Arc::new(locker), native))
+        Ok((locker, native))
     }
 }

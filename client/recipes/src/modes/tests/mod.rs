@@ -1,10 +1,12 @@
 //! Modes on the model of the tables, beside a simple native store.
 
 mod both;
+mod elections;
 mod moves;
 mod native;
 mod older;
 mod races;
+mod sequences;
 mod ties;
 
 use std::sync::Arc;
@@ -98,6 +100,20 @@ impl World {
 
 const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
+}
+
+/// Runs a task of the process; the returned future has what it ends with.
+fn task<T, W>(process: &Process, work: W) -> impl Future<Output = T> + use<T, W>
+where
+    T: Send + 'static,
+    W: Future<Output = T> + Send + 'static,
+{
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let work = async move {
+        let _ = answer.send(work.await);
+    };
+    process.runtime().spawn("test", work).detach();
+    async move { answered.await.unwrap() }
 }
 
 async fn in_time<T>(

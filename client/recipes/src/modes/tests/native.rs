@@ -1,6 +1,8 @@
 //! A native store as a locker sees one: one holder for each lock, a lease that keepalives renew, and rising tokens.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use holdfast_runtime::{Clock, Instant, Rng, Runtime, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::secs;
-use crate::locker::{Held, RemoteGuard, RemoteLocker, Wait};
+use crate::locker::{Held, Publishes, RemoteGuard, RemoteLocker, Wait};
 use crate::modes::failover_acquire;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
 use holdfast_guard::Safety;
@@ -32,6 +34,10 @@ struct State {
     token: u64,
     /// The store answers no request.
     down: bool,
+    /// Of each election its leader's name and value, and the token that it holds.
+    values: BTreeMap<String, (u64, String, String)>,
+    /// The last number of each sequence.
+    numbers: BTreeMap<String, u64>,
 }
 
 impl NativeStore {
@@ -61,6 +67,25 @@ impl NativeStore {
     pub(super) fn is_held(&self, name: &str) -> bool {
         let now = self.world.runtime().clock.now();
         self.state.lock().unwrap().held.get(name).is_some_and(|(_, until)| now < *until)
+    }
+
+    /// The holder of the lock, if it has said something.
+    fn leader(&self, name: &str) -> Option<(String, String)> {
+        let now = self.world.runtime().clock.now();
+        let state = self.state.lock().unwrap();
+        let (holder, until) = state.held.get(name)?;
+        let (token, leader, value) = state.values.get(name)?;
+        (token == holder && now < *until).then(|| (leader.clone(), value.clone()))
+    }
+
+    /// The last number that was given out.
+    pub(super) fn last_number(&self, name: &str) -> u64 {
+        self.state.lock().unwrap().numbers.get(name).copied().unwrap_or(0)
+    }
+
+    /// The next number is `at`.
+    pub(super) fn begin_numbers(&self, name: &str, at: u64) {
+        self.state.lock().unwrap().numbers.insert(name.to_owned(), at - 1);
     }
 
     /// Takes up to 40 ms, for one direction.
@@ -176,6 +201,67 @@ impl failover_acquire::NativeStore for NativeLike {
 
     fn cluster(&self) -> Option<String> {
         Some(self.cluster.to_owned())
+    }
+
+    fn lead<'a>(
+        &'a self,
+        name: &'a str,
+        value: String,
+        wait: Wait,
+    ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>> {
+        Box::pin(async move {
+            let guard = self.acquire(name, wait).await?;
+            let token = guard.token().unwrap().get();
+            let published = Value {
+                store: self.store.clone(),
+                name: name.to_owned(),
+                leader: self.process.name(),
+                token,
+            };
+            published.publish(Some(value)).await?;
+            Ok((guard, Arc::new(published) as Arc<dyn Publishes>))
+        })
+    }
+
+    fn leader<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>>> {
+        Box::pin(async move {
+            self.store.reach().await;
+            Ok(self.store.leader(name))
+        })
+    }
+
+    fn take_numbers<'a>(
+        &'a self,
+        name: &'a str,
+        count: NonZeroU32,
+    ) -> BoxFuture<'a, Result<RangeInclusive<u64>>> {
+        Box::pin(async move {
+            self.store.reach().await;
+            let first = self.store.last_number(name) + 1;
+            let last = first + u64::from(count.get()) - 1;
+            self.store.begin_numbers(name, last + 1);
+            self.store.travel().await;
+            Ok(first..=last)
+        })
+    }
+}
+
+/// The value of an election's leader.
+struct Value {
+    store: NativeStore,
+    name: String,
+    leader: String,
+    token: u64,
+}
+
+impl Publishes for Value {
+    fn publish(&self, value: Option<String>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.store.reach().await;
+            let published = (self.token, self.leader.clone(), value.unwrap_or_default());
+            self.store.state.lock().unwrap().values.insert(self.name.clone(), published);
+            Ok(())
+        })
     }
 }
 
