@@ -110,10 +110,12 @@ fn certainly_waits_until(story: &Story, request: &Request) -> u64 {
         .max(queued.at_ns)
 }
 
-/// Whether the store may have granted it another of its names without its client learning of it, so
-/// that it left the other queues.
+/// Whether the store may have granted it without its client learning of it, so that it left queues: another of its names, or one for so
+/// short that the hold was over before anybody told.
 fn may_have_left_unseen(request: &Request) -> bool {
-    request.any.is_some() && request.items.len() > 1 && !request.is_certainly_ungranted()
+    let is_one_of_several = request.any.is_some() && request.items.len() > 1;
+    let is_bounded = request.items.values().any(|asked| asked.max_hold_ms > 0);
+    (is_one_of_several || is_bounded) && !request.is_certainly_ungranted()
 }
 
 /// Judges the requests with one head start: they go before none that has the same, or a larger one.

@@ -265,3 +265,30 @@ fn a_session_that_is_ended_from_outside_by_nobody_is_found() {
     assert_eq!(broken(&history("max-hold=120", "")), [13]);
     assert_eq!(broken(&history("", "90 z takes-away b")), [13]);
 }
+
+/// I9. Seed 9910001232: the second client was granted the lock for so short that its hold was over before anybody told it. One
+/// without such a bound stood in the queue.
+#[test]
+fn somebody_behind_a_short_hold_that_nobody_was_told_of_is_right() {
+    let history = |bound: &str| {
+        format!(
+            "0 b asks 1 stock
+             1 b granted 1 4
+             1 b safe-until 900
+             2 a asks 1 jobs
+             3 a granted 1 5
+             3 a safe-until 900
+             4 b asks 2 jobs {bound}
+             5 b queued 2
+             6 a releases 5
+             7 a released 5
+             200 c asks 1 jobs
+             201 c granted 1 7
+             201 c safe-until 900
+             950 b session-lost 2"
+        )
+    };
+
+    assert_eq!(broken(&history("max-hold=35")), RIGHT);
+    assert_eq!(broken(&history("")), [9]);
+}
