@@ -141,7 +141,7 @@ enum CassandraCommand {
     /// codes: 0 asked to end; 122 refused: no such table, or a cell whose value is no time; 123 no node could be reached; 125
     /// an error of holdfast itself, or an address that it cannot listen on.
     Clock(ClockArgs),
-    /// A queue of work (`work_numbers` and four more): items are added, and each is worked on by one worker at a time.
+    /// A queue of work (`work_numbers` and five more): items are added, and each is worked on by one worker at a time.
     #[command(subcommand)]
     Work(WorkCommand),
 }
