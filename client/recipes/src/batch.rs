@@ -148,13 +148,20 @@ async fn parts(
     let began = runtime.clock.now();
     let deadline =
         if wait.waits() { wait.limit(Duration::ZERO).map(|limit| began + limit) } else { None };
-    let mut pauses = Backoff::new(PAUSE_MAX);
+    let (mut pauses, mut was_answered) = (Backoff::new(PAUSE_MAX), false);
     loop {
-        let tried = free(locker, wanted, wait).await;
+        let within = match wait {
+            Wait::NoAnsweredWithin(limit) => Some(limit),
+            Wait::Forever | Wait::AtMost(_) | Wait::No => {
+                deadline.map(|deadline| deadline.saturating_since(runtime.clock.now()))
+            }
+        };
+        let tried = free(locker, wanted, within).await;
         let now = runtime.clock.now();
         let is_over = !wait.waits() || deadline.is_some_and(|deadline| now >= deadline);
         match tried {
             Ok(guards) => {
+                was_answered = true;
                 let tokens: Vec<_> = guards.iter().map(|guard| guard.name().to_owned()).collect();
                 let owner = guards.first().map(|guard| guard.owner().to_owned());
                 if let Some(owner) = owner
@@ -162,34 +169,32 @@ async fn parts(
                 {
                     return Ok(((joint, owner), tokens));
                 }
-                if is_over {
-                    let after = wait.waits().then(|| now.saturating_since(began));
-                    return Err(Error::NotGranted {
-                        names: wanted.to_vec(),
-                        holders: Vec::new(),
-                        waited: after,
-                    });
-                }
             }
-            Err(Error::Unreachable { .. }) if !is_over => {}
+            // In the time that was left for the last look.
+            Err(Error::Unreachable { .. }) if was_answered || !is_over => {}
             Err(error) => return Err(error),
+        }
+        if is_over {
+            let after = wait.waits().then(|| now.saturating_since(began));
+            let names = wanted.to_vec();
+            return Err(Error::NotGranted { names, holders: Vec::new(), waited: after });
         }
         let left = deadline.map_or(PAUSE_MAX, |deadline| deadline.saturating_since(now));
         runtime.sleep(pauses.next(&*runtime.rng).min(left)).await;
     }
 }
 
-/// Tries each once. An error gives back all.
+/// Tries each once, and waits so long for each answer, or as long as the locker does. An error gives back all.
 async fn free(
     locker: &dyn RemoteLocker,
     wanted: &[String],
-    wait: Wait,
+    within: Option<Duration>,
 ) -> Result<Vec<RemoteGuard>> {
     let mut guards = Vec::new();
     for some in wanted.chunks(AT_ONCE) {
-        let each = some.iter().map(|name| match wait {
-            Wait::NoAnsweredWithin(limit) => locker.try_lock_within(name, limit),
-            Wait::Forever | Wait::AtMost(_) | Wait::No => locker.try_lock(name),
+        let each = some.iter().map(|name| match within {
+            Some(limit) => locker.try_lock_within(name, limit),
+            None => locker.try_lock(name),
         });
         for tried in join_all(each).await {
             guards.extend(tried?);
