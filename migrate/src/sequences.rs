@@ -17,7 +17,7 @@ use crate::native::Native;
 pub enum Moved {
     /// Its next number comes from there.
     There {
-        /// Its next number, or one below it.
+        /// No number below this is drawn there.
         next: i64,
     },
     /// It was there already.

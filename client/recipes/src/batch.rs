@@ -57,7 +57,7 @@ enum Source {
 }
 
 impl Tokens {
-    /// These tokens, as a batch. It sends no statement yet; a token named twice is locked once. One session holds those that are had at once.
+    /// These tokens, as a batch. It sends no statement yet; a token named twice is locked once. One session holds those that the batch has locked at one time.
     pub fn batch<T: Into<String>>(&self, tokens: impl IntoIterator<Item = T>) -> Batch {
         Batch::from(Source::Tokens(self.clone()), tokens)
     }

@@ -429,7 +429,7 @@ impl Held for NativeHold {
         Box::pin(async move {
             match Arc::try_unwrap(self.guard) {
                 Ok(guard) => guard.release().await,
-                // Whoever changes the value gives it back at the end.
+                // A change of the value still has the guard, and gives it back at its end.
                 Err(_) => Err(Error::OutcomeUnknown { what: "a release", waited: Duration::ZERO }),
             }
         })

@@ -38,7 +38,7 @@ impl Locker {
         elected.map(|(guard, published)| LockerLeadership { guard, published })
     }
 
-    /// Who leads `name` now, by the stores that the mode of this process says: in `cassandra` by a read at QUORUM, in `native` by a linearizable
+    /// Returns the present leader of `name`, by the stores that the mode of this process says: in `cassandra` by a read at QUORUM, in `native` by a linearizable
     /// read of the native store, in `both` by both, of which the native one goes first.
     ///
     /// # Errors

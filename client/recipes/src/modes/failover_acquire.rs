@@ -45,7 +45,7 @@ pub(crate) trait NativeStore: RemoteLocker {
         wait: Wait,
     ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>>;
 
-    /// Who leads an election now: its name and its value.
+    /// Returns the name and the value of an election's present leader.
     fn leader<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>>>;
 
     /// Takes so many numbers of a sequence.

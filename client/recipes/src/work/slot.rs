@@ -1,8 +1,9 @@
 //! The slots of a queue: the partitions in which its items lie, and how they are listed.
 //!
 //! A slot is a minute of the queue and a share of it. All processes use share 0 for their first items of a minute, so that few items lie in
-//! one partition and a look reads one; a process that enqueues more goes on in shares that it draws. So a partition has some ten thousand
-//! items at most, however many come in a minute, and stays below the 100,000 tombstones at which Cassandra refuses to read it.
+//! one partition and a look reads one; a process that enqueues more goes on in shares that it draws. So a partition has 1,000
+//! items of each process, or 5,000 of one, and stays below the 100,000 tombstones at which Cassandra refuses to read it, unless more than 25
+//! processes enqueue that much in one minute.
 //!
 //! # How a slot leaves the list, and no item with it
 //!
