@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::alarms::Alarms;
 use super::database::{Database, Fault, StatementCounts, Tables};
+use super::measures::Timed;
 use super::row_timing::RowTiming;
 use crate::{Error, Result};
 use holdfast_guard::default_label;
@@ -46,6 +47,7 @@ impl Cassandra {
     /// Builds it over tables without a driver: for tests of code on top of the lockers.
     #[doc(hidden)]
     pub fn on(database: Arc<dyn Database>, runtime: Runtime) -> Self {
+        let database = Arc::new(Timed { database, clock: runtime.clock.clone() });
         let tables = Arc::new(Tables::new(database, runtime.clock.clone()));
         let alarms = Arc::new(Alarms::new(runtime.clock.clone()));
         Self { tables, runtime, alarms, tasks: watch::Sender::new(0) }

@@ -30,6 +30,9 @@
 //! items of work, each to one worker at a time, by the bakery algorithm of its article.
 //!
 //! No recipe can push: every waiter polls, and a release wakes none of them.
+//!
+//! The lockers report to the facades `metrics` ([`describe_metrics`]) and `tracing`: a span `lock` for each lock that is asked for, until it
+//! is given back.
 
 mod alarms;
 pub mod bakery;
@@ -44,6 +47,7 @@ pub mod lease;
 mod lock_task;
 mod locker;
 mod locker_base;
+mod measures;
 pub mod modes;
 mod opening;
 pub mod optimistic;
@@ -91,6 +95,7 @@ pub use {
     fallback::FallbackOptions,
     lease::{Leader, Leadership, Lease, LeaseTable, Observer, Sequence, SequencePlace, Sequences},
     locker::OnCassandra,
+    measures::describe_metrics,
     modes::{
         LeaderSeen, Locker, LockerBuilder, LockerLeadership, LockerMode, LockerObserver,
         LockerSequence, ModesTable, MoveRefused, Registered, ScopeModes, ScopeView, Stage,

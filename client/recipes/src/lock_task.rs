@@ -26,10 +26,12 @@ use holdfast_mutants::mutant;
 use holdfast_runtime::{Clock, Instant, select};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 use super::database::Fault;
 use super::locker::{Held, RemoteGuard, Wait};
 use super::locker_base::LockerBase;
+use super::measures::{self, Holding};
 use super::owner::service_of;
 use super::turns::Turn;
 use crate::{Error, FencingToken, GuardState, LostReason, Result};
@@ -43,6 +45,9 @@ const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// What one algorithm does for one lock and one owner. The lock task calls one of these methods
 /// at a time and always runs it to completion.
 pub(crate) trait Attempt: Send + 'static {
+    /// The name of the recipe, for those who watch.
+    const RECIPE: &'static str;
+
     /// Whether tasks of one process that wait for the lock do so in turn ([`Turn`]): for recipes without an order. In those with one each
     /// waiter has to come as early as it can.
     fn takes_turns(&self) -> bool {
@@ -121,6 +126,7 @@ impl LockerBase {
         renew_now: Arc<Notify>,
     ) -> Result<RemoteGuard> {
         let began = self.now();
+        let asking = measures::asking(A::RECIPE, self.runtime().clock.clone());
         let stop = CancellationToken::new();
         // Dropped with this future, or moved into the guard.
         let stopper = stop.clone().drop_guard();
@@ -139,14 +145,17 @@ impl LockerBase {
             turn,
             renew_now,
         };
-        self.runtime().spawn("holdfast-lock", task.keep(answer, ended)).detach();
+        let span = tracing::info_span!("lock", lock = lock_id, recipe = A::RECIPE);
+        self.runtime().spawn("holdfast-lock", task.keep(answer, ended).instrument(span)).detach();
         let limit = wait.limit(self.answer_limit).map(|limit| began + limit);
         let granted = select! {
-            granted = answered => granted.map_err(|_| Error::Closed)?,
+            granted = answered => granted.unwrap_or(Err(Some(Error::Closed))),
             () = passing(limit, &*self.runtime().clock) => Err(None),
         };
         let given_up = || self.given_up(lock_id, began, wait, &seen.borrow());
-        let granted = granted.map_err(|error| error.unwrap_or_else(given_up))?;
+        let granted = granted.map_err(|error| error.unwrap_or_else(given_up));
+        asking.end(&granted);
+        let granted = granted?;
         let hold = Hold { granted, end: Some(end), base: self.clone(), _stopper: stopper };
         Ok(RemoteGuard::new(lock_id, self.signature.service(), Box::new(hold)))
     }
@@ -225,6 +234,7 @@ impl<A: Attempt> LockTask<A> {
                 let token = self.recipe.token();
                 let lasts = self.recipe.lasts(self.base.timing.ttl());
                 if answer.send(Ok(Granted { safety: safety.clone(), token, lasts })).is_ok() {
+                    tracing::debug!("the lock is held");
                     self.hold(&safety, started).await;
                 }
                 drop(alarm);
@@ -314,7 +324,16 @@ impl<A: Attempt> LockTask<A> {
     }
 
     /// Renews until the guard is gone or the lock is lost.
-    async fn hold(&mut self, safety: &Safety, mut started: Instant) {
+    async fn hold(&mut self, safety: &Safety, started: Instant) {
+        let holding = Holding::begin(A::RECIPE, self.base.runtime().clock.clone());
+        self.renew_while_held(safety, started, &holding).await;
+        if let Some(reason) = safety.lost_reason() {
+            holding.lost(reason);
+            tracing::warn!(%reason, "the lock is lost");
+        }
+    }
+
+    async fn renew_while_held(&mut self, safety: &Safety, mut started: Instant, holding: &Holding) {
         let clock = self.base.runtime().clock.clone();
         let mut retries = Backoff::new(POLL_MAX);
         let mut due = self.base.timing.renew_at(started);
@@ -333,14 +352,20 @@ impl<A: Attempt> LockTask<A> {
             let asked = clock.now();
             match renewed(&mut self.recipe, safety, worry_at, &*clock).await {
                 Renewal::Applied(sent) => {
+                    holding.renewed(if clock.now() > worry_at { "late" } else { "applied" });
                     started = started.max(sent);
                     safety.extend(self.base.timing.safe_until(started), &*clock);
                     safety.publish(false);
                     retries.reset();
                     due = self.base.timing.renew_at(started);
                 }
-                Renewal::Gone => return safety.end(GuardState::Lost(LostReason::Revoked)),
+                Renewal::Gone => {
+                    holding.renewed("gone");
+                    return safety.end(GuardState::Lost(LostReason::Revoked));
+                }
                 Renewal::Unknown => {
+                    holding.renewed("unknown");
+                    tracing::debug!("a renewal has no answer");
                     if mutant!(RecipeUnknownRenewalCounts) {
                         safety.extend(self.base.timing.safe_until(asked), &*clock);
                     }
@@ -377,7 +402,10 @@ async fn renewed<A: Attempt>(
     let mut renewal = std::pin::pin!(recipe.renew());
     select! {
         renewal = &mut renewal => return renewal,
-        () = clock.sleep_until(worry_at) => safety.publish(true),
+        () = clock.sleep_until(worry_at) => {
+            tracing::warn!("no renewal was answered for two thirds of the time for which the lock is certain");
+            safety.publish(true);
+        }
     }
     renewal.await
 }

@@ -209,6 +209,8 @@ fn held_by(owner: &str) -> Reached {
 }
 
 impl Attempt for BakeryAttempt {
+    const RECIPE: &'static str = super::SPEC.name;
+
     async fn advance(&mut self) -> Result<Reached, Fault> {
         self.keep_in_line().await?;
         if self.ticket.is_none() {

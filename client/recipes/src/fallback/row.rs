@@ -66,6 +66,8 @@ fn fresh(of: &Fallback, name: &str, buckets: Buckets) -> LeaseRow {
 }
 
 impl Attempt for FallbackRow {
+    const RECIPE: &'static str = "fallback";
+
     fn takes_turns(&self) -> bool {
         true
     }

@@ -216,6 +216,8 @@ fn held_by(owner: Option<String>, ttl_s: Option<i32>) -> Reached {
 }
 
 impl Attempt for LeaseRow {
+    const RECIPE: &'static str = super::SPEC.name;
+
     fn takes_turns(&self) -> bool {
         true
     }

@@ -23,6 +23,7 @@ use crate::lease::{Lease, LeaseTable, SequenceRows};
 use crate::lock_task::passing;
 use crate::locker::{OnCassandra, Publishes, RemoteGuard, RemoteLocker, Wait};
 use crate::locker_base::LockerBase;
+use crate::measures;
 use crate::owner::Writer;
 use holdfast::Client;
 
@@ -190,7 +191,7 @@ impl LockerBuilder {
         let sequences = SequenceRows::new(&self.cassandra, &self.leases);
         let base = LockerBase::new(&self.cassandra, &self.row)?.written_by(&writer);
         let process = base.owner().as_str().to_owned();
-        let shared = Shared::new(mode);
+        let shared = Shared::new(&self.scope, mode);
         let over = CancellationToken::new();
         let life = Arc::new(over.clone().drop_guard());
         let mode_row =
@@ -339,6 +340,21 @@ impl Inner {
         wait: Wait,
     ) -> Result<(RemoteGuard, Vec<Arc<dyn Publishes>>)> {
         self.check_scope("lock", lock_id)?;
+        let clock = self.base.runtime().clock.clone();
+        let mode = || self.shared.get(State::acting);
+        let asking = measures::asking_in_scope(&self.rows.scope, clock, mode);
+        let acquired = self.acquire_as_the_mode_is(life, lock_id, wish, wait).await;
+        asking.end(&acquired);
+        acquired
+    }
+
+    async fn acquire_as_the_mode_is(
+        &self,
+        life: &Arc<DropGuard>,
+        lock_id: &str,
+        wish: Wish<'_>,
+        wait: Wait,
+    ) -> Result<(RemoteGuard, Vec<Arc<dyn Publishes>>)> {
         let deadline = wait.limit(self.base.answer_limit).map(|limit| self.base.now() + limit);
         loop {
             let used = self.enter(life, deadline).await?;

@@ -15,6 +15,7 @@ use crate::alarms::Alarm;
 use crate::database::{Conditional, Fault};
 use crate::lock_task::Counted;
 use crate::locker_base::LockerBase;
+use crate::measures;
 use crate::statement::{Action, Cells, Value};
 use crate::{Error, GuardState, LostReason};
 use holdfast_guard::{Backoff, Safety, Span};
@@ -288,6 +289,11 @@ impl ModeRow {
 
     fn note_row(&mut self, row: OwnRow, sent: Instant, safety: Arc<Safety>) {
         (self.known, self.written) = (Some(row), Some(sent));
+        measures::row_renewed(&self.rows.scope, &*self.base.runtime().clock, sent);
+        let before = self.shared.get(|state| state.row.as_ref().map(|row| row.mode));
+        if before != Some(row.mode) {
+            tracing::info!(scope = self.rows.scope, mode = %row.mode, "a locker is in this mode");
+        }
         self.shared.change(|state| {
             state.row = Some(CertainRow { mode: row.mode, safety });
             state.changing = None;
@@ -318,6 +324,9 @@ impl ModeRow {
             state.row.take()
         });
         if let Some(lost) = lost {
+            if reason != LostReason::Revoked || !self.over.is_cancelled() {
+                tracing::warn!(scope = self.rows.scope, %reason, "the row of modes is lost, and every guard under it");
+            }
             lost.safety.end(GuardState::Lost(reason));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Every decision that depends on two of these is made here, under one lock.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_mutants::mutant;
 use tokio::sync::watch;
@@ -10,6 +10,7 @@ use tokio_util::sync::DropGuard;
 
 use super::LockerMode;
 use crate::Error;
+use crate::measures::ModeCount;
 use holdfast_guard::Safety;
 
 /// The row as its last applied write left it, and how long it is certain.
@@ -84,24 +85,34 @@ impl State {
 }
 
 #[derive(Clone)]
-pub(super) struct Shared(Arc<watch::Sender<State>>);
+pub(super) struct Shared(Arc<Told>);
+
+struct Told {
+    state: watch::Sender<State>,
+    /// For those who watch: changed with the state, under its lock.
+    count: Mutex<ModeCount>,
+}
 
 impl Shared {
-    pub(super) fn new(wanted: LockerMode) -> Self {
-        Self(Arc::new(watch::Sender::new(State::new(wanted))))
+    pub(super) fn new(scope: &str, wanted: LockerMode) -> Self {
+        let count = Mutex::new(ModeCount::new(scope));
+        Self(Arc::new(Told { state: watch::Sender::new(State::new(wanted)), count }))
     }
 
     pub(super) fn seen(&self) -> watch::Receiver<State> {
-        self.0.subscribe()
+        self.0.state.subscribe()
     }
 
     pub(super) fn get<T>(&self, of: impl FnOnce(&State) -> T) -> T {
-        of(&self.0.borrow())
+        of(&self.0.state.borrow())
     }
 
     pub(super) fn change<T: Default>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut result = T::default();
-        self.0.send_modify(|state| result = change(state));
+        self.0.state.send_modify(|state| {
+            result = change(state);
+            self.0.count.lock().unwrap_or_else(PoisonError::into_inner).is_in(state.acting());
+        });
         result
     }
 

@@ -211,6 +211,8 @@ impl OptimisticAttempt {
 }
 
 impl Attempt for OptimisticAttempt {
+    const RECIPE: &'static str = SPEC.name;
+
     fn takes_turns(&self) -> bool {
         true
     }

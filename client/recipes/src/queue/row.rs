@@ -142,6 +142,8 @@ fn held_near(owner: Option<String>) -> Reached {
 }
 
 impl Attempt for QueueAttempt {
+    const RECIPE: &'static str = super::SPEC.name;
+
     async fn advance(&mut self) -> Result<Reached, Fault> {
         if !self.waits && self.place.is_none() {
             // Listing 7, step 1.

@@ -277,6 +277,8 @@ impl ShadowAttempt {
 }
 
 impl Attempt for ShadowAttempt {
+    const RECIPE: &'static str = SPEC.name;
+
     fn takes_turns(&self) -> bool {
         true
     }

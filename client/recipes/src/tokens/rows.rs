@@ -253,6 +253,8 @@ fn note_denied(denied: &mut Option<Result<Reached, Fault>>, seen: Result<Seen, F
 }
 
 impl Attempt for TokenRows {
+    const RECIPE: &'static str = super::SPEC.name;
+
     /// Batches want different tokens each.
     fn takes_turns(&self) -> bool {
         self.wanted.len() == 1

@@ -177,6 +177,8 @@ fn held_by(owner: Option<String>) -> Reached {
 }
 
 impl Attempt for Claim {
+    const RECIPE: &'static str = "work";
+
     async fn advance(&mut self) -> Result<Reached, Fault> {
         let Some(started) = self.choose().await? else { return Ok(held_by(None)) };
         if let Some(chooser) = self.wait_for_choosers().await? {
