@@ -21,6 +21,9 @@ pub struct SessionInfo {
     pub ttl: Duration,
     /// The time since it was opened, by the leader's wall clock.
     pub age: Duration,
+    /// What is left of its lease if nothing renews it, by the leader's clock, when the server answered. `None`: it has ended meanwhile,
+    /// or the server is of a release before 0.4.
+    pub left: Option<Duration>,
     /// It was imported from another store: no client can renew it, and it ends when its lease runs
     /// out.
     pub is_imported: bool,
@@ -88,6 +91,7 @@ impl SessionInfo {
             label: session.label,
             ttl: Duration::from_millis(session.ttl_ms),
             age: Duration::from_millis(session.age_ms),
+            left: session.left_ms.map(Duration::from_millis),
             is_imported: session.imported,
             identity: session.identity,
             revoked: session.revoked,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast::{
-    Admin, Builder, Error, Holder, ImportGroup, ImportOutcome, LockInfo, Reader, Waiter,
+    Admin, Builder, Error, Holder, ImportGroup, ImportOutcome, LockInfo, Reader, SessionInfo,
+    Waiter,
 };
 use holdfast_cli::hex;
 
@@ -33,10 +34,14 @@ impl Native {
         Ok(Self { admin: builder.admin(LIMIT)?, reader: builder.reader()? })
     }
 
-    /// What is left of an imported session's lease; `None`: the session has ended.
-    pub(crate) async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
+    /// What is left of an imported session's lease at least; `None`: the session has ended.
+    async fn left(&self, session: u64) -> Result<Option<Duration>, Fault> {
         let session = self.admin.session(session).await.map_err(|error| fault(&error))?;
-        Ok(session.map(|session| session.ttl.saturating_sub(session.age)))
+        // A server before 0.4 does not tell, and lengthens no import.
+        let left = |session: SessionInfo| {
+            session.left.unwrap_or_else(|| session.ttl.saturating_sub(session.age))
+        };
+        Ok(session.map(left))
     }
 
     /// The last numbers that the sequences below a prefix have given out.
@@ -66,7 +71,11 @@ impl Importer for &Native {
 impl NativeStore for Native {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let lock = self.reader.inspect(name).await.map_err(|error| fault(&error))?;
-        Ok(lock.map(seen))
+        let Some(mut lock) = lock.map(seen) else { return Ok(None) };
+        for holder in lock.holders.iter_mut().filter(|holder| holder.is_imported) {
+            holder.left = self.left(holder.session).await?;
+        }
+        Ok(Some(lock))
     }
 
     async fn names(
@@ -86,12 +95,14 @@ fn seen(lock: LockInfo) -> NativeLock {
         label,
         token: token.get(),
         is_imported,
+        left: None,
     };
     let waiter = |Waiter { session, label, is_imported, .. }| Party {
         session,
         label,
         token: 0,
         is_imported,
+        left: None,
     };
     NativeLock {
         name: lock.name,

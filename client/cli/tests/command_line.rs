@@ -330,17 +330,19 @@ fn a_session_is_shown_with_what_it_has_and_whether_it_was_imported() {
 
     assert_eq!(
         shown("7"),
-        "session 7 was imported for a\\u{1b}[2Jb 5 s ago, and ends 1 min 30 s after that\n  \
+        "session 7 was imported for a\\u{1b}[2Jb 5 s ago, and ends in 1 min 20 s\n  \
          holds jobs for 4 s under token 9223372036854775807\n  \
          waits for orders for 4 s, 2nd in line\n  \
          and 1 more\n"
     );
-    let first = "session 8 of a\\u{1b}[2Jb, opened 5 s ago, lease 1 min 30 s\n";
+    let first =
+        "session 8 of a\\u{1b}[2Jb, opened 5 s ago, lease 1 min 30 s, 1 min 20 s of it left\n";
     assert!(shown("8").starts_with(first), "{}", shown("8"));
     let programs = run(&["--json", "session", "7"]);
     let answer: serde_json::Value = serde_json::from_slice(&programs.stdout).unwrap();
     assert_eq!(answer["requests"][0]["token"], "9223372036854775807");
     assert_eq!((&answer["imported"], &answer["ttl_ms"]), (&true.into(), &90_000.into()));
+    assert_eq!(answer["left_ms"], 80_000);
     let none = run(&["session", "9"]);
     assert_eq!(none.status.code(), Some(122));
     let said = String::from_utf8_lossy(&none.stderr).into_owned();

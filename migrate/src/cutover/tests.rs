@@ -28,8 +28,12 @@ struct Store {
 impl NativeStore for Store {
     async fn lock(&self, name: &str) -> Result<Option<NativeLock>, Fault> {
         let held = self.held.lock().unwrap();
-        let party =
-            |owner: &String| Party { label: owner.clone(), is_imported: true, ..Party::default() };
+        let party = |owner: &String| Party {
+            label: owner.clone(),
+            is_imported: true,
+            left: Some(Duration::from_hours(1)),
+            ..Party::default()
+        };
         let holders: Vec<Party> =
             held.iter().filter(|(lock, _)| lock == name).map(|(_, owner)| party(owner)).collect();
         let name = name.to_owned();

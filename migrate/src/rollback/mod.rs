@@ -246,28 +246,26 @@ impl Rollback<'_> {
         let rows = self.scope.scan.lock(&Raw::Text(name.to_owned())).await?;
         let there = rows.as_ref().map(in_table).unwrap_or_default();
         if holder.is_imported {
-            self.look_at_import(name, (&lock, holder), &there).await
+            Ok(self.look_at_import(name, (&lock, holder), &there))
         } else {
             Ok(self.look_at_live(name, (&lock, holder), &there))
         }
     }
 
-    async fn look_at_import(
+    fn look_at_import(
         &self,
         name: &str,
         (held, holder): (&NativeLock, &Party),
         there: &InTable,
-    ) -> Result<Verdict, MoveError> {
+    ) -> Verdict {
         if there.iter().any(|(row, _)| *row == holder.label) {
-            return Ok(Verdict::Covered);
+            return Verdict::Covered;
         }
         if let Some((by, _)) = there.first() {
-            return Ok(taken(name, holder, by));
+            return taken(name, holder, by);
         }
-        let Some(left) = self.scope.native.left(holder.session).await? else {
-            return Ok(Verdict::Covered);
-        };
-        Ok(self.new_row(name, (holder, holder.label.clone()), left, held))
+        let Some(left) = holder.left else { return Verdict::Covered };
+        self.new_row(name, (holder, holder.label.clone()), left, held)
     }
 
     fn look_at_live(

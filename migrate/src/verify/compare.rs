@@ -1,6 +1,7 @@
 //! Compares the plan of a lock's rows with its native state. Pure.
 
 use std::fmt;
+use std::time::Duration;
 
 use holdfast::ImportedState;
 
@@ -8,6 +9,10 @@ use crate::plan::{LockPlan, Planned};
 
 /// Waiters that are compared: the native store shows no more of a line at once.
 pub const LINE_COMPARED: usize = 100;
+
+/// How much longer than its import a row may stand without being a difference: a TTL is whole seconds, and is told by the clock of the node
+/// that answers.
+const APART: Duration = Duration::from_secs(6);
 
 /// A lock in the native store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +40,8 @@ pub struct Party {
     pub token: u64,
     /// It was imported and not claimed.
     pub is_imported: bool,
+    /// Of an imported holder: what is left of it at least; `None`: it has ended.
+    pub left: Option<Duration>,
 }
 
 /// A difference between the rows and the native store.
@@ -56,6 +63,15 @@ pub enum Difference {
     OtherValue {
         /// The owner of the row.
         owner: String,
+    },
+    /// The holder's row stands longer than its import.
+    EndsEarlier {
+        /// The owner of the row.
+        owner: String,
+        /// What is left of the row, certainly.
+        row: Duration,
+        /// What is left of the import.
+        native: Duration,
     },
     /// The table has a waiter that is not in line natively.
     NotInLine {
@@ -83,6 +99,7 @@ impl Difference {
             Self::NotHeld { .. } => "not-held",
             Self::OtherHolder { .. } => "other-holder",
             Self::OtherValue { .. } => "other-value",
+            Self::EndsEarlier { .. } => "ends-earlier",
             Self::NotInLine { .. } => "not-in-line",
             Self::OtherOrder { .. } => "other-order",
             Self::OnlyNative { .. } => "only-native",
@@ -104,6 +121,13 @@ impl fmt::Display for Difference {
             Self::OtherValue { owner } => {
                 write!(f, "{owner} has another value in the table than there is here")
             }
+            Self::EndsEarlier { owner, row, native } => {
+                let [row, native] = [row, native].map(Duration::as_secs);
+                write!(
+                    f,
+                    "{owner} holds it for {row} s more in the table, and for {native} s here: import it again"
+                )
+            }
             Self::NotInLine { owner } => {
                 write!(f, "{owner} waits in the table, and is not in line here")
             }
@@ -118,15 +142,16 @@ impl fmt::Display for Difference {
 }
 
 /// The differences between a lock's rows and the native store. Rows that cannot be imported are not
-/// looked for there. A session that was not imported counts only if it holds what a row holds.
-pub fn compare(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<Difference> {
+/// looked for there. A session that was not imported counts only if it holds what a row holds. `passed`: the time from the answer with the rows
+/// to that with the native state.
+pub fn compare(plan: &LockPlan, native: Option<&NativeLock>, passed: Duration) -> Vec<Difference> {
     let nothing = NativeLock::default();
     let native = native.unwrap_or(&nothing);
     let mut differences = Vec::new();
     let (holders, waiters): (Vec<&Planned>, Vec<&Planned>) =
         plan.rows.iter().partition(|row| row.has != ImportedState::Place);
     for row in &holders {
-        differences.extend(compare_holder(row, native));
+        differences.extend(compare_holder(row, native, passed));
     }
     compare_line(&waiters, native, &mut differences);
     let has_row = |label: &str| {
@@ -140,20 +165,22 @@ pub fn compare(plan: &LockPlan, native: Option<&NativeLock>) -> Vec<Difference> 
     differences
 }
 
-fn compare_holder(row: &Planned, native: &NativeLock) -> Option<Difference> {
+fn compare_holder(row: &Planned, native: &NativeLock, passed: Duration) -> Option<Difference> {
     let owner = row.owner.clone();
     let Some(first) = native.holders.first() else { return Some(Difference::NotHeld { owner }) };
     let same = |party: &&Party| party.is_imported && party.label == row.owner;
-    if native.holders.iter().find(same).is_none() {
+    let Some(holder) = native.holders.iter().find(same) else {
         return Some(Difference::OtherHolder { owner, native: first.label.clone() });
-    }
-    match &row.has {
+    };
+    if let ImportedState::Hold { value: Some(value) } = &row.has
         // A row without a value leaves the value that the lock has.
-        ImportedState::Hold { value: Some(value) } if native.value.as_ref() != Some(value) => {
-            Some(Difference::OtherValue { owner })
-        }
-        ImportedState::Hold { .. } | ImportedState::Place => None,
+        && native.value.as_ref() != Some(value)
+    {
+        return Some(Difference::OtherValue { owner });
     }
+    let left = Duration::from_millis(row.left_ms).saturating_sub(passed);
+    let native = holder.left.unwrap_or_default();
+    (left > native + APART).then_some(Difference::EndsEarlier { owner, row: left, native })
 }
 
 /// Compares the rows with the native line: rows that are missing there, and the first that has
@@ -187,7 +214,7 @@ mod tests {
                 0 => ImportedState::Hold { value: value.map(<[u8]>::to_vec) },
                 _ => ImportedState::Place,
             },
-            left_ms: 9,
+            left_ms: 9_000,
             written_us: None,
         };
         LockPlan { rows: owners.iter().enumerate().map(row).collect(), findings: Vec::new() }
@@ -198,6 +225,7 @@ mod tests {
         let party = |name: &&str| Party {
             label: name.trim_end_matches('*').to_owned(),
             is_imported: !name.ends_with('*'),
+            left: Some(Duration::from_secs(9)),
             ..Party::default()
         };
         let mut parties = parties.iter().map(party);
@@ -215,6 +243,7 @@ mod tests {
             let about = match difference {
                 Difference::NotHeld { owner }
                 | Difference::OtherValue { owner }
+                | Difference::EndsEarlier { owner, .. }
                 | Difference::NotInLine { owner }
                 | Difference::OnlyNative { owner } => owner.clone(),
                 Difference::OtherHolder { owner, native }
@@ -222,7 +251,7 @@ mod tests {
             };
             format!("{} {about}", difference.code())
         };
-        compare(plan, native).iter().map(said).collect()
+        compare(plan, native, Duration::ZERO).iter().map(said).collect()
     }
 
     #[test]
@@ -265,13 +294,39 @@ mod tests {
         }
     }
 
+    /// B13: a row that was renewed since its import stands longer than that.
+    #[test]
+    fn a_row_that_stands_longer_than_its_import_is_a_difference() {
+        let secs = Duration::from_secs;
+        let compared = |row_s: u64, native_s: Option<u64>, passed_s: u64| {
+            let (mut plan, mut native) = (rows(&["a"], None), native(&["a"], None));
+            plan.rows[0].left_ms = row_s * 1_000;
+            native.holders[0].left = native_s.map(secs);
+            compare(&plan, Some(&native), secs(passed_s))
+        };
+        assert_eq!(compared(180, Some(180), 0), []);
+        assert_eq!(
+            compared(180, Some(174), 0),
+            [],
+            "a TTL of whole seconds by the clock of a node"
+        );
+        assert_eq!(compared(180, Some(100), 80), [], "as long as it took to ask");
+        assert_eq!(compared(10, Some(180), 0), [], "it may stand longer here");
+        let owner = "a".to_owned();
+        let earlier =
+            Difference::EndsEarlier { owner: owner.clone(), row: secs(170), native: secs(100) };
+        assert_eq!(compared(180, Some(100), 10), [earlier]);
+        let ended = Difference::EndsEarlier { owner, row: secs(180), native: Duration::ZERO };
+        assert_eq!(compared(180, None, 0), [ended]);
+    }
+
     /// The plan's report has it already.
     #[test]
     fn what_cannot_be_imported_is_no_difference() {
         let reason = Reason::NoTtl;
         let finding = Finding { reason, lock: "job".into(), owner: Some("a".into()) };
         let plan = LockPlan { rows: Vec::new(), findings: vec![finding] };
-        assert_eq!(compare(&plan, None), []);
+        assert_eq!(compare(&plan, None, Duration::ZERO), []);
         assert_eq!(codes(&plan, Some(&native(&["a"], None))), Vec::<String>::new());
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::try_join;
 use futures_util::{StreamExt, stream};
-use holdfast_runtime::Runtime;
+use holdfast_runtime::{Instant, Runtime};
 use tokio::sync::mpsc;
 
 use crate::import::Fault;
@@ -120,11 +120,17 @@ impl<N: NativeStore> Sides<'_, N> {
         let (send, news) = mpsc::channel(MESSAGES_WAITING);
         let scanned = self.scan.run(ranges, reads_at_once, send);
         let coming = stream::unfold(news, async |mut news| Some((news.recv().await?, news)));
-        let locks = coming.flat_map(|news| match news {
-            ScanMessage::Locks { locks, .. } => stream::iter(locks),
-            ScanMessage::Done { .. } => stream::iter(Vec::new()),
+        let locks = coming.flat_map(|news| {
+            stream::iter(match news {
+                ScanMessage::Locks { locks, read_at, .. } => {
+                    locks.into_iter().map(|rows| (rows, read_at)).collect()
+                }
+                ScanMessage::Done { .. } => Vec::new(),
+            })
         });
-        let compared = locks.map(|rows| self.compare_lock(rows)).buffer_unordered(ASKED_AT_ONCE);
+        let compared = locks
+            .map(|(rows, read_at)| self.compare_lock(rows, read_at))
+            .buffer_unordered(ASKED_AT_ONCE);
         let comparing = async {
             let mut compared = pin!(compared);
             while let Some(compared) = compared.next().await {
@@ -138,20 +144,38 @@ impl<N: NativeStore> Sides<'_, N> {
 
     /// Compares one lock with rows; `None` if it is outside of the prefix, or has nothing to
     /// import.
-    async fn compare_lock(&self, rows: LockRows) -> Result<Option<Compared>, VerifyError> {
+    async fn compare_lock(
+        &self,
+        rows: LockRows,
+        read_at: Instant,
+    ) -> Result<Option<Compared>, VerifyError> {
         let key = rows.lock.clone();
         let Some(planned) = plan(rows, self.rules).filter(|plan| !plan.rows.is_empty()) else {
             return Ok(None);
         };
         let name = key.to_string();
-        let differences = compare(&planned, self.native.lock(&name).await?.as_ref());
+        let differences = self.compare_with_native(&planned, &name, read_at).await?;
         if differences.is_empty() || !self.may_look_again() {
             return Ok(Some((name, differences)));
         }
         self.runtime.sleep(PAUSE).await;
         let planned = self.planned(&key).await?;
-        let differences = compare(&planned, self.native.lock(&name).await?.as_ref());
+        let differences = self.compare_with_native(&planned, &name, self.now()).await?;
         Ok(Some((name, differences)))
+    }
+
+    async fn compare_with_native(
+        &self,
+        planned: &LockPlan,
+        name: &str,
+        read_at: Instant,
+    ) -> Result<Vec<Difference>, VerifyError> {
+        let native = self.native.lock(name).await?;
+        Ok(compare(planned, native.as_ref(), self.now().saturating_since(read_at)))
+    }
+
+    fn now(&self) -> Instant {
+        self.runtime.clock.now()
     }
 
     fn may_look_again(&self) -> bool {
@@ -194,7 +218,7 @@ impl<N: NativeStore> Sides<'_, N> {
                 return Ok(None);
             }
             let native = self.native.lock(&name).await?;
-            let differences = compare(&LockPlan::default(), native.as_ref());
+            let differences = compare(&LockPlan::default(), native.as_ref(), Duration::ZERO);
             if differences.is_empty() {
                 return Ok(None);
             }

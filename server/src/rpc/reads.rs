@@ -187,7 +187,7 @@ pub(super) async fn list_sessions(
             Some(SessionId::new(id.ok_or_else(|| status::invalid(bad.to_owned()))?))
         }
     };
-    linearizable(hub, (caller, ""), |table, index, now_ms| {
+    let answer = linearizable(hub, (caller, ""), |table, index, now_ms| {
         let mut found = table.sessions_after(after.as_ref());
         let sessions: Vec<_> =
             found.by_ref().take(size).map(|session| session_head(&session, now_ms)).collect();
@@ -198,8 +198,16 @@ pub(super) async fn list_sessions(
             next_page_token: next.unwrap_or_default(),
             sessions,
         }
-    })
-    .await
+    });
+    let mut answer = answer.await?;
+    answer.sessions.iter_mut().for_each(|session| add_left(hub, session));
+    Ok(answer)
+}
+
+/// The leases are known to the leader alone, and not as of an index.
+fn add_left(hub: &Hub, session: &mut SessionInfo) {
+    let left = hub.lease_left(SessionId::new(session.session_id));
+    session.left_ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
 }
 
 /// One page of sequences as of a linearizable read.
@@ -228,11 +236,13 @@ pub(super) async fn inspect_session(
     request: &InspectSessionRequest,
 ) -> Result<InspectSessionResponse, Status> {
     let id = SessionId::new(request.session_id);
-    linearizable(hub, (caller, ""), |table, index, now_ms| {
+    let answer = linearizable(hub, (caller, ""), |table, index, now_ms| {
         let session = table.session(id).map(|found| session_info(table, &found, now_ms));
         InspectSessionResponse { index: index.get(), session }
-    })
-    .await
+    });
+    let mut answer = answer.await?;
+    answer.session.iter_mut().for_each(|session| add_left(hub, session));
+    Ok(answer)
 }
 
 /// Every freeze as of a linearizable read. Any name may lie under one: only a caller that may read all of them is answered.
@@ -275,6 +285,7 @@ fn session_head(found: &SessionView<'_>, now_ms: u64) -> SessionInfo {
         request_count: found.requests,
         identity: identity_of(found.caller),
         revoked: found.revoked.map(|reason| reason.as_str().to_owned()),
+        left_ms: None,
     }
 }
 

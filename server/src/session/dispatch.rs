@@ -3,6 +3,8 @@
 //! Runs under the table's lock, on every node; where no stream is attached and the node does not lead,
 //! it costs a look at an empty map. Pushes never wait: a full outbox ends its stream.
 
+use std::time::Duration;
+
 use holdfast_core::{
     EndCause, Event, FencingToken, Item, Label, LockTable, LogIndex, NamePrefix, Rejection,
     RequestId, SessionId,
@@ -136,6 +138,12 @@ impl Registry {
     /// Whether this node leads, the session is there, and its expiry is not under way.
     pub(super) fn lasts(&self, session: SessionId) -> bool {
         self.lock().leases.as_mut().is_some_and(|leases| leases.lasts(session))
+    }
+
+    /// As of [`Hub::lease_left`](super::Hub::lease_left).
+    pub(super) fn lease_left(&self, session: SessionId) -> Option<Duration> {
+        let now = self.runtime.clock.now();
+        self.lock().leases.as_ref()?.left(session, now)
     }
 
     /// Makes the lease of an import last so long from now on, or longer; `false` as of [`Registry::lasts`].

@@ -65,7 +65,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use holdfast_core::{Backup, BackupOrigin, Caller, Label, Missing};
+use holdfast_core::{Backup, BackupOrigin, Caller, Label, Missing, SessionId};
 use holdfast_history::History;
 use holdfast_keyspace::database::Tables;
 use holdfast_runtime::{Runtime, Task};
@@ -207,6 +207,11 @@ impl Hub {
             taken_ms: self.registry.runtime.clock.wall_ms(),
         };
         Ok(Backup::new(origin, frozen.ok_or(ProposeError::ShuttingDown)?))
+    }
+
+    /// The time until a session's deadline, if nothing renews it; `None`: it is over, or this node does not lead.
+    pub(crate) fn lease_left(&self, session: SessionId) -> Option<Duration> {
+        self.registry.lease_left(session)
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {

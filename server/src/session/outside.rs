@@ -217,10 +217,7 @@ impl Hub {
 
     /// The time until a session's deadline; nothing if it is over already.
     fn left(&self, session: SessionId) -> Duration {
-        let now = self.runtime().clock.now();
-        let state = self.registry.lock();
-        let left = state.leases.as_ref().and_then(|leases| leases.left(session, now));
-        left.unwrap_or_default()
+        self.lease_left(session).unwrap_or_default()
     }
 }
 

@@ -117,6 +117,7 @@ impl NativeStore for Store {
         let party = |label: &String| Party {
             label: label.clone(),
             is_imported: !label.ends_with('*'),
+            left: Some(Duration::from_hours(1)),
             ..Party::default()
         };
         let mut parties = line.iter().map(party);

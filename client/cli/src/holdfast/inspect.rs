@@ -288,6 +288,7 @@ fn session_json(session: &SessionInfo) -> Value {
         "label": session.label,
         "ttl_ms": show::millis(session.ttl),
         "age_ms": show::millis(session.age),
+        "left_ms": session.left.map(show::millis),
         "imported": session.is_imported,
         "identity": session.identity,
         "revoked": session.revoked,
@@ -300,10 +301,18 @@ fn print_session(session: &SessionInfo) {
     let SessionInfo { session: id, requests, request_count, .. } = session;
     let (ttl, age) = (show::length(session.ttl), show::length(session.age));
     let label = show::label(&session.label, &session.identity, false);
-    show::line(if session.is_imported {
-        format!("session {id} was imported for {label} {age} ago, and ends {ttl} after that")
-    } else {
-        format!("session {id} of {label}, opened {age} ago, lease {ttl}")
+    let left = session.left.map(show::length);
+    show::line(match (session.is_imported, left) {
+        (true, Some(left)) => {
+            format!("session {id} was imported for {label} {age} ago, and ends in {left}")
+        }
+        (true, None) => {
+            format!("session {id} was imported for {label} {age} ago, for {ttl} at least")
+        }
+        (false, Some(left)) => {
+            format!("session {id} of {label}, opened {age} ago, lease {ttl}, {left} of it left")
+        }
+        (false, None) => format!("session {id} of {label}, opened {age} ago, lease {ttl}"),
     });
     if let Some(reason) = &session.revoked {
         show::line(format!(

@@ -436,6 +436,7 @@ impl LockService for FakeServer {
             label: "a\u{1b}[2Jb".into(),
             ttl_ms: 90_000,
             age_ms: 5_000,
+            left_ms: Some(80_000),
             imported: session_id == 7,
             requests: vec![
                 asked(1, "jobs", State::Held(u64::MAX >> 1)),

@@ -333,6 +333,25 @@ async fn inspect_shows_how_long_a_lock_is_held_on_a_store_at_rest() {
     assert!(answer.lock.unwrap().holders[0].held_ms >= 50);
 }
 
+#[tokio::test]
+async fn a_session_tells_what_is_left_of_its_lease() {
+    let node = node().await;
+    node.open_session("tester");
+    node.hub.runtime().sleep(Duration::from_millis(60)).await;
+
+    let mut client = node.client().await;
+    let request = InspectSessionRequest { session_id: 1 };
+    let shown = client.inspect_session(request).await.unwrap().into_inner().session.unwrap();
+    let page = client.list_sessions(v1::ListSessionsRequest::default()).await.unwrap().into_inner();
+
+    // The leader adds its margin to the TTL.
+    let margin_ms = SessionSettings::default().margin_ms;
+    let most = shown.ttl_ms + margin_ms - 50;
+    for left in [shown.left_ms.unwrap(), page.sessions[0].left_ms.unwrap()] {
+        assert!((shown.ttl_ms / 2..=most).contains(&left), "{left} of {}", shown.ttl_ms);
+    }
+}
+
 /// R1: a thousand sets of 64 names would make an answer of 33 MB, and a client takes 16 MiB.
 #[tokio::test]
 async fn a_session_is_shown_with_a_mebibyte_of_names_and_the_number_of_all_its_requests() {
