@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use holdfast_recipes::{Cassandra, Layout, RemoteLocker, Schema, SerialScope};
-use holdfast_runtime::Runtime;
+use holdfast_runtime::{Runtime, select};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
 use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
@@ -120,6 +122,7 @@ impl Nodes {
         let _turn = self.turn("mend").await;
         for node in 1..=3 {
             let skew = std::fs::read_to_string(self.run.join(format!("n{node}/skew_ms"))).unwrap();
+            self.signal(node, Signal::SIGCONT);
             if skew.trim() != "0" {
                 self.kill(node).await;
             }
@@ -168,6 +171,47 @@ impl Nodes {
     /// Starts a node again, with its data, and waits until it is ready.
     pub async fn restart(&self, node: u8) {
         self.call("start", &[&node.to_string()]).await;
+    }
+
+    /// Sends a signal to a node, if it runs.
+    fn signal(&self, node: u8, signal: Signal) {
+        let folder = self.run.join(format!("n{node}"));
+        let pid = std::fs::read_to_string(folder.join("pid")).unwrap();
+        let line = std::fs::read(Path::new("/proc").join(pid.trim()).join("cmdline"));
+        let is_the_node = line
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(folder.to_str().unwrap()));
+        if is_the_node {
+            kill(Pid::from_raw(pid.trim().parse().unwrap()), signal).unwrap();
+        }
+    }
+
+    /// While `work` goes on, all nodes run for `run` and then stand still for `still`, again and again: a statement takes as long as that.
+    pub async fn mostly_still<T>(
+        &self,
+        still: Duration,
+        run: Duration,
+        work: impl Future<Output = T>,
+    ) -> T {
+        struct Running<'a>(&'a Nodes);
+        impl Drop for Running<'_> {
+            fn drop(&mut self) {
+                (1..=3).for_each(|node| self.0.signal(node, Signal::SIGCONT));
+            }
+        }
+        let runtime = Runtime::system();
+        let stopping = async {
+            loop {
+                (1..=3).for_each(|node| self.signal(node, Signal::SIGSTOP));
+                let running = Running(self);
+                runtime.sleep(still).await;
+                drop(running);
+                runtime.sleep(run).await;
+            }
+        };
+        select! {
+            done = work => done,
+            never = stopping => never,
+        }
     }
 
     /// From now on a node's wall clock is ahead by this much.

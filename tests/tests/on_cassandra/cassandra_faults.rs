@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use holdfast_recipes::{Lease, LeaseTable, LockerOptions, RemoteLocker as _};
 use holdfast_runtime::Runtime;
 use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
 use holdfast_tests::program::run;
@@ -63,4 +65,59 @@ async fn one_node_a_minute_ahead_under_load_changes_nothing() {
         sleep(secs(5)).await;
     })
     .await;
+}
+
+/// B9. Fifty tasks of one process wait for a lock that a task of the same process holds, while a statement takes two seconds: each renewal is
+/// three statements away from being too late, and none stands behind the looks of those that wait.
+#[tokio::test]
+#[ignore = "long: nodes that stand still most of the time"]
+async fn fifty_waiters_of_one_process_cost_no_hold_while_an_lwt_takes_two_seconds() {
+    const HELD_FOR: Duration = secs(120);
+    let stage = Stage::set("slow_nodes", &[LEASE]).await;
+    let cassandra = stage.cassandra();
+    let options = LockerOptions::default().ttl(secs(30)).max_skew(secs(3));
+    let lease = Lease::new(&cassandra, &options, LeaseTable::default()).unwrap();
+    let (runtime, clock) = (Runtime::system(), Runtime::system().clock);
+    let held = lease.lock("job").await.unwrap();
+    let waiting = join_all((0..50).map(|_| async {
+        let guard = lease.lock("job").await.unwrap();
+        guard.release().await.unwrap();
+    }));
+    let holding = async {
+        let sent = cassandra.statements();
+        let work = async {
+            let until = clock.now() + HELD_FOR;
+            let (mut took, mut lowest) = (Vec::new(), held.safe_for());
+            while clock.now() < until {
+                let asked = clock.now();
+                let other = lease.try_lock_within("other", secs(20)).await.unwrap();
+                took.push(clock.now().saturating_since(asked));
+                other.unwrap().release().await.unwrap();
+                lowest = lowest.min(held.safe_for());
+                assert!(held.is_safe(), "{:?} after {took:?}", held.state());
+            }
+            (took, lowest)
+        };
+        // An LWT takes the nodes longer than they run for at a time.
+        let (still, run) = (Duration::from_millis(2_180), Duration::from_millis(20));
+        let (mut took, lowest) = stage.nodes().mostly_still(still, run, work).await;
+        took.sort_unstable();
+        let now = cassandra.statements();
+        let middle = took[took.len() / 2];
+        println!(
+            "{} LWTs of another lock, p50 {middle:.1?}; safe for {lowest:.1?} at the least of 30 s; {} statements in {HELD_FOR:?}, {} of them \
+             unanswered",
+            took.len(),
+            now.sent - sent.sent,
+            now.unanswered - sent.unanswered,
+        );
+        assert!(middle >= secs(2), "the nodes were quicker than that");
+        let released = clock.now();
+        held.release().await.unwrap();
+        released
+    };
+    let (_, released) = tokio::join!(waiting, holding);
+    println!("50 waiters in turn within {:.1?}", clock.now().saturating_since(released));
+    drop(lease);
+    runtime.timeout(secs(60), cassandra.settled()).await.unwrap();
 }

@@ -17,17 +17,19 @@ use super::state::{InUse, Shared, State};
 use super::{LockerMode, ModesTable, ScopeModes};
 use crate::batch::Batch;
 use crate::cassandra::{Cassandra, LockerOptions};
-use crate::database::Fault;
 use crate::fallback::{Fallback, FallbackOptions};
 use crate::lease::{Lease, LeaseTable, SequenceRows};
 use crate::lock_task::passing;
 use crate::locker::{OnCassandra, Publishes, RemoteGuard, RemoteLocker, Wait};
-use crate::locker_base::LockerBase;
+use crate::locker_base::{LockerBase, Tries};
 use crate::measures;
 use crate::owner::Writer;
 use holdfast::Client;
 
 use crate::{Error, Result};
+
+/// The longest pause between two tries to learn which cluster the scope is tied to.
+const TIE_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Locks in Cassandra, in both stores, or in the native one, and changes between them while locks are held; the
 /// [module](crate::modes) explains why that is safe.
@@ -441,18 +443,17 @@ impl Inner {
         }
     }
 
+    /// Tries for as long as the caller waits: when many processes lock for the first time, their LWTs on the one partition make each other fail.
     async fn tie_cluster(&self, own: &str, deadline: Option<Instant>) -> Result<String> {
         let began = self.base.now();
-        let fault = select! {
-            tied = self.rows.tie("cluster", own) => match tied {
-                Ok(tied) => return Ok(tied),
-                Err(fault) => fault,
-            },
+        let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_since(began));
+        let mut tries = Tries::new(&self.base.cassandra, left, TIE_PAUSE_MAX);
+        select! {
+            tied = tries.until_answered(|| self.rows.tie("cluster", own)) => tied,
             () = passing(deadline, &*self.base.runtime().clock) => {
-                Fault::Unknown("no answer yet".to_owned())
+                Err(self.base.cassandra.unreachable(began, "no answer yet".to_owned()))
             }
-        };
-        Err(self.base.cassandra.failed(fault, began))
+        }
     }
 
     /// The recipe's lock, then the native one. The first is kept while the call waits for the second; if the first is

@@ -18,6 +18,7 @@
     reason = "helpers of tests stop the test when something is not as it must be, and show what they saw"
 )]
 
+mod drains;
 mod flapping;
 mod rates;
 mod readers;

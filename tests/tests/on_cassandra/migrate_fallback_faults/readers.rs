@@ -22,11 +22,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What this process observed of a leader's changes of the row.
 #[derive(Debug, Default)]
-struct Drain {
-    draining: Option<Instant>,
-    native: Option<Instant>,
+pub(super) struct Drain {
+    pub(super) draining: Option<Instant>,
+    pub(super) native: Option<Instant>,
     /// The total time in which this process could not read: the machine stalled, or Cassandra.
-    blinked: Duration,
+    pub(super) blinked: Duration,
 }
 
 /// Each process holds a lock of its own until it loses it, and is then granted it again, natively.
@@ -43,7 +43,7 @@ async fn hold(client: &RemoteScribe, name: &str, until: &AtomicBool) {
 }
 
 /// Until the row is native, or should have been.
-async fn watch(world: &World) -> Drain {
+pub(super) async fn watch(world: &World) -> Drain {
     let clock = Runtime::system().clock;
     let mut drain = Drain::default();
     let mut looked = clock.now();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Error;
 use crate::LockerBuilder;
-use crate::model::Fate;
+use crate::model::{Fate, Odds};
 use crate::owner::Writer;
 use crate::queue::{Queue, QueueTables};
 use crate::statement::{Action, Ident, Statement, Value};
@@ -126,10 +126,16 @@ fn the_first_native_guard_of_a_scope_waits_for_its_tie_and_later_ones_ask_nothin
         let is_tie: fn(&Statement) -> bool = |one| {
             matches!(&one.action, Action::UpdateIf { cells, .. } if cells[0].0.as_str() == "cluster")
         };
-        world.model.choose(is_tie, Fate::RequestLost);
-        let refused = locker.lock("jobs").await.unwrap_err();
+        world.model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
+        let began = world.machine.now();
+        let refused = locker.lock_within("jobs", secs(3)).await.unwrap_err();
         assert!(matches!(refused, Error::Unreachable { .. }), "{refused}");
+        assert_eq!(world.since(began), secs(3));
+        world.model.set_odds(Odds::default());
+        // It is tried again, for as long as the caller waits.
+        world.model.choose(is_tie, Fate::RequestLost);
         let held = locker.lock("jobs").await.unwrap();
+        assert!(world.model.nothing_is_chosen());
         let asked = world.model.arrived();
         let _second = locker.lock("other").await.unwrap();
         let other = world.locker(&b, LockerMode::Native).await.unwrap();
