@@ -7,6 +7,7 @@ use crate::model::{Fate, Odds};
 use crate::owner::Writer;
 use crate::queue::{Queue, QueueTables};
 use crate::statement::{Action, Ident, Statement, Value};
+use futures_util::join;
 use holdfast_mutants::{Mutant, while_armed};
 
 impl World {
@@ -167,4 +168,32 @@ fn rows_of_a_registered_process_are_known_by_their_writer_and_not_by_a_service_n
         let other = Writer::of(&world.owner("plain").await);
         assert!(other.is_some() && other != writer, "the locker it was made from is another one");
     });
+}
+
+/// A process enters by a write whose answer takes 25 s, of which 18.7 s are certain, and hears nothing more: is it in?
+fn enters_by_a_row_of_which_nothing_is_certain_any_more() -> bool {
+    let world = World::new(6);
+    let a = world.machine.process("a");
+    let is_row: fn(&Statement) -> bool = |one| matches!(&one.action, Action::UpdateIf { cells, .. } if cells[0].0.as_str() == "mode");
+    world.machine.run(async {
+        world.model.choose(is_row, Fate::Slowly(secs(25)));
+        let starting = Locker::builder(&world.cassandra(&a), "", world.old(&a))
+            .row(world.options(&a).answer_limit(secs(60)))
+            .start(LockerMode::Cassandra);
+        let losing = async {
+            world.sleep(secs(20)).await;
+            world.model.set_odds(Odds { request_lost: 1_000, ..Odds::default() });
+        };
+        let (started, ()) = join!(in_time(&a, secs(29), starting), losing);
+        assert!(world.model.nothing_is_chosen());
+        started.is_some_and(|locker| locker.is_ok())
+    })
+}
+
+/// Rule 1 of the modes, I24. The row ends a second later for everybody else.
+#[test]
+fn a_row_whose_answer_came_too_late_covers_nothing() {
+    assert!(!enters_by_a_row_of_which_nothing_is_certain_any_more());
+    let armed = Mutant::LapsedModeRowCounts;
+    assert!(while_armed(armed, enters_by_a_row_of_which_nothing_is_certain_any_more));
 }
