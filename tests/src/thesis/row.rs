@@ -47,16 +47,17 @@ impl fmt::Display for Keys {
     }
 }
 
-/// One run: a store with so many threads.
+/// A store with so many threads, measured once or several times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// The store.
     pub store: Store,
     /// The number of threads.
     pub threads: u64,
-    /// The keys; a run with one thread stands for both.
+    /// The keys; one thread stands for both.
     keys: Option<Keys>,
-    row: Map<String, Value>,
+    /// One of each run.
+    rows: Vec<Map<String, Value>>,
 }
 
 /// Why rows could not be read.
@@ -83,10 +84,27 @@ pub enum RowError {
 }
 
 impl Cell {
-    /// A figure, if the row has it.
+    /// A figure, if a row has it: the middle one of the runs, of an even number the lower of the two in the middle.
     pub fn figure(&self, figure: Figure) -> Option<f64> {
+        let values = self.values(figure);
+        values.get(values.len().checked_sub(1)? / 2).copied()
+    }
+
+    /// The least and the greatest of a figure, if there were several runs.
+    pub fn range(&self, figure: Figure) -> Option<(f64, f64)> {
+        match *self.values(figure) {
+            [least, .., greatest] => Some((least, greatest)),
+            _ => None,
+        }
+    }
+
+    /// A figure of all runs, in ascending order.
+    fn values(&self, figure: Figure) -> Vec<f64> {
         let (key, divisor) = figure.key();
-        Some(self.row.get(key)?.as_f64()? / divisor)
+        let value = |row: &Map<String, Value>| Some(row.get(key)?.as_f64()? / divisor);
+        let mut values: Vec<f64> = self.rows.iter().filter_map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
     }
 
     /// Whether it belongs to a table of those keys.
@@ -94,9 +112,14 @@ impl Cell {
         self.keys.is_none_or(|own| own == keys)
     }
 
-    /// How many acquires failed.
+    /// How many acquires failed in the run in which the most did.
     pub fn errors(&self) -> u64 {
-        self.row.get("errors").and_then(Value::as_u64).unwrap_or(0)
+        let errors = |row: &Map<String, Value>| row.get("errors").and_then(Value::as_u64);
+        self.rows.iter().filter_map(errors).max().unwrap_or(0)
+    }
+
+    fn is_the_same_as(&self, other: &Self) -> bool {
+        (self.store, self.threads, self.keys) == (other.store, other.threads, other.keys)
     }
 
     fn read(line: usize, text: &str) -> Result<Self, RowError> {
@@ -118,11 +141,11 @@ impl Cell {
             "W3" => Some(Keys::One),
             _ => return Err(unfit("workload")),
         };
-        Ok(Self { store, threads, keys, row })
+        Ok(Self { store, threads, keys, rows: vec![row] })
     }
 }
 
-/// The cells in the rows of a file; a later row of a cell replaces an earlier one.
+/// The cells in the rows of a file; each row of a cell is a run of it.
 ///
 /// # Errors
 ///
@@ -130,11 +153,11 @@ impl Cell {
 pub fn cells(rows: &str) -> Result<Vec<Cell>, RowError> {
     let mut cells: Vec<Cell> = Vec::new();
     for (number, text) in (1..).zip(rows.lines()) {
-        let cell = Cell::read(number, text)?;
-        cells.retain(|old| {
-            (old.store, old.threads, old.keys) != (cell.store, cell.threads, cell.keys)
-        });
-        cells.push(cell);
+        let mut cell = Cell::read(number, text)?;
+        match cells.iter_mut().find(|known| known.is_the_same_as(&cell)) {
+            Some(known) => known.rows.append(&mut cell.rows),
+            None => cells.push(cell),
+        }
     }
     Ok(cells)
 }

@@ -38,14 +38,19 @@ pub fn tables(cells: &[Cell]) -> String {
 
 fn shown(cell: Option<&Cell>, figure: Figure) -> String {
     let Some(value) = cell.and_then(|cell| cell.figure(figure)) else { return "–".into() };
-    let errors = cell.map_or(0, Cell::errors);
+    let shown = short(figure, value);
+    if figure != Figure::Rate {
+        return shown;
+    }
+    let range =
+        cell.and_then(|cell| cell.range(figure)).map_or_else(String::new, |(least, most)| {
+            format!(" ({} to {})", short(figure, least), short(figure, most))
+        });
     // Failed acquires had no time to get the lock.
-    let mark = if errors > 0 && figure == Figure::Rate {
-        format!(" ({errors} failed)")
-    } else {
-        String::new()
-    };
-    format!("{}{mark}", short(figure, value))
+    match cell.map_or(0, Cell::errors) {
+        0 => shown + &range,
+        errors => format!("{shown}{range}, {errors} failed"),
+    }
 }
 
 /// Three digits; an index has two after the decimal point.
@@ -69,7 +74,8 @@ mod tests {
 {\"peer\":\"cassandra-queue\",\"n\":10,\"workload\":\"W3\",\"ops_per_s\":1.25,\"acq_p50_us\":734000.0,\"jain\":0.894,\"longest_run\":3,\"errors\":2}
 {\"peer\":\"holdfast\",\"n\":10,\"workload\":\"W3\",\"ops_per_s\":902.4,\"jain\":1.0,\"longest_run\":1,\"errors\":0}
 {\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":500,\"errors\":0}
-{\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":564,\"errors\":0}
+{\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":564.4,\"errors\":1}
+{\"peer\":\"holdfast\",\"n\":1,\"workload\":\"W1\",\"ops_per_s\":580,\"errors\":0}
 ";
 
     fn line<'a>(page: &'a str, title: &str, threads: &str) -> &'a str {
@@ -82,10 +88,11 @@ mod tests {
         let page = tables(&cells(ROWS).unwrap());
 
         let rate = "one key: locks per second";
-        assert_eq!(line(&page, rate, "10"), "| 10 | – | 1.25 (2 failed) | – | – | – | – | 902 |");
-        assert_eq!(line(&page, rate, "1"), "| 1 | – | – | – | – | – | – | 564 |", "the later row");
+        assert_eq!(line(&page, rate, "10"), "| 10 | – | 1.25, 2 failed | – | – | – | – | 902 |");
+        let thrice = "| 1 | – | – | – | – | – | – | 564 (500 to 580), 1 failed |";
+        assert_eq!(line(&page, rate, "1"), thrice, "the middle one of three");
         let alone = line(&page, "distinct keys: locks per second", "1");
-        assert_eq!(alone, "| 1 | – | – | – | – | – | – | 564 |", "one thread has one key");
+        assert_eq!(alone, thrice, "one thread has one key");
         let median = line(&page, "one key: time to get the lock, p50, ms", "10");
         assert_eq!(median, "| 10 | – | 734 | – | – | – | – | – |");
         let fair = line(&page, "one key: fairness (Jain's index)", "10");
@@ -107,7 +114,7 @@ mod tests {
         let named = |rows: &str| cells(rows).unwrap_err().to_string();
 
         assert!(named("{\"peer\":\"etcd\"}").starts_with("line 1 is of no cell"));
-        assert!(named(&format!("{ROWS}x")).starts_with("line 5 is no row"));
+        assert!(named(&format!("{ROWS}x")).starts_with("line 6 is no row"));
         let other = ROWS.replace("\"n\":10", "\"n\":11");
         assert_eq!(named(&other), "line 1 is of no cell of the table: n is 11");
     }
