@@ -10,6 +10,7 @@ use holdfast::{
 use holdfast_cli::hex;
 
 use crate::import::{Fault, Importer};
+use crate::sequences::NativeSequences;
 use crate::verify::{NativeLock, NativeStore, Party};
 
 /// How long a request may take, including changes of leader, before its outcome counts as unknown.
@@ -44,22 +45,30 @@ impl Native {
         Ok(session.map(left))
     }
 
-    /// The last numbers that the sequences below a prefix have given out.
-    pub(crate) async fn sequences(&self, prefix: &str) -> Result<BTreeMap<String, u64>, Fault> {
+    async fn id(&self) -> Result<String, Fault> {
+        let status = self.reader.status().await.map_err(|error| fault(&error))?;
+        Ok(hex(&status.cluster))
+    }
+}
+
+impl NativeSequences for Native {
+    async fn cluster(&self) -> Result<String, Fault> {
+        self.id().await
+    }
+
+    async fn sequences(&self, prefix: &str) -> Result<BTreeMap<String, u64>, Fault> {
         let sequences = self.admin.sequences(prefix).await.map_err(|error| fault(&error))?;
         Ok(sequences.into_iter().map(|one| (one.name, one.last)).collect())
     }
 
-    /// The next number of a sequence is `at`, or was at some time before an answer came.
-    pub(crate) async fn begin_sequence(&self, name: &str, at: u64) -> Result<(), Fault> {
+    async fn begin_sequence(&self, name: &str, at: u64) -> Result<(), Fault> {
         self.admin.begin_sequence(name, at).await.map_err(|error| fault(&error))
     }
 }
 
 impl Importer for &Native {
     async fn cluster(&self) -> Result<String, Fault> {
-        let status = self.reader.status().await.map_err(|error| fault(&error))?;
-        Ok(hex(&status.cluster))
+        self.id().await
     }
 
     async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {

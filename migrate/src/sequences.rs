@@ -4,13 +4,26 @@
 //! `client/recipes/src/lease/sequence.rs`. Ending a move at any point and beginning again is harmless.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 
 use holdfast::Error;
 use holdfast_recipes::{ScopeModes, SequencePlace, Sequences};
 use holdfast_runtime::Runtime;
 
-use crate::import::{Fault, Importer as _, OtherTie};
-use crate::native::Native;
+use crate::import::{Fault, OtherTie};
+
+/// The sequences of the native store.
+pub trait NativeSequences {
+    /// The cluster's id: unique to the cluster, and never changed.
+    fn cluster(&self) -> impl Future<Output = Result<String, Fault>>;
+
+    /// The last numbers that the sequences below a prefix have given out, by a linearizable read.
+    fn sequences(&self, prefix: &str)
+    -> impl Future<Output = Result<BTreeMap<String, u64>, Fault>>;
+
+    /// Has the next number of a sequence be `at`, or refuses because that one was given out: also after the answer to an earlier copy was lost.
+    fn begin_sequence(&self, name: &str, at: u64) -> impl Future<Output = Result<(), Fault>>;
+}
 
 /// What became of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +76,7 @@ pub enum SequencesError {
 
 /// The sequences of a scope, and where they move.
 #[derive(Debug)]
-pub struct MovingSequences<'a> {
+pub struct MovingSequences<'a, N> {
     /// What their names begin with.
     pub scope: &'a str,
     /// Its modes.
@@ -71,12 +84,12 @@ pub struct MovingSequences<'a> {
     /// Their rows.
     pub rows: &'a Sequences,
     /// The native store.
-    pub native: &'a Native,
+    pub native: &'a N,
     /// Time.
     pub runtime: Runtime,
 }
 
-impl MovingSequences<'_> {
+impl<N: NativeSequences> MovingSequences<'_, N> {
     /// The sequences, and where they are. Changes nothing.
     ///
     /// # Errors
@@ -96,7 +109,10 @@ impl MovingSequences<'_> {
     /// # Errors
     ///
     /// [`SequencesError`]; those that were told of are there.
-    pub async fn give(&self, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), SequencesError> {
+    pub async fn give(
+        &self,
+        tell: &mut (dyn FnMut(Told<'_>) + Send),
+    ) -> Result<(), SequencesError> {
         let listed = self.list().await?;
         let mut last = self.native.sequences(self.scope).await?;
         for (name, _) in listed {
@@ -152,7 +168,10 @@ impl MovingSequences<'_> {
     /// # Errors
     ///
     /// [`SequencesError`]; some may be on their way back, and nobody draws from them until this is run again.
-    pub async fn bring_back(&self, tell: &mut dyn FnMut(Told<'_>)) -> Result<(), SequencesError> {
+    pub async fn bring_back(
+        &self,
+        tell: &mut (dyn FnMut(Told<'_>) + Send),
+    ) -> Result<(), SequencesError> {
         let mut returning = Vec::new();
         for (name, place) in self.list().await? {
             if let SequencePlace::Cassandra { .. } = place {

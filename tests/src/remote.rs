@@ -62,6 +62,20 @@ impl RemoteScribe {
     ///
     /// As the locker's `acquire`.
     pub async fn acquire(&self, name: &str, wait: Wait) -> Result<RemoteHeld, Error> {
+        self.acquire_by(name, wait, self.locker.acquire(name, wait)).await
+    }
+
+    /// Asks for the lock by `ask`.
+    ///
+    /// # Errors
+    ///
+    /// As `ask`.
+    pub async fn acquire_by<T: Term>(
+        &self,
+        name: &str,
+        wait: Wait,
+        ask: impl Future<Output = Result<T, Error>>,
+    ) -> Result<Held<T>, Error> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let within = match wait {
             Wait::Forever | Wait::No => None,
@@ -71,7 +85,7 @@ impl RemoteScribe {
         let within_ms = within.map(|within| self.recorder.ms_of(within));
         let items = vec![Asked::exclusive(name)];
         self.write(What::Acquire { request, items, any: None, wait: waits, within_ms });
-        match self.locker.acquire(name, wait).await {
+        match ask.await {
             Ok(guard) => {
                 let judged = self.fenced.zip(guard.token());
                 let judged = judged.map(|(judged, token)| judged(token, name));
@@ -124,6 +138,10 @@ impl Term for RemoteGuard {
 
     fn is_safe(&self) -> bool {
         self.is_safe()
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        self.token()
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use holdfast::{Error, GuardState};
+use holdfast::{Error, FencingToken, GuardState};
 use holdfast_runtime::Runtime;
 
 use crate::history::{ClientId, Recorder, What};
@@ -24,6 +24,10 @@ pub trait Term {
     fn state(&self) -> GuardState;
     /// Whether it is safe.
     fn is_safe(&self) -> bool;
+    /// Its fencing token, if it has one.
+    fn token(&self) -> Option<FencingToken> {
+        None
+    }
 }
 
 /// One of them, with the recorder of its fate.
@@ -52,7 +56,7 @@ impl<T: Term> Held<T> {
     }
 
     /// The thing itself.
-    pub(crate) fn had(&self) -> &T {
+    pub fn had(&self) -> &T {
         &self.had
     }
 
@@ -87,9 +91,13 @@ impl<T: Term> Held<T> {
     }
 
     /// Releases it by `give`, and waits for the answer.
-    pub(crate) async fn give_back(
+    ///
+    /// # Errors
+    ///
+    /// As `give`.
+    pub async fn give_back<F: Future<Output = Result<(), Error>>>(
         self,
-        give: impl AsyncFnOnce(T) -> Result<(), Error>,
+        give: impl FnOnce(T) -> F,
     ) -> Result<(), Error> {
         self.note();
         let Self { had, id, recorder, token, .. } = self;

@@ -72,6 +72,15 @@ pub struct Counts {
     /// Grants in them to processes with modes.
     #[serde(default)]
     pub moving_grants: u64,
+    /// Of these, the elections that were won.
+    #[serde(default)]
+    pub moving_leaders: u64,
+    /// Of these, the batches that had the lock among theirs.
+    #[serde(default)]
+    pub moving_bunches: u64,
+    /// Moves of their sequences from one store to the other.
+    #[serde(default)]
+    pub sequence_moves: u64,
     /// Grants in them to old clients.
     #[serde(default)]
     pub old_grants: u64,
@@ -179,6 +188,9 @@ impl Counts {
         self.moves_to_store += other.moves_to_store;
         self.mode_changes += other.mode_changes;
         self.moving_grants += other.moving_grants;
+        self.moving_leaders += other.moving_leaders;
+        self.moving_bunches += other.moving_bunches;
+        self.sequence_moves += other.sequence_moves;
         self.old_grants += other.old_grants;
         self.work_items += other.work_items;
         self.work_had += other.work_had;
@@ -224,7 +236,7 @@ impl Counts {
         missing
     }
 
-    fn rows(&self) -> [(&'static str, u64); 36] {
+    fn rows(&self) -> [(&'static str, u64); 39] {
         [
             ("runs", self.runs),
             ("simulated seconds", self.simulated_ms / 1_000),
@@ -252,6 +264,9 @@ impl Counts {
             ("moves to the store", self.moves_to_store),
             ("changes of mode", self.mode_changes),
             ("grants in moving scopes", self.moving_grants),
+            ("elections in moving scopes", self.moving_leaders),
+            ("batches in moving scopes", self.moving_bunches),
+            ("moves of sequences", self.sequence_moves),
             ("grants to old clients", self.old_grants),
             ("items of work", self.work_items),
             ("items had", self.work_had),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdfast::{Builder, Client};
+use holdfast::{Builder, Client, Error};
 use holdfast_keyspace::database::Database;
-use holdfast_recipes::{Cassandra, LockerOptions, Wait};
+use holdfast_recipes::{Cassandra, LockerOptions, RemoteGuard, Wait};
 use holdfast_runtime::Runtime;
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use crate::draw::Draw;
 use crate::history::{ClientId, Recorder};
 use crate::remote::{RemoteHeld, RemoteScribe};
 use crate::sim::Host;
+use crate::term::{Held, Term};
 
 /// Between two tries to begin.
 pub(super) const AGAIN: Duration = Duration::from_millis(500);
@@ -75,20 +76,35 @@ impl LockerClient {
         draw: &mut Draw,
         granted: impl FnOnce(&RemoteHeld) + Send,
     ) {
-        let wait = match draw.below(4) {
-            0 => Wait::No,
-            _ => Wait::AtMost(Duration::from_millis(within_ms)),
-        };
-        let Ok(held) = scribe.acquire(name, wait).await else { return };
-        self.grants.fetch_add(1, Ordering::Relaxed);
+        let Ok(held) = scribe.acquire(name, wait(within_ms, draw)).await else { return };
         granted(&held);
+        self.hold(held, hold_ms, draw, RemoteGuard::release).await;
+    }
+
+    /// Holds what was granted for at most `hold_ms`, and releases it.
+    pub(super) async fn hold<T: Term, F: Future<Output = Result<(), Error>>>(
+        &self,
+        held: Held<T>,
+        hold_ms: u64,
+        draw: &mut Draw,
+        release: impl FnOnce(T) -> F,
+    ) {
+        self.grants.fetch_add(1, Ordering::Relaxed);
         held.keep(Duration::from_millis(draw.below(hold_ms + 1))).await;
         // Some are not released, but dropped.
         if draw.below(4) != 0 {
-            let _ = held.release().await;
+            let _ = held.give_back(release).await;
         } else {
             held.abandon();
         }
+    }
+}
+
+/// One request of four does not wait.
+pub(super) fn wait(within_ms: u64, draw: &mut Draw) -> Wait {
+    match draw.below(4) {
+        0 => Wait::No,
+        _ => Wait::AtMost(Duration::from_millis(within_ms)),
     }
 }
 

@@ -18,6 +18,7 @@ mod many;
 mod membership_faults;
 mod move_plan;
 mod move_stage;
+mod moved_numbers;
 mod mover;
 mod number_client;
 mod operator;

@@ -12,10 +12,13 @@ const MOVES_STREAM: u64 = 0x4d4f_5645_5331;
 const MOVES_ONE_IN: u64 = 2;
 /// Of so many of those one stays where it is.
 const STAYS_ONE_IN: u64 = 3;
+/// What a seed is turned into for what was added later.
+const WISHES_STREAM: u64 = 0x5749_5348_4553_3131;
 /// Of so many of those one has a client that comes by another recipe.
 const MISTAKEN_ONE_IN: u64 = 4;
 
 /// A scope that moves.
+#[expect(clippy::struct_excessive_bools, reason = "each says whether the run has one thing more")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MovesPlan {
     /// What its processes lock by in Cassandra.
@@ -29,6 +32,12 @@ pub struct MovesPlan {
     /// The operator never moves it: all locks are the recipe's.
     #[serde(default)]
     pub stays: bool,
+    /// Its processes ask for the lock in all ways there are: as candidates of an election, and as one of several of a batch, too.
+    #[serde(default)]
+    pub wishes: bool,
+    /// They draw numbers of a sequence as well, which an operator moves between the stores.
+    #[serde(default)]
+    pub numbers: bool,
 }
 
 /// A client that locks in a scope that moves.
@@ -75,7 +84,16 @@ impl MovesPlan {
             every_ms: 800 + draw.below(3_000),
             onward: draw.below(2) == 0,
             stays: draw.below(STAYS_ONE_IN) == 0,
+            wishes: false,
+            numbers: false,
         }
+    }
+
+    /// Adds what its processes want besides the lock, each in half of the runs.
+    pub(super) fn add_wishes(&mut self, seed: u64) {
+        let mut draw = Draw::new(seed ^ WISHES_STREAM);
+        self.wishes = draw.below(2) == 0;
+        self.numbers = draw.below(2) == 0;
     }
 }
 

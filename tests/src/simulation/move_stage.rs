@@ -4,6 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join;
 use holdfast_recipes::{
     Housekeeper, LockerMode, ModesTable, RemoteLocker as _, ScopeModes, Stage as MoveStage,
     TokenTables, Wait,
@@ -40,7 +41,7 @@ const TURNS_ONE_IN: u64 = 8;
 const STAYS: u64 = 3;
 
 impl Stage<'_> {
-    fn moves_plan(&self) -> Option<&MovesPlan> {
+    pub(super) fn moves_plan(&self) -> Option<&MovesPlan> {
         self.plan.scopes.as_ref()?.moves.as_ref()
     }
 
@@ -99,8 +100,9 @@ impl Stage<'_> {
             process.set_wall_skew(wrong - WALL_SKEW_MS.cast_signed());
             self.begin_housekeeper(number);
         }
+        let (wishes, numbers) = (moves.wishes, moves.numbers);
         let (moving, wrong) = (self.moving.clone(), self.wrong.clone());
-        let client = Mover { base, recipe, plan, moving, wrong };
+        let client = Mover { base, recipe, plan, wishes, numbers, moving, wrong };
         let actor: Actor = begin(&process, &self.recorder, id, client.work());
         lock(&self.actors).insert(number, actor);
     }
@@ -110,8 +112,12 @@ impl Stage<'_> {
         self.moves_plan().map_or(0, |plan| plan.clients.len() as u64)
     }
 
-    /// An operator moves the scope to and fro until the run's faults are over.
+    /// Operators move the scope and its sequences until the run's faults are over.
     pub(super) async fn operate_moves(&self) {
+        join(self.move_to_and_fro(), self.move_sequences()).await;
+    }
+
+    async fn move_to_and_fro(&self) {
         let Some(plan) = self.moves_plan().filter(|plan| !plan.stays) else { return };
         let mut draw = Draw::new(self.plan.seed ^ OPERATOR);
         let end = self.runtime.clock.now() + self.plan.length();
@@ -208,6 +214,9 @@ impl Stage<'_> {
         counts.mode_changes = of(&self.moving.changes);
         counts.old_grants = of(&self.moving.old_grants);
         counts.moving_grants = of(&self.moving.our_grants);
+        counts.moving_leaders = of(&self.moving.leaders);
+        counts.moving_bunches = of(&self.moving.bunches);
+        counts.sequence_moves = of(&self.moving.sequence_moves);
     }
 
     /// A process in `both`, which every stage but the last admits, gets the lock when all is healed (I31).

@@ -4,20 +4,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use holdfast::Client;
+use holdfast::{Client, Error, FencingToken, GuardState};
 use holdfast_recipes::{
-    Cassandra, FallbackOptions, Locker, LockerMode, ModesTable, RemoteLocker, ScopeModes,
+    Bunch, Cassandra, FallbackOptions, Locker, LockerLeadership, LockerMode, ModesTable,
+    RemoteGuard, RemoteLocker, ScopeModes,
 };
 use holdfast_runtime::Instant;
 use tokio::sync::oneshot;
 
-use super::locker_client::{AGAIN, LockerClient, options};
+use super::locker_client::{AGAIN, LockerClient, options, wait};
 use super::move_plan::MoverPlan;
 use super::stage::lock;
 use crate::draw::Draw;
 use crate::history::ClientId;
 use crate::recipe::Recipe;
 use crate::remote::{RemoteHeld, RemoteScribe};
+use crate::term::Term;
 
 /// The scope that moves, and what is locked in it.
 pub(super) const MOVING: &str = "m/";
@@ -44,6 +46,11 @@ pub(super) struct Moving {
     pub(super) our_grants: AtomicU64,
     /// Changes of a process' mode that were made.
     pub(super) changes: AtomicU64,
+    /// Of the latter, the elections that were won, and the batches that had the lock among theirs.
+    pub(super) leaders: AtomicU64,
+    pub(super) bunches: AtomicU64,
+    /// Moves of its sequence that were made.
+    pub(super) sequence_moves: AtomicU64,
     /// Moves of the scope, and of these the ones to a stage at which processes are native.
     pub(super) moves: AtomicU64,
     pub(super) moves_to_store: AtomicU64,
@@ -82,6 +89,9 @@ pub(super) struct Mover {
     pub(super) base: LockerClient,
     pub(super) recipe: Recipe,
     pub(super) plan: MoverPlan,
+    /// Whether it asks in all ways there are, and whether it draws numbers (`MovesPlan`).
+    pub(super) wishes: bool,
+    pub(super) numbers: bool,
     pub(super) moving: Arc<Moving>,
     /// What was found wrong.
     pub(super) wrong: Arc<Mutex<Vec<String>>>,
@@ -108,7 +118,7 @@ impl Mover {
             self.base.runtime.sleep(AGAIN).await;
         }
         let locker = self.recipe.locker(cassandra, &options("moving", self.base.id));
-        self.lock_by(locker, &self.moving.old_grants).await;
+        self.lock_by(locker, None, &self.moving.old_grants).await;
     }
 
     async fn work_in_modes(&self, cassandra: &Cassandra) {
@@ -117,8 +127,14 @@ impl Mover {
             let (tell, told) = oneshot::channel();
             let changing = self.clone().change_modes(locker.clone(), tell);
             self.base.runtime.spawn("modes", changing).detach();
-            self.lock_by(Arc::new(locker), &self.moving.our_grants).await;
+            let drawn = self.begin_numbers(&client, cassandra);
+            let by = Arc::new(locker.clone());
+            self.lock_by(by, Some(&locker), &self.moving.our_grants).await;
+            drop(locker);
             let _ = told.await;
+            if let Some(drawn) = drawn {
+                let _ = drawn.await;
+            }
         }
         // Whether the store was told is the run's business: it looks at the sessions in the end.
         let _ = client.close().await;
@@ -172,22 +188,130 @@ impl Mover {
         let _ = tell.send(());
     }
 
-    async fn lock_by(&self, locker: Arc<dyn RemoteLocker>, count: &AtomicU64) {
+    /// `ours` is the same locker, of a process of ours.
+    async fn lock_by(
+        &self,
+        locker: Arc<dyn RemoteLocker>,
+        ours: Option<&Locker>,
+        count: &AtomicU64,
+    ) {
         let (base, plan) = (&self.base, &self.plan);
+        let ours = ours.filter(|_| self.wishes);
         let mut draw = Draw::new(base.seed.rotate_left(7));
         let scribe = RemoteScribe::of(locker, base.id, base.recorder.clone());
         let scribe = scribe.on(base.runtime.clone());
         while !base.is_stopped() {
-            let granted = |held: &RemoteHeld| {
-                count.fetch_add(1, Ordering::Relaxed);
-                let guard = held.guard();
-                let token = guard.token().filter(|_| guard.is_safe());
-                lock(&self.wrong).extend(token.and_then(|token| self.moving.granted(token.get())));
-            };
-            let times_ms = (plan.within_ms, plan.hold_ms);
-            base.lock_once(&scribe, MOVED, times_ms, &mut draw, granted).await;
+            let way = ours.map_or(Way::Lock, |_| Way::draw(&mut draw));
+            match ours.filter(|_| way != Way::Lock) {
+                None => {
+                    let times_ms = (plan.within_ms, plan.hold_ms);
+                    let granted = |held: &RemoteHeld| self.is_granted(held.guard(), count);
+                    base.lock_once(&scribe, MOVED, times_ms, &mut draw, granted).await;
+                }
+                Some(locker) if way == Way::Lead => {
+                    self.lead_once(&scribe, locker, &mut draw).await;
+                }
+                Some(locker) => self.lock_some(&scribe, locker, &mut draw).await,
+            }
             base.runtime.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
         }
+    }
+
+    fn is_granted(&self, guard: &RemoteGuard, count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Relaxed);
+        let token = guard.token().filter(|_| guard.is_safe());
+        lock(&self.wrong).extend(token.and_then(|token| self.moving.granted(token.get())));
+    }
+
+    /// Stands for election under the name of the lock.
+    async fn lead_once(&self, scribe: &RemoteScribe, locker: &Locker, draw: &mut Draw) {
+        let wait = wait(self.plan.within_ms, draw);
+        let value = format!("led by {}", self.base.id.0);
+        let elected = locker.campaign(MOVED, value, wait);
+        let Ok(led) = scribe.acquire_by(MOVED, wait, elected).await else { return };
+        self.is_granted(led.had().guard(), &self.moving.our_grants);
+        self.moving.leaders.fetch_add(1, Ordering::Relaxed);
+        if draw.below(3) == 0 {
+            // Whether it is seen is for nobody here to say: an observer is told of a leader that is gone already, too.
+            let _ = led.had().set_value(None).await;
+        }
+        self.base.hold(led, self.plan.hold_ms, draw, LockerLeadership::resign).await;
+    }
+
+    /// Locks those that are free of several, the lock among them.
+    async fn lock_some(&self, scribe: &RemoteScribe, locker: &Locker, draw: &mut Draw) {
+        let wait = wait(self.plan.within_ms, draw);
+        let mut batch = locker.batch([MOVED, "m/2", "m/3"]);
+        let taken = async {
+            let bunch = batch.next_with(wait).await?;
+            match bunch {
+                Some(bunch) if bunch.tokens().iter().any(|name| name == MOVED) => Ok(SomeOf(bunch)),
+                // It has others, or an error says why it has none.
+                bunch => {
+                    drop(bunch);
+                    let (names, holders) = (vec![MOVED.to_owned()], Vec::new());
+                    Err(Error::NotGranted { names, holders, waited: None })
+                }
+            }
+        };
+        let Ok(held) = scribe.acquire_by(MOVED, wait, taken).await else { return };
+        for count in [&self.moving.our_grants, &self.moving.bunches] {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.base.hold(held, self.plan.hold_ms, draw, |some| some.0.release()).await;
+    }
+}
+
+/// A way to ask for the lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Lock,
+    Lead,
+    Some,
+}
+
+impl Way {
+    fn draw(draw: &mut Draw) -> Self {
+        match draw.below(6) {
+            0 => Self::Some,
+            1 | 2 => Self::Lead,
+            _ => Self::Lock,
+        }
+    }
+}
+
+/// What a batch has locked, the lock among it.
+struct SomeOf<'a>(Bunch<'a>);
+
+impl Term for SomeOf<'_> {
+    fn name(&self) -> String {
+        MOVED.to_owned()
+    }
+
+    fn state(&self) -> GuardState {
+        self.0.state()
+    }
+
+    fn is_safe(&self) -> bool {
+        self.0.is_safe()
+    }
+}
+
+impl Term for LockerLeadership {
+    fn name(&self) -> String {
+        self.guard().name().to_owned()
+    }
+
+    fn state(&self) -> GuardState {
+        self.guard().state()
+    }
+
+    fn is_safe(&self) -> bool {
+        self.guard().is_safe()
+    }
+
+    fn token(&self) -> Option<FencingToken> {
+        self.guard().token()
     }
 }
 

@@ -231,10 +231,15 @@ pub enum Clocks {
 
 impl Plan {
     /// The word by which kept files name runs with everything that is drawn ([`Plan::kept_as`]).
-    pub const NEWEST: &str = "bounds";
+    pub const NEWEST: &str = "wishes";
 
     /// The run of `seed`.
     pub fn draw(seed: u64, clocks: Clocks) -> Self {
+        Self::without_wishes(seed, clocks).with_wishes()
+    }
+
+    /// The run as it was before processes of scopes wanted more than a lock.
+    pub fn without_wishes(seed: u64, clocks: Clocks) -> Self {
         Self::without_bounds(seed, clocks).with_bounds()
     }
 
@@ -279,7 +284,7 @@ impl Plan {
     }
 
     /// The run of `seed` as kept files name it: `first` draws the first stream alone, `two` the first two, `three` all but scopes and rules,
-    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` all but numbers, `numbers` all but bounds of holds, `bounds` everything, and the name of a schedule its runs; never with a large table. What
+    /// `all` all but rules, `rules` those too, `totals` what was there before limits of work, `latest` all but disasters, `disasters` all but permits, `vocabulary` all but terms, `terms` all but numbers, `numbers` all but bounds of holds, `bounds` all but wishes, `wishes` everything, and the name of a schedule its runs; never with a large table. What
     /// was added after a word draws nothing for it.
     pub fn kept_as(how: &str, seed: u64) -> Option<Self> {
         let plan = match how {
@@ -294,6 +299,7 @@ impl Plan {
             "vocabulary" => Self::without_terms(seed, Clocks::Within),
             "terms" => Self::without_numbers(seed, Clocks::Within),
             "numbers" => Self::without_bounds(seed, Clocks::Within),
+            "bounds" => Self::without_wishes(seed, Clocks::Within),
             Self::NEWEST => Self::draw(seed, Clocks::Within),
             _ => return Some(Self::of(Schedule::from_str(how, false).ok()?, seed)),
         };
@@ -459,6 +465,14 @@ impl Plan {
             });
             self.strikes.extend(strikes);
             self.strikes.sort_by_key(|strike| strike.at_ms);
+        }
+        self
+    }
+
+    /// Adds what processes of scopes want besides locks, and other numbers of partitions.
+    fn with_wishes(mut self) -> Self {
+        if let Some(scopes) = &mut self.scopes {
+            scopes.add_wishes(self.seed);
         }
         self
     }
@@ -887,6 +901,12 @@ mod tests {
             rest.bounds = false;
             rest.orders = false;
             rest.strikes.retain(|strike| !Kind::ORDERS.contains(&strike.fault.kind()));
+            if let Some(scopes) = &mut rest.scopes {
+                scopes.partitions.clear();
+                if let Some(moves) = &mut scopes.moves {
+                    (moves.wishes, moves.numbers) = (false, false);
+                }
+            }
 
             assert_eq!(rest, without, "seed {seed}");
             assert!(without.limits.keys().all(|name| !limits::is_added_last(name)));

@@ -92,10 +92,13 @@ impl Plan {
         plan.clients.truncate(1);
         (plan.rogue, plan.imports) = (false, false);
         (plan.air.lost_per_million, plan.air.twice_per_million) = (0, 0);
-        let (scopes, mut strikes) = match schedule {
+        let (mut scopes, mut strikes) = match schedule {
             Schedule::Switches => ScopesPlan::of_switches(seed, SCOPES_LENGTH_MS),
             _ => ScopesPlan::of_moves(seed, SCOPES_LENGTH_MS, schedule == Schedule::Recipe),
         };
+        if schedule != Schedule::Recipe {
+            scopes.add_wishes(seed);
+        }
         strikes.sort_by_key(|strike| strike.at_ms);
         (plan.strikes, plan.scopes, plan.schedule) = (strikes, Some(scopes), Some(schedule));
         plan

@@ -31,6 +31,9 @@ const LONG_TTL_MS: u64 = 16_000;
 pub(super) const SCOPES_ONE_IN: u64 = 3;
 /// W and V in seconds, as nodes of a run may have them.
 const SETTINGS: [(u64, u64); 4] = [(4, 2), (6, 4), (9, 2), (9, 6)];
+/// The same for other numbers of partitions, and the numbers there are.
+const PARTITIONS_STREAM: u64 = 0x5041_5254_4954_494f;
+const PARTITIONS: [u16; 4] = [1, 2, 16, 64];
 /// How far the wall clock of a coordinator is ahead at most, milliseconds: less than what leases in Cassandra allow for.
 const SKEW_MAX_MS: u64 = 2_000;
 /// How long nobody may change a scope's store at least, and how long a drain takes at most, milliseconds.
@@ -44,6 +47,9 @@ pub struct ScopesPlan {
     pub settings: Vec<(u64, u64)>,
     /// The clients that lock in the scopes.
     pub clients: Vec<ScopeClientPlan>,
+    /// Over how many partitions a node spreads the leases of a scope: one of each setting. None: over as many as ever.
+    #[serde(default)]
+    pub partitions: Vec<u16>,
     /// A scope beside them that moves through all modes.
     #[serde(default)]
     pub moves: Option<MovesPlan>,
@@ -88,7 +94,20 @@ impl ScopesPlan {
         // In half of the runs all nodes have the same settings, as they should.
         let settings = (0..=2 * draw.below(2)).map(|_| setting(draw)).collect();
         let clients = (0..3 + draw.below(3)).map(|_| ScopeClientPlan::draw(draw)).collect();
-        Self { settings, clients, moves: None, work: None }
+        Self { settings, partitions: Vec::new(), clients, moves: None, work: None }
+    }
+
+    /// Adds other numbers of partitions to half of the runs, and what the processes of a scope that moves want besides its lock.
+    pub(super) fn add_wishes(&mut self, seed: u64) {
+        let mut draw = Draw::new(seed ^ PARTITIONS_STREAM);
+        if draw.below(2) == 0 {
+            let one =
+                |_| PARTITIONS[usize::try_from(draw.below(PARTITIONS.len() as u64)).unwrap_or(0)];
+            self.partitions = self.settings.iter().map(one).collect();
+        }
+        if let Some(moves) = &mut self.moves {
+            moves.add_wishes(seed);
+        }
     }
 
     /// Scopes that change their store again and again, with the faults that make them do so.
@@ -210,17 +229,19 @@ impl ScopesPlan {
 
     /// How the nodes keep scopes.
     pub(super) fn terms(&self) -> Vec<FallbackSettings> {
-        let terms = |(w, v): &(u64, u64)| {
+        let terms = |(place, (w, v)): (usize, &(u64, u64))| {
             let durations = Durations::new(Duration::from_secs(*w), Duration::from_secs(*v));
             FallbackSettings {
                 durations: durations.expect("they fit"),
                 drain_limit: Duration::from_millis(DRAIN_LIMIT_MS),
                 switch_every: Duration::from_millis(SWITCH_EVERY_MS),
-                // A drain counts the leases of all.
-                buckets: Some(Buckets::default()),
+                buckets: match self.partitions.get(place) {
+                    Some(number) => Buckets::new(*number),
+                    None => Some(Buckets::default()),
+                },
             }
         };
-        self.settings.iter().map(terms).collect()
+        self.settings.iter().enumerate().map(terms).collect()
     }
 
     /// The longest W, milliseconds.
