@@ -131,7 +131,9 @@ fn schedule_of(mutant: Mutant) -> Option<Schedule> {
     if mutant == Mutant::StrangerAdmitted {
         // Nobody calls from another cluster otherwise.
         Some(Schedule::OtherLife)
-    } else if mutant >= Mutant::ModeRowLeavesGuards {
+    } else if mutant >= Mutant::ModeRowLeavesGuards
+        || matches!(mutant, Mutant::NumbersUnderWayCount | Mutant::LapsedModeRowCounts)
+    {
         Some(Schedule::Moves)
     } else if mutant >= Mutant::RecipeIgnoresSkew {
         Some(Schedule::Recipe)
