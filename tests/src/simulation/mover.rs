@@ -46,7 +46,7 @@ pub(super) struct Moving {
     pub(super) our_grants: AtomicU64,
     /// Changes of a process' mode that were made.
     pub(super) changes: AtomicU64,
-    /// Of the latter, the elections that were won, and the batches that had the lock among theirs.
+    /// Of the grants to ours, the elections that were won, and the batches that had the lock among theirs.
     pub(super) leaders: AtomicU64,
     pub(super) bunches: AtomicU64,
     /// Moves of its sequence that were made.
@@ -202,16 +202,14 @@ impl Mover {
         let scribe = scribe.on(base.runtime.clone());
         while !base.is_stopped() {
             let way = ours.map_or(Way::Lock, |_| Way::draw(&mut draw));
-            match ours.filter(|_| way != Way::Lock) {
-                None => {
+            match (way, ours) {
+                (Way::Lead, Some(locker)) => self.lead_once(&scribe, locker, &mut draw).await,
+                (Way::Some, Some(locker)) => self.lock_some(&scribe, locker, &mut draw).await,
+                _ => {
                     let times_ms = (plan.within_ms, plan.hold_ms);
                     let granted = |held: &RemoteHeld| self.is_granted(held.guard(), count);
                     base.lock_once(&scribe, MOVED, times_ms, &mut draw, granted).await;
                 }
-                Some(locker) if way == Way::Lead => {
-                    self.lead_once(&scribe, locker, &mut draw).await;
-                }
-                Some(locker) => self.lock_some(&scribe, locker, &mut draw).await,
             }
             base.runtime.sleep(Duration::from_millis(1 + draw.below(PAUSE_MS))).await;
         }
@@ -263,7 +261,6 @@ impl Mover {
 }
 
 /// A way to ask for the lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Lock,
     Lead,
