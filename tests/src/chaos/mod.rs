@@ -106,7 +106,12 @@ pub async fn run(options: &Options, seed: u64, folder: &Path, say: &dyn Fn(&str)
     let report = check::check(&history, check::Options::default());
     let figures = Figures::of(&history, &logs, &report, schedule.observed());
     let judged = report.violations.iter().map(ToString::to_string);
-    let violations = violations.into_iter().chain(judged).chain(figures.too_late()).collect();
+    let violations = violations
+        .into_iter()
+        .chain(judged)
+        .chain(figures.too_late())
+        .chain(figures.missed(options.minutes))
+        .collect();
     Outcome { figures, violations }
 }
 

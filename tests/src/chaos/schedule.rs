@@ -48,6 +48,8 @@ pub struct Observed {
     pub held: Vec<HeldBack>,
     /// The results of faults with several possible results, and how often each occurred.
     pub outcomes: BTreeMap<(Kind, String), usize>,
+    /// How often each kind was drawn and had no target at that moment.
+    pub without_target: BTreeMap<Kind, usize>,
     /// The time in which faults came and went.
     pub chaos: (u64, u64),
 }
@@ -101,13 +103,15 @@ impl Schedule {
         }
         let Some(kind) = self.draw.one_of(&free) else { return };
         let from_ns = stage.recorder.now_ns();
-        if let Some(broken) = faults::begin(stage, kind).await {
-            stage.note(&format!("{}: {}", kind.name(), broken.note));
-            let until = self.runtime.clock.now() + broken.lasts;
-            self.under_way.push((kind, broken, until, from_ns));
-            let pause = Duration::from_millis(self.draw.between(500, 4_000));
-            self.next = self.runtime.clock.now() + pause;
-        }
+        let Some(broken) = faults::begin(stage, kind).await else {
+            *self.observed.without_target.entry(kind).or_default() += 1;
+            return;
+        };
+        stage.note(&format!("{}: {}", kind.name(), broken.note));
+        let until = self.runtime.clock.now() + broken.lasts;
+        self.under_way.push((kind, broken, until, from_ns));
+        let pause = Duration::from_millis(self.draw.between(500, 4_000));
+        self.next = self.runtime.clock.now() + pause;
     }
 
     /// Only one fault of each kind is active at a time, and only one that needs the same thing for
