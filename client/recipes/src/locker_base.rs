@@ -16,7 +16,7 @@ use super::recipe::Recipe;
 use super::row_timing::RowTiming;
 use super::statement::Ident;
 use super::turns::Turn;
-use crate::{Result, check_lock_name};
+use crate::{Error, Result, check_lock_name};
 use holdfast_guard::Backoff;
 
 /// What all attempts of a locker share. Cheap to clone.
@@ -108,13 +108,15 @@ pub(crate) struct Tries<'a> {
     began: Instant,
     limit: Duration,
     pauses: Backoff,
+    /// Why the last try had no answer; `None` before the first has ended.
+    trouble: Option<String>,
 }
 
 impl<'a> Tries<'a> {
     /// `limit` bounds them, `pause_max` the pause between two.
     pub(crate) fn new(cassandra: &'a Cassandra, limit: Duration, pause_max: Duration) -> Self {
         let began = cassandra.runtime().clock.now();
-        Self { cassandra, began, limit, pauses: Backoff::new(pause_max) }
+        Self { cassandra, began, limit, pauses: Backoff::new(pause_max), trouble: None }
     }
 
     /// Tries until `call` has an answer, and pauses in between.
@@ -137,8 +139,15 @@ impl<'a> Tries<'a> {
             if is_over || matches!(fault, Fault::Refused(_)) {
                 return Err(self.cassandra.failed(fault, self.began));
             }
+            self.trouble = Some(fault.to_string());
             runtime.sleep(self.pauses.next(&*runtime.rng)).await;
         }
+    }
+
+    /// The error of a caller that waits no longer, whatever a try that is under way comes to.
+    pub(crate) fn given_up(&self) -> Error {
+        let trouble = self.trouble.clone().unwrap_or_else(|| "no answer yet".to_owned());
+        self.cassandra.unreachable(self.began, trouble)
     }
 }
 

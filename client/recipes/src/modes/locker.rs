@@ -451,7 +451,7 @@ impl Inner {
         select! {
             tied = tries.until_answered(|| self.rows.tie("cluster", own)) => tied,
             () = passing(deadline, &*self.base.runtime().clock) => {
-                Err(self.base.cassandra.unreachable(began, "no answer yet".to_owned()))
+                Err(tries.given_up())
             }
         }
     }

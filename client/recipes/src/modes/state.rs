@@ -89,7 +89,8 @@ pub(super) struct Shared(Arc<Told>);
 
 struct Told {
     state: watch::Sender<State>,
-    /// For those who watch: changed with the state, under its lock.
+    /// The mode as metrics show it. It follows the state outside of its lock: a recorder that takes its time delays
+    /// nobody who asks for the state.
     count: Mutex<ModeCount>,
 }
 
@@ -109,10 +110,10 @@ impl Shared {
 
     pub(super) fn change<T: Default>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut result = T::default();
-        self.0.state.send_modify(|state| {
-            result = change(state);
-            self.0.count.lock().unwrap_or_else(PoisonError::into_inner).is_in(state.acting());
-        });
+        self.0.state.send_modify(|state| result = change(state));
+        let mut count = self.0.count.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under this lock: whoever takes it last sees every change.
+        count.is_in(self.get(State::acting));
         result
     }
 
