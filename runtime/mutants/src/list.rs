@@ -304,6 +304,8 @@ mutants! {
         "a leader below its disk reserve does not hand over";
     ConfirmsCountAsFreeing, "confirms-count-as-freeing", "I31",
         "a value that is confirmed or cleared takes the place of a release";
+    CancelsCrowdReleases, "cancels-crowd-releases", "I31",
+        "cancels of requests that the table does not know take the places of releases";
     OutboxCountsFramesOnly, "outbox-counts-frames-only", "I27",
         "what waits on a stream is bounded by its frames, whatever their bytes";
     PendingBytesNotCounted, "pending-bytes-not-counted", "I27",

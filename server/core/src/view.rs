@@ -18,7 +18,7 @@ use crate::shards::SHARDS;
 use crate::table::Counts;
 use crate::terms::Terms;
 use crate::value::Value;
-use crate::{LockTable, Rejection};
+use crate::{Command, LockTable, Rejection};
 
 /// An open session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,6 +359,23 @@ impl LockTable {
         };
         let session = self.shown_session(session);
         session.map_or(0, |found| found.records.values().map(steps).sum())
+    }
+
+    /// Whether the table has what a command gives back or ends for its session: the session, the request, the hold.
+    /// False for a command that frees nothing of one session. O(log n).
+    pub fn shows_what_is_freed(&self, command: &Command) -> bool {
+        let found = |session| self.shown_session(session);
+        match command {
+            Command::CloseSession { session } => found(*session).is_some(),
+            Command::Cancel { session, request, .. } => {
+                found(*session).is_some_and(|found| found.records.contains_key(request))
+            }
+            Command::Release { session, token, .. }
+            | Command::ReleaseLost { session, token, .. } => {
+                found(*session).is_some_and(|found| found.holds.contains_key(token))
+            }
+            _ => false,
+        }
     }
 
     /// One request; `None` if the table keeps nothing of it. O(log n) for each of its locks.

@@ -3,8 +3,8 @@
 //! ```text
 //!              of all that waits                      of one session
 //!   asks       seven eighths of the limits            a quarter of that
-//!   frees      the last eighth, then one more for     a quarter of that, then the same
-//!              each lock and request that its session has
+//!   frees      the last eighth, then as much as       a quarter of that, then the same
+//!              its session has to free
 //!   the        never refused for load
 //!   leader's
 //! ```
@@ -16,10 +16,13 @@
 //!
 //! - Asks: [`Bounds`], less the eighth reserved for commands that free. One command alone always
 //!   fits.
-//! - Frees: the reserved eighth, then as much as there can be to free: one command of at most
-//!   [`FREE_BYTES`] for each lock that a session holds by the table, for each other request that
-//!   the table or the queue has of it, and one more for its end. A session that sends more than
-//!   that repeats itself, and only that session is refused.
+//! - Frees: the reserved eighth, then as much as there can be to free, each in a command of at most
+//!   [`FREE_BYTES`]: of what the table shows of a session, one for each lock and each other request,
+//!   and one more for its end; of what it does not show yet, one for each request of the session that
+//!   waits here or is in an entry on its way. The two are counted apart: a client that gives up waits
+//!   which load has refused cancels them before it hears that, and its release has its place all the
+//!   same. A session that sends more than this repeats itself, or cancels what does not exist, and
+//!   only that session is refused.
 //! - Clearing or confirming a value counts as asking, although it takes no room on the disk: there
 //!   may be any number of them for one lock, and they would take the places of its release.
 //! - The leader's own: one expiry a session, one end of a wait for each waiting call
@@ -161,11 +164,14 @@ fn session_of(command: &Command) -> Option<SessionId> {
 pub(super) struct Weight {
     kind: Kind,
     session: Option<SessionId>,
+    /// The table shows what it frees.
+    is_shown: bool,
     pub(super) bytes: usize,
 }
 
 impl Weight {
-    pub(super) fn of(command: &Command) -> Self {
+    /// `is_shown`: the table shows what the command frees.
+    pub(super) fn of(command: &Command, is_shown: bool) -> Self {
         // A command that cannot be measured counts as large; the log store decides in the end.
         let bytes = borsh::object_length(command).unwrap_or(MAX_BATCH_BYTES);
         let kind = match Kind::of(command) {
@@ -173,7 +179,12 @@ impl Weight {
             Kind::Asks if mutant!(ConfirmsCountAsFreeing) && frees(command) => Kind::Frees,
             kind => kind,
         };
-        Self { kind, session: session_of(command), bytes }
+        let is_shown = is_shown || mutant!(CancelsCrowdReleases) || mutant!(ConfirmsCountAsFreeing);
+        Self { kind, session: session_of(command), is_shown, bytes }
+    }
+
+    fn frees_what_is_shown(self) -> bool {
+        self.kind == Kind::Frees && self.is_shown
     }
 }
 
@@ -217,20 +228,24 @@ enum Passed {
     Bytes,
 }
 
-/// The waiting commands of one session.
+/// The commands of one session that wait, or are in an entry on its way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OfSession {
     asks: Load,
     frees: Load,
+    /// Those of `frees` that free what the table shows.
+    frees_shown: usize,
+    /// Those that ask and are on their way.
+    asks_away: usize,
 }
 
 /// Counts the waiting commands, and decides whether one more may wait.
 ///
 /// # Invariants
 ///
-/// - What [`Admission::enter`] counted stays counted until [`Admission::leave`] with the same
-///   weight, or [`Admission::clear`].
-/// - A session is in the map exactly while a command of it waits.
+/// - What [`Admission::enter`] counted stays counted until [`Admission::leave`] or
+///   [`Admission::depart`] with the same weight, or [`Admission::clear`].
+/// - A session is in the map exactly while a command of it waits, or one that asks is on its way.
 #[derive(Debug)]
 pub(super) struct Admission {
     bounds: Bounds,
@@ -293,11 +308,15 @@ impl Admission {
             return None;
         }
         // As much as the session can have to free: each of its locks and requests once, and itself.
-        let to_free = steps_of(session).saturating_add(own.asks.commands + 1);
-        if own.frees.commands < to_free && weight.bytes <= FREE_BYTES {
+        let to_free = if weight.is_shown {
+            steps_of(session).saturating_add(1)
+        } else {
+            own.asks.commands + own.asks_away
+        };
+        if own.waiting(weight.is_shown) < to_free && weight.bytes <= FREE_BYTES {
             return None;
         }
-        let share = Bounds { commands: to_free, ..kept.share() };
+        let share = Bounds { commands: to_free.max(kept.share().commands), ..kept.share() };
         Some(over_share(session, passed.unwrap_or(Passed::Commands), share))
     }
 
@@ -310,17 +329,37 @@ impl Admission {
         self.load_of(weight.kind).add(weight.bytes);
         // The leader's own commands about a session take no share of its client's.
         if let Some(session) = weight.session.filter(|_| weight.kind != Kind::Own) {
-            self.sessions.entry(session).or_default().load_of(weight.kind).add(weight.bytes);
+            self.sessions.entry(session).or_default().add(weight);
         }
     }
 
-    /// Removes a command that waits no more.
+    /// Removes a command that waits no more, and will not be proposed.
     pub(super) fn leave(&mut self, weight: Weight) {
         self.load_of(weight.kind).remove(weight.bytes);
-        if let Some(session) = weight.session.filter(|_| weight.kind != Kind::Own)
-            && let Some(own) = self.sessions.get_mut(&session)
-        {
-            own.load_of(weight.kind).remove(weight.bytes);
+        if let Some(session) = weight.session.filter(|_| weight.kind != Kind::Own) {
+            self.change(session, |own| own.remove(weight));
+        }
+    }
+
+    /// Removes a command that is proposed now. The session it returns is to be given to
+    /// [`Admission::landed`] when the entry has landed.
+    pub(super) fn depart(&mut self, weight: Weight) -> Option<SessionId> {
+        let asks = weight.session.filter(|_| weight.kind == Kind::Asks);
+        if let Some(session) = asks {
+            self.change(session, |own| own.asks_away += 1);
+        }
+        self.leave(weight);
+        asks
+    }
+
+    /// A command that asks, and was on its way, is applied or given up.
+    pub(super) fn landed(&mut self, session: SessionId) {
+        self.change(session, |own| own.asks_away = own.asks_away.saturating_sub(1));
+    }
+
+    fn change(&mut self, session: SessionId, change: impl FnOnce(&mut OfSession)) {
+        if let Some(own) = self.sessions.get_mut(&session) {
+            change(own);
             if *own == OfSession::default() {
                 self.sessions.remove(&session);
             }
@@ -342,6 +381,25 @@ impl Admission {
 }
 
 impl OfSession {
+    /// How many commands wait that free what the table shows, or what it does not show.
+    fn waiting(self, is_shown: bool) -> usize {
+        if is_shown {
+            self.frees_shown
+        } else {
+            self.frees.commands.saturating_sub(self.frees_shown)
+        }
+    }
+
+    fn add(&mut self, weight: Weight) {
+        self.load_of(weight.kind).add(weight.bytes);
+        self.frees_shown += usize::from(weight.frees_what_is_shown());
+    }
+
+    fn remove(&mut self, weight: Weight) {
+        self.load_of(weight.kind).remove(weight.bytes);
+        self.frees_shown -= usize::from(weight.frees_what_is_shown()).min(self.frees_shown);
+    }
+
     fn load_of(&mut self, kind: Kind) -> &mut Load {
         if kind == Kind::Asks { &mut self.asks } else { &mut self.frees }
     }

@@ -131,6 +131,8 @@ struct Waiting {
 /// An entry in flight, and the callbacks of its commands.
 struct Flight {
     since: Instant,
+    /// The sessions of its commands that ask, one for each command.
+    asking: Vec<SessionId>,
     dones: Mutex<Option<Vec<Done>>>,
 }
 
@@ -183,8 +185,8 @@ impl Proposer {
         let command = self.in_known_form(command);
         match self.admit(&command) {
             Err(error) => done(Err(error)),
-            Ok(tenure) => {
-                let (since, weight) = (self.runtime.clock.now(), Weight::of(&command));
+            Ok((tenure, is_shown)) => {
+                let (since, weight) = (self.runtime.clock.now(), Weight::of(&command, is_shown));
                 let waiting = Waiting { tenure, command, weight, done, since };
                 match self.enqueue(waiting) {
                     Ok(()) => self.wake.notify_one(),
@@ -216,15 +218,18 @@ impl Proposer {
         usize::try_from(steps).unwrap_or(usize::MAX)
     }
 
-    fn admit(&self, command: &Command) -> Result<Tenure, ProposeError> {
+    /// The tenure that the command is for, and whether the table shows what it frees.
+    fn admit(&self, command: &Command) -> Result<(Tenure, bool), ProposeError> {
         let tenure = self.role.borrow().tenure();
         let tenure = tenure.ok_or_else(|| not_leader(&self.role))?;
         self.check_version(command)?;
         self.policy.check_room(command)?;
         // I26: what is forbidden reaches the log only by a race with a change of the rules.
-        let permitted = self.shared.look(|table, _| table.allows(command));
+        let (permitted, is_shown) = self
+            .shared
+            .look(|table, _| (table.allows(command), table.shows_what_is_freed(command)));
         permitted.map_err(ProposeError::Forbidden)?;
-        Ok(tenure)
+        Ok((tenure, is_shown))
     }
 
     /// The command, or an older form of it where a member may not know its own (I29).
@@ -248,8 +253,8 @@ impl Proposer {
     pub(super) async fn run(self: Arc<Self>, raft: Raft) {
         loop {
             self.drop_overdue();
-            if let Some((tenure, batch, dones)) = self.gather() {
-                self.propose(&raft, tenure, batch, dones).await;
+            if let Some((tenure, batch, flight)) = self.gather() {
+                self.propose(&raft, tenure, batch, flight).await;
                 continue;
             }
             let next = self.next_deadline();
@@ -267,18 +272,17 @@ impl Proposer {
     }
 
     /// Takes the next batch out of the queue, if an entry may go now.
-    fn gather(&self) -> Option<(Tenure, Batch, Vec<Done>)> {
+    fn gather(&self) -> Option<(Tenure, Batch, Arc<Flight>)> {
         let current = self.role.borrow().tenure();
         let mut gone = Vec::new();
         let gathered = {
             let mut queue = lock(&self.queue);
-            queue.in_flight.retain(|flight| !flight.is_settled());
+            queue.forget_landed();
             if queue.in_flight.len() >= IN_FLIGHT {
                 return None;
             }
-            let mut commands = Vec::new();
-            let mut dones = Vec::new();
-            let mut bytes = 0;
+            let (mut commands, mut dones) = (Vec::new(), Vec::new());
+            let (mut asking, mut bytes) = (Vec::new(), 0);
             while commands.len() < MAX_BATCH_COMMANDS
                 && let Some(next) = queue.waiting.front()
             {
@@ -286,11 +290,13 @@ impl Proposer {
                 if !commands.is_empty() && bytes + length > MAX_BATCH_BYTES {
                     break;
                 }
-                let Some(next) = queue.pop() else { break };
+                let Some(next) = queue.waiting.pop_front() else { break };
                 if Some(next.tenure) != current {
+                    queue.load.leave(next.weight);
                     gone.push(next.done);
                     continue;
                 }
+                asking.extend(queue.load.depart(next.weight));
                 bytes += length;
                 commands.push(next.command);
                 dones.push(next.done);
@@ -299,7 +305,10 @@ impl Proposer {
                 let witness = self.next_witness(&mut queue);
                 let aged_ms = self.passed_ms(&mut queue, tenure, &commands);
                 let stamp_ms = self.runtime.clock.wall_ms();
-                (tenure, Batch { stamp_ms, witness, aged_ms, commands }, dones)
+                let (since, dones) = (self.runtime.clock.now(), Mutex::new(Some(dones)));
+                let flight = Arc::new(Flight { since, asking, dones });
+                queue.in_flight.push_back(Arc::clone(&flight));
+                (tenure, Batch { stamp_ms, witness, aged_ms, commands }, flight)
             })
         };
         if !gone.is_empty() {
@@ -342,16 +351,28 @@ impl Proposer {
         Some(newest)
     }
 
-    pub(super) async fn propose(
+    /// Proposes one batch beside the queue.
+    #[cfg(test)]
+    pub(super) async fn propose_alone(
         self: &Arc<Self>,
         raft: &Raft,
         tenure: Tenure,
         batch: Batch,
-        dones: Vec<Done>,
+        done: Done,
     ) {
-        let flight =
-            Arc::new(Flight { since: self.runtime.clock.now(), dones: Mutex::new(Some(dones)) });
+        let (since, dones) = (self.runtime.clock.now(), Mutex::new(Some(vec![done])));
+        let flight = Arc::new(Flight { since, asking: Vec::new(), dones });
         lock(&self.queue).in_flight.push_back(Arc::clone(&flight));
+        self.propose(raft, tenure, batch, flight).await;
+    }
+
+    async fn propose(
+        self: &Arc<Self>,
+        raft: &Raft,
+        tenure: Tenure,
+        batch: Batch,
+        flight: Arc<Flight>,
+    ) {
         self.metrics.proposed(batch.commands.len());
         let landing = Landing { flight, proposer: Arc::clone(self) };
         let since = landing.flight.since;
@@ -420,7 +441,7 @@ impl Proposer {
             let mut queue = lock(&self.queue);
             let mut waiting = Vec::new();
             while queue.waiting.front().is_some_and(|next| due(next.since)) {
-                waiting.extend(queue.pop());
+                waiting.extend(queue.give_up_next());
             }
             let flights: Vec<_> =
                 queue.in_flight.iter().filter(|flight| due(flight.since)).cloned().collect();
@@ -522,10 +543,22 @@ impl Queue {
         self.waiting.push_back(waiting);
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    /// Takes out the next command, which is not proposed.
+    fn give_up_next(&mut self) -> Option<Waiting> {
         let next = self.waiting.pop_front()?;
         self.load.leave(next.weight);
         Some(next)
+    }
+
+    fn forget_landed(&mut self) {
+        let Self { in_flight, load, .. } = self;
+        in_flight.retain(|flight| {
+            let is_settled = flight.is_settled();
+            if is_settled {
+                flight.asking.iter().for_each(|session| load.landed(*session));
+            }
+            !is_settled
+        });
     }
 }
 

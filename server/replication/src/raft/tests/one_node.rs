@@ -167,6 +167,10 @@ fn release(session: SessionId, token: FencingToken) -> Command {
     Command::Release { session, done_below: RequestId::new(0), token, locks: Vec::new() }
 }
 
+fn cancel(session: SessionId, request: u64) -> Command {
+    Command::Cancel { session, done_below: RequestId::new(0), request: RequestId::new(request) }
+}
+
 /// I31: commands that free shrink the load, however many there are.
 #[tokio::test(start_paused = true)]
 async fn what_frees_is_never_refused_for_load() {
@@ -177,6 +181,7 @@ async fn what_frees_is_never_refused_for_load() {
     for _ in 0..8 {
         let session = open(node).await;
         holders.push((session, hold(node, session, 32).await));
+        assert!(submit(node, acquire(session, 99, "one")).await.unwrap().is_ok());
     }
     let others: Vec<_> = (0..40).map(|_| submit(node, open_session())).collect();
 
@@ -185,10 +190,8 @@ async fn what_frees_is_never_refused_for_load() {
         .flat_map(|(session, tokens)| tokens.iter().map(|token| release(*session, *token)))
         .map(|command| submit(node, command))
         .collect();
-    let request = RequestId::new(99);
-    let cancel = |session| Command::Cancel { session, done_below: RequestId::new(0), request };
     let cancelled: Vec<_> =
-        holders.iter().map(|(session, _)| submit(node, cancel(*session))).collect();
+        holders.iter().map(|(session, _)| submit(node, cancel(*session, 99))).collect();
 
     for told in released.into_iter().chain(cancelled) {
         let told = told.await.unwrap();
@@ -267,6 +270,75 @@ async fn releases_refused_beside_confirmed_values() -> usize {
     }
     cluster.shutdown().await;
     refused
+}
+
+/// I31: a client gives up waits that load refuses, and cancels them before it hears that; then it gives its lock back (run 9930007519).
+#[tokio::test(start_paused = true)]
+async fn a_release_has_its_place_behind_cancels_of_what_load_refused() {
+    assert_eq!(releases_refused_behind_idle_cancels().await, 0);
+}
+
+/// The rule taken away: the cancels take the places of the releases.
+#[tokio::test(start_paused = true)]
+async fn cancels_that_count_with_releases_have_some_refused() {
+    arm(Some(Mutant::CancelsCrowdReleases));
+    let refused = releases_refused_behind_idle_cancels().await;
+    arm(None);
+    assert!(refused > 0);
+}
+
+async fn releases_refused_behind_idle_cancels() -> usize {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 16).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let session = open(node).await;
+    let tokens = hold(node, session, 8).await;
+
+    let cancels: Vec<_> =
+        (100..140).map(|request| submit(node, cancel(session, request))).collect();
+    let released: Vec<_> =
+        tokens.iter().map(|token| submit(node, release(session, *token))).collect();
+
+    let mut refused = 0;
+    for told in released {
+        let told = told.await.unwrap();
+        refused += usize::from(told.is_err());
+        assert!(told.is_err() || outcome(told).is_ok());
+    }
+    let mut idle_refused = 0;
+    for told in cancels {
+        idle_refused += usize::from(told.await.unwrap().is_err());
+    }
+    assert!(idle_refused > 40 - 10, "{idle_refused}: what does not exist has the session's share");
+    cluster.shutdown().await;
+    refused
+}
+
+/// I31: nothing shows the requests yet, which wait to be proposed or are on their way.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_on_its_way_can_be_cancelled_whatever_else_frees() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let (session, other) = (open(node).await, open(node).await);
+    let held = hold(node, other, 1).await;
+    let asked: Vec<_> =
+        (1..=12).map(|request| submit(node, acquire(session, request, "jobs"))).collect();
+    // The first of them leave the queue.
+    tokio::task::yield_now().await;
+    let left = 12 - node.status().waiting_commands;
+    let flood: Vec<_> = (0..20).map(|_| submit(node, release(other, held[0]))).collect();
+
+    let cancelled: Vec<_> =
+        (1..=12).map(|request| submit(node, cancel(session, request))).collect();
+
+    assert!(left > 0, "none is on its way");
+    for told in cancelled.into_iter().chain(asked) {
+        assert!(told.await.unwrap().is_ok());
+    }
+    let refused = futures_util::future::join_all(flood).await;
+    assert!(refused.into_iter().any(|told| told.unwrap().is_err()));
+    cluster.shutdown().await;
 }
 
 /// Four sessions that send as much as they can leave room for the fifth, for acquires and releases.

@@ -187,7 +187,7 @@ async fn a_batch_of_one_tenure_is_never_appended_in_the_next() {
     let (tell, told) = tokio::sync::oneshot::channel();
     let done: Done = Box::new(move |result| tell.send(result).unwrap());
     let batch = Batch { commands: vec![open_session()], ..Batch::default() };
-    node.proposer().propose(node.raft(), old, batch, vec![done]).await;
+    node.proposer().propose_alone(node.raft(), old, batch, done).await;
     let refused = told.await.unwrap().unwrap_err();
 
     assert!(refused.is_certainly_not_applied(), "{refused:?}");
