@@ -12,6 +12,10 @@ use holdfast_runtime::Runtime;
 
 use crate::import::{Fault, OtherTie};
 
+/// An older client knows numbers only: it drew the one that marks the way back, which gives the sequence away again.
+const TAKEN_ON_THE_WAY: &str =
+    "a client of an older version drew from it on its way back; repeat the command";
+
 /// The sequences of the native store.
 pub trait NativeSequences {
     /// The cluster's id: unique to the cluster, and never changed.
@@ -192,7 +196,10 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
             let next = i64::try_from(last).ok().and_then(|last| last.checked_add(1));
             let ended = match next {
                 Some(next) if self.rows.end_return(&name, next).await? => Moved::There { next },
-                Some(_) => Moved::Already,
+                Some(_) => match self.rows.place(&name).await? {
+                    SequencePlace::Cassandra { .. } => Moved::Already,
+                    _ => Moved::Stays { why: TAKEN_ON_THE_WAY.to_owned() },
+                },
                 None => Moved::Stays {
                     why: format!("its last number is {last}, too large for the table"),
                 },

@@ -139,11 +139,11 @@ where
             obstacles.push(Obstacle::NotDeclared);
             return Err(self.scope.in_the_way(view.stage, obstacles));
         }
-        self.check_declaration(seen)?;
+        self.check_declaration(seen).await?;
         if obstacles.is_empty() {
             self.tie(view).await?;
             obstacles = self.bring_over(rules, &ranges, seen, tell).await?;
-            self.check_declaration(seen)?;
+            self.check_declaration(seen).await?;
         }
         if obstacles.is_empty() {
             self.advance(view, LockerMode::Both).await
@@ -209,16 +209,28 @@ where
         Ok(())
     }
 
-    /// Fails if a pass of this run has contradicted the operator's statement about old clients.
-    fn check_declaration(&self, seen: &SeenCells) -> Result<(), MoveError> {
+    /// Fails if a pass of this run has contradicted the operator's statement about old clients, or has met a client of ours
+    /// that works and is no process of the scope.
+    async fn check_declaration(&self, seen: &mut SeenCells) -> Result<(), MoveError> {
         let scope = self.scope.name.to_owned();
         if let Some(NewCell { lock, owner }) = seen.new_cell.clone() {
-            return Err(MoveError::StillWritten { scope, lock, owner });
+            let said = match self.old_clients {
+                OldClients::Revoked => "its role may change no row any more, as every node says",
+                OldClients::Stopped | OldClients::MayWrite => {
+                    "--writers-stopped says that no client that knows only the recipe works any more"
+                }
+            };
+            return Err(MoveError::StillWritten { scope, lock, owner, said });
         }
         if seen.too_many {
             return Err(MoveError::TooManyRows { scope });
         }
-        Ok(())
+        match self.unregistered(std::mem::take(&mut seen.new_of_ours)).await? {
+            Some(NewCell { lock, owner }) => {
+                Err(MoveError::WrittenUnregistered { scope, lock, owner })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Imports the standing rows and compares the result. The import counts as a pass for `seen`.

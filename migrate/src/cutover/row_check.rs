@@ -10,6 +10,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use holdfast_recipes::{Writer, is_ours};
+
 use super::obstacle::{Obstacle, Obstacles};
 use super::steps::MoveError;
 use super::{Cutover, OldClients, writers_of};
@@ -26,6 +28,8 @@ const SUSPECTS: usize = 1_000;
 /// The pause before the second read. A process needs less to enter the scope, or to take both
 /// halves of a stand-in.
 const PAUSE: Duration = Duration::from_secs(3);
+/// How often a lock is read again while it has one new owner of ours after the other. The last of them counts, whoever it is.
+const LOOKS_AGAIN: usize = 3;
 
 /// Cells that are remembered, of 8 bytes each and about as much around them. A run with more ends
 /// with an error, because it could not distinguish new cells.
@@ -94,35 +98,68 @@ impl<N: NativeStore> Cutover<'_, N> {
 
     /// Reads the suspects' locks again after a pause, and reports those that remain. By then the
     /// view has a process that registered meanwhile, and a row that has ended is no obstacle. A row
-    /// that stands in for a native hold is no obstacle while that hold exists.
+    /// that stands in for a native hold is no obstacle while that hold exists. Where another client of
+    /// ours has the lock by then, or stands behind the first, that one gets a second look too.
     async fn check_again(
         &self,
         found: &mut Look,
         rules: &Rules,
         now_us: i64,
     ) -> Result<(), MoveError> {
+        let mut suspects = std::mem::take(&mut found.suspects);
+        for look in 1..=LOOKS_AGAIN {
+            let mut others = Vec::new();
+            let alone = self.without_native_holds(suspects).await?;
+            if alone.is_empty() {
+                return Ok(());
+            }
+            self.scope.runtime.sleep(PAUSE).await;
+            let registered = writers_of(&self.scope.modes.view().await?);
+            let rules = Rules { registered, ..rules.clone() };
+            for Suspect { lock, owner: before } in alone {
+                let rows = self.scope.scan.lock(&lock).await?;
+                let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
+                let Some(owner) = owner else { continue };
+                if owner == before || look == LOOKS_AGAIN {
+                    let lock = lock.to_string();
+                    found.obstacles.push(Obstacle::Unregistered { lock, owner });
+                } else {
+                    others.push(Suspect { lock, owner });
+                }
+            }
+            suspects = others;
+        }
+        Ok(())
+    }
+
+    async fn without_native_holds(
+        &self,
+        suspects: Vec<Suspect>,
+    ) -> Result<Vec<Suspect>, MoveError> {
         let mut alone = Vec::new();
-        for suspect in std::mem::take(&mut found.suspects) {
+        for suspect in suspects {
             let stands_in = StandIn::of(&suspect.owner).is_some();
             if !stands_in || !self.is_natively_there(&suspect).await? {
                 alone.push(suspect);
             }
         }
-        if alone.is_empty() {
-            return Ok(());
+        Ok(alone)
+    }
+
+    /// The first of these cells whose writer is no process of the scope after a pause. A process that starts during the run
+    /// writes its first row before a look can show it in the scope.
+    pub(super) async fn unregistered(
+        &self,
+        cells: Vec<NewCell>,
+    ) -> Result<Option<NewCell>, MoveError> {
+        if cells.is_empty() {
+            return Ok(None);
         }
         self.scope.runtime.sleep(PAUSE).await;
         let registered = writers_of(&self.scope.modes.view().await?);
-        let rules = Rules { registered, ..rules.clone() };
-        for suspect in alone {
-            let rows = self.scope.scan.lock(&suspect.lock).await?;
-            let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
-            if owner.is_some_and(|owner| owner == suspect.owner) {
-                let (lock, owner) = (suspect.lock.to_string(), suspect.owner);
-                found.obstacles.push(Obstacle::Unregistered { lock, owner });
-            }
-        }
-        Ok(())
+        let is_registered =
+            |cell: &NewCell| Writer::of(&cell.owner).is_some_and(|one| registered.contains(&one));
+        Ok(cells.into_iter().find(|cell| !is_registered(cell)))
     }
 
     /// Whether a session that was not imported holds the lock or waits for it.
@@ -148,7 +185,10 @@ pub(super) struct SeenCells {
     seen: BTreeSet<u64>,
     /// The first pass is over: every mark from here on is new.
     complete: bool,
+    /// The first new cell of a client that is not of our library.
     pub(super) new_cell: Option<NewCell>,
+    /// New cells of our library: of processes that register just then, or of clients that never do.
+    pub(super) new_of_ours: Vec<NewCell>,
     pub(super) too_many: bool,
 }
 
@@ -162,8 +202,12 @@ impl SeenCells {
         for (owner, mark) in cell_marks(rows, rules) {
             let is_new = !self.seen.contains(&mark);
             if is_new && self.complete {
-                let lock = lock.clone();
-                self.new_cell.get_or_insert(NewCell { lock, owner });
+                let cell = NewCell { lock: lock.clone(), owner };
+                if is_ours(&cell.owner) && self.new_of_ours.len() < SUSPECTS {
+                    self.new_of_ours.push(cell);
+                } else {
+                    self.new_cell.get_or_insert(cell);
+                }
             } else if self.seen.len() >= REMEMBERED_MAX {
                 self.too_many = true;
             } else {

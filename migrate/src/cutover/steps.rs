@@ -90,13 +90,27 @@ pub enum MoveError {
         /// What is in the way.
         obstacles: Obstacles,
     },
-    /// An old client wrote a row during the run, so the operator's statement is false. The move
+    /// An old client wrote a row during the run, so what was said of old clients is false. The move
     /// does not wait: the operator has to stop that client.
     #[error(
-        "scope {scope:?} stays at both: \"{owner}\" wrote a row of {lock:?} while this ran, although --writers-stopped says that no \
-         client that knows only the recipe works any more; stop it, and begin again"
+        "scope {scope:?} stays at both: \"{owner}\" wrote a row of {lock:?} while this ran, although {said}; stop it, and begin again"
     )]
     StillWritten {
+        /// The scope.
+        scope: String,
+        /// The lock.
+        lock: String,
+        /// The row's owner.
+        owner: String,
+        /// What was said of old clients.
+        said: &'static str,
+    },
+    /// A client of this library that is no process of the scope wrote a row during the run.
+    #[error(
+        "scope {scope:?} stays at both: \"{owner}\", a client of this library that is no process of the scope, wrote a row of {lock:?} \
+         while this ran; give it a Locker of this version (or --mode both), or stop it, and begin again"
+    )]
+    WrittenUnregistered {
         /// The scope.
         scope: String,
         /// The lock.
@@ -149,7 +163,7 @@ pub enum MoveError {
         /// The lock.
         lock: String,
         /// Why.
-        why: String,
+        why: Fault,
     },
 }
 

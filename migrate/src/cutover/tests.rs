@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use holdfast::{FencingToken, ImportGroup, ImportOutcome};
+use holdfast::{FencingToken, ImportGroup, ImportOutcome, RefusalReason};
 use holdfast_keyspace::model::Model;
 use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
 use holdfast_mutants::{Mutant, while_armed};
@@ -19,10 +19,12 @@ use crate::verify::{NativeLock, Party};
 
 const SCOPE: &str = "orders/";
 
-/// A native store that accepts every import.
+/// A native store that accepts every import, or refuses all.
 #[derive(Debug, Default)]
 struct Store {
     held: Mutex<Vec<(String, String)>>,
+    /// Why it refuses.
+    refuses: Option<&'static str>,
 }
 
 impl NativeStore for Store {
@@ -58,6 +60,14 @@ impl Importer for &Store {
     async fn import(&self, groups: &[ImportGroup]) -> Result<Vec<Vec<ImportOutcome>>, Fault> {
         let mut held = self.held.lock().unwrap();
         let token = FencingToken::from_raw(1);
+        if let Some(message) = self.refuses {
+            let (reason, message) = (RefusalReason::Limit, message.to_owned());
+            let refused = ImportOutcome::Refused { reason, message };
+            return Ok(groups
+                .iter()
+                .map(|group| vec![refused.clone(); group.rows.len()])
+                .collect());
+        }
         let mut import = |group: &ImportGroup| {
             group.rows.iter().for_each(|row| held.push((row.name.clone(), group.owner.clone())));
             group.rows.iter().map(|_| ImportOutcome::Held { token }).collect()
@@ -168,6 +178,8 @@ fn a_look_that_meets_no_old_client_is_no_word_that_there_is_none() {
         fixture.machine.world().runtime().spawn("old client", working).detach();
         let refused = fixture.run(OldClients::MayWrite, wait, |_| {}).unwrap_err();
         assert!(refused.contains("say --writers-stopped"), "{refused}");
+        let says = "nobody has said that the clients which know only the recipe are stopped";
+        assert!(refused.contains(says), "{refused}");
         assert_eq!(fixture.stage(), Stage::Both);
     }
 }
@@ -200,10 +212,78 @@ fn a_row_that_an_old_client_writes_while_it_is_imported_ends_the_run_by_name() {
             }
         });
         let refused = refused.unwrap_err();
-        let says = format!("\"{owner}\" wrote a row of \"{lock}\" while this ran");
+        let says = format!(
+            "\"{owner}\" wrote a row of \"{lock}\" while this ran, although --writers-stopped says that"
+        );
         assert!(refused.contains(&says), "{refused}");
         assert_eq!(fixture.stage(), Stage::Both);
     }
+}
+
+/// A process that starts while the tables are read takes a lock before a look can show it in the scope. One that never comes there is no
+/// process, and its row would not keep out those that lock natively.
+#[test]
+fn a_process_that_starts_during_an_import_is_no_old_client_and_one_that_never_registers_is_named() {
+    const LATE: &str = "hf1:late@00000000000000cc/02";
+    for registers in [true, false] {
+        let fixture = Fixture::new();
+        let moved = fixture.run(OldClients::Stopped, secs(0), |told| {
+            if let MoveReport::Importing = told {
+                fixture.tables.lease("orders/7", LATE, 60, 9);
+                if registers {
+                    fixture.register("hf1:late@00000000000000cc/01", "both/2");
+                }
+            }
+        });
+        if registers {
+            assert_eq!(fixture.stage(), Stage::Native);
+            assert!(moved.unwrap_err().contains("stays at native: 1 in the way: hf1:late@"));
+            // It waits for what was imported of its row.
+            let late = ("orders/7".to_owned(), LATE.to_owned());
+            assert!(fixture.native.held.lock().unwrap().contains(&late));
+        } else {
+            let says = format!(
+                "\"{LATE}\", a client of this library that is no process of the scope, wrote a row of \"orders/7\" while this ran"
+            );
+            let refused = moved.unwrap_err();
+            assert!(refused.contains(&says), "{refused}");
+            assert_eq!(fixture.stage(), Stage::Both);
+        }
+    }
+}
+
+/// Unregistered processes that have one busy lock in turn: whoever had it at the first look has given it back by the second.
+#[test]
+fn clients_of_ours_that_take_turns_at_one_lock_are_in_the_way() {
+    let fixture = Fixture::new();
+    let (tables, runtime) = (fixture.tables.clone(), fixture.machine.world().runtime());
+    let working = async move {
+        for turn in 0.. {
+            let owner = format!("hf1:billing@{:016x}/03", turn % 7);
+            tables.lease("orders/1", &owner, 60, turn);
+            runtime.sleep(secs(2)).await;
+        }
+    };
+    fixture.machine.world().runtime().spawn("old clients", working).detach();
+    let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+    assert!(refused.contains("holds orders/1 in Cassandra alone"), "{refused}");
+    assert_eq!(fixture.stage(), Stage::Both);
+}
+
+/// `docs/migration.md` has these messages.
+#[test]
+fn what_the_store_refuses_is_in_the_way_with_its_reason() {
+    let mut fixture = Fixture::new();
+    fixture.native.refuses = Some("2 sessions are open, the limit (max_sessions)");
+    fixture.tables.lease("orders/1", "client_1", 60, 5);
+    let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+    for says in [
+        "orders/1: client_1 holds it in the table, and nobody here",
+        "the store refuses orders/1 of client_1: 2 sessions are open, the limit (max_sessions)",
+    ] {
+        assert!(refused.contains(says), "{refused}");
+    }
+    assert_eq!(fixture.stage(), Stage::Both);
 }
 
 /// An old client writes its row again while the cutover waits for something else.
@@ -298,7 +378,7 @@ fn a_scope_of_another_recipe_or_cluster_is_not_moved() {
         let fixture = Fixture::new();
         fixture.write(None, &[(column, tied.into())]);
         let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
-        let says = format!("scope \"orders/\" is tied to {column} \"{tied}\", and this is");
+        let says = format!("scope \"orders/\" is tied to the {column} \"{tied}\", and this is");
         assert!(refused.contains(&says), "{refused}");
         assert_eq!(fixture.stage(), Stage::Both);
     }

@@ -35,7 +35,7 @@ pub(super) async fn check_foreign_writers(
 /// A scope is tied to another recipe or cluster than this import or move uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "scope {scope:?} is tied to {what} \"{tied}\", and this is \"{own}\": look whether --scope, --from, the names of tables, \
+    "scope {scope:?} is tied to the {what} \"{tied}\", and this is \"{own}\": look whether --scope, --from, the names of tables, \
      --keyspace and --endpoints are those that its processes have"
 )]
 pub struct OtherTie {

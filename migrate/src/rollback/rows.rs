@@ -16,6 +16,7 @@ use holdfast_keyspace::statement::{Action, Cells, Ident, Statement, Value};
 use holdfast_recipes::{Recipe, is_ours};
 use holdfast_runtime::Runtime;
 
+use crate::import;
 use crate::layout::Layout;
 
 /// How often a statement is sent that gets no answer.
@@ -113,7 +114,7 @@ impl Rows {
     /// # Errors
     ///
     /// The statement was refused or got no answer; the row may exist or not.
-    pub async fn put(&self, row: &NewRow) -> Result<Put, String> {
+    pub async fn put(&self, row: &NewRow) -> Result<Put, import::Fault> {
         match self.layout.recipe {
             Recipe::Lease => self.put_lease(row).await,
             Recipe::Queue | Recipe::Shadow => self.put_cell(row).await,
@@ -130,7 +131,7 @@ impl Rows {
     /// # Errors
     ///
     /// As [`Rows::put`].
-    pub async fn take_back(&self, lock: &str, owner: &str) -> Result<(), String> {
+    pub async fn take_back(&self, lock: &str, owner: &str) -> Result<(), import::Fault> {
         let (table, [key, column]) = self.layout.table(0);
         match self.layout.recipe {
             Recipe::Lease => self.delete_if(table, (key, lock), Some((column, owner))).await,
@@ -149,7 +150,7 @@ impl Rows {
     }
 
     /// "INSERT INTO leases … IF NOT EXISTS", and then "UPDATE … IF owner" (lease article).
-    async fn put_lease(&self, row: &NewRow) -> Result<Put, String> {
+    async fn put_lease(&self, row: &NewRow) -> Result<Put, import::Fault> {
         let (table, [name, owner, value]) = self.layout.table(0);
         let cells: Cells = vec![
             (Ident::new(owner), Some(Value::from(row.owner.as_str()))),
@@ -160,7 +161,7 @@ impl Rows {
 
     /// Writes the token's session first: a housekeeper of our library lets it stand for as long as
     /// its id states.
-    async fn put_token(&self, row: &NewRow) -> Result<Put, String> {
+    async fn put_token(&self, row: &NewRow) -> Result<Put, import::Fault> {
         let (table, [token, session, since]) = self.layout.table(0);
         let (times, [beating, held, beat]) = self.layout.table(1);
         let now = Value::Time(self.now_us() / 1_000);
@@ -180,7 +181,7 @@ impl Rows {
     }
 
     /// Listing 6, step 3.
-    async fn put_cell(&self, row: &NewRow) -> Result<Put, String> {
+    async fn put_cell(&self, row: &NewRow) -> Result<Put, import::Fault> {
         let (main, [key, column, value]) = self.layout.table(0);
         let key = vec![text(key, &row.lock), text(column, &row.owner)];
         let cells = vec![(Ident::new(value), Some(Value::from(row.owner.as_str())))];
@@ -197,7 +198,7 @@ impl Rows {
         own: &str,
         cells: Cells,
         ttl_s: Option<i32>,
-    ) -> Result<Put, String> {
+    ) -> Result<Put, import::Fault> {
         let at = |action| Statement::new(Ident::new(table), vec![text(key, lock)], action);
         let insert = Action::InsertIfAbsent { cells: cells.clone(), ttl_s };
         let there = match self.conditional(at(insert)).await? {
@@ -213,7 +214,8 @@ impl Rows {
         match self.conditional(at(Action::UpdateIf { cells, ttl_s, only_if })).await? {
             Conditional::Applied => Ok(Put::Written),
             Conditional::NotApplied(_) => {
-                Err("the row changed while it was written; ask again".to_owned())
+                let why = "the row changed while it was written; ask again";
+                Err(import::Fault::Unknown(why.to_owned()))
             }
         }
     }
@@ -223,7 +225,7 @@ impl Rows {
         table: &str,
         (key, at): (&str, &str),
         owner: Option<(&str, &str)>,
-    ) -> Result<(), String> {
+    ) -> Result<(), import::Fault> {
         let only_if =
             owner.into_iter().map(|(column, owner)| (Ident::new(column), Some(Value::from(owner))));
         let action = Action::DeleteIf { only_if: only_if.collect() };
@@ -231,23 +233,28 @@ impl Rows {
         Ok(())
     }
 
-    async fn conditional(&self, statement: Statement) -> Result<Conditional, String> {
+    async fn conditional(&self, statement: Statement) -> Result<Conditional, import::Fault> {
         self.answered(async || self.tables.conditional(statement.clone()).await.1).await
     }
 
-    async fn write(&self, statement: Statement) -> Result<(), String> {
+    async fn write(&self, statement: Statement) -> Result<(), import::Fault> {
         self.answered(async || self.tables.write(statement.clone()).await).await
     }
 
     /// Sends a statement until it is answered. Each of these statements may be applied twice.
-    async fn answered<T>(&self, send: impl AsyncFn() -> Result<T, Fault>) -> Result<T, String> {
+    async fn answered<T>(
+        &self,
+        send: impl AsyncFn() -> Result<T, Fault>,
+    ) -> Result<T, import::Fault> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             match send().await {
                 Ok(answer) => return Ok(answer),
-                Err(Fault::Refused(why)) => return Err(why),
-                Err(fault) if attempts >= ATTEMPTS => return Err(fault.message().to_owned()),
+                Err(Fault::Refused(why)) => return Err(import::Fault::Refused(why)),
+                Err(fault) if attempts >= ATTEMPTS => {
+                    return Err(import::Fault::Unknown(fault.message().to_owned()));
+                }
                 Err(_) => self.runtime.sleep(PAUSE).await,
             }
         }

@@ -3,7 +3,7 @@
 use holdfast_cli::failure::{Failure, NOT_REACHED, OWN_ERROR, REFUSED};
 use holdfast_cli::{block_on, line, printable, progress_bar};
 use holdfast_migrate::import::{
-    CheckpointError, ImportError, ImportReport, Options, Pace, SendError, Sum, import_all,
+    CheckpointError, Fault, ImportError, ImportReport, Options, Pace, SendError, Sum, import_all,
 };
 use holdfast_recipes::modes::MODES;
 use holdfast_runtime::Runtime;
@@ -60,8 +60,11 @@ pub(crate) fn failure(error: &ImportError) -> Failure {
         | ImportError::Older { .. }
         | ImportError::AlreadyNative { .. }
         | ImportError::Checkpoint(_)
-        | ImportError::Send(SendError::Refused(_)) => REFUSED,
-        ImportError::Send(SendError::NoAnswer { .. }) | ImportError::Target(_) => NOT_REACHED,
+        | ImportError::Send(SendError::Refused(_))
+        | ImportError::Target(Fault::Refused(_)) => REFUSED,
+        ImportError::Send(SendError::NoAnswer { .. }) | ImportError::Target(Fault::Unknown(_)) => {
+            NOT_REACHED
+        }
     };
     Failure::new(code, printable(&error.to_string()))
 }

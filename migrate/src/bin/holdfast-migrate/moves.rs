@@ -11,7 +11,7 @@ use holdfast_keyspace::statement::Ident;
 use holdfast_migrate::cutover::{
     Cutover, MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OldClients, Preview,
 };
-use holdfast_migrate::import::{Options, Pace};
+use holdfast_migrate::import::{Fault, Options, Pace};
 use holdfast_migrate::native::Native;
 use holdfast_migrate::rollback::{Rollback, Rows};
 use holdfast_migrate::scan::{Scan, Session};
@@ -134,7 +134,7 @@ fn cutover_of(cli: &Cli, args: &CutoverArgs, scope: &str) -> Result<(), Failure>
             return show(cli, &cutover.scope, preview).map(|()| None);
         }
         let moved = cutover.run(args.to, &mut |told| printed.take(&told)).await;
-        moved.map(Some).map_err(failure)
+        moved.map(Some).map_err(|error| failure_of(cli, error))
     })??;
     let Some(view) = moved else { return Ok(()) };
     if cli.json {
@@ -221,7 +221,7 @@ fn rollback_of(cli: &Cli, args: &RollbackArgs, scope: &str) -> Result<(), Failur
             return show(cli, &rollback.scope, preview).map(|()| None);
         }
         let moved = rollback.run(args.to, &mut |told| printed.take(&told)).await;
-        moved.map(Some).map_err(failure)
+        moved.map(Some).map_err(|error| failure_of(cli, error))
     })??;
     let Some(view) = moved else { return Ok(()) };
     if cli.json {
@@ -273,19 +273,38 @@ fn show(cli: &Cli, scope: &MovingScope<'_, Native>, preview: Preview) -> Result<
     Err(failure(scope.in_the_way(view.stage, obstacles)))
 }
 
+/// The failure that ends the command. For a program, what is in the way comes before it, each obstacle with its code.
+fn failure_of(cli: &Cli, error: MoveError) -> Failure {
+    if let MoveError::InTheWay { obstacles, .. } = &error
+        && cli.json
+    {
+        line(json!({
+            "kind": "in_the_way",
+            "number": obstacles.number(),
+            "by": as_json(obstacles),
+        }));
+    }
+    failure(error)
+}
+
 fn failure(error: MoveError) -> Failure {
-    let code = match error {
-        MoveError::Scan(error) => return plan::failure(&error),
-        MoveError::Import(error) => return import::failure(&error),
-        MoveError::Verify(error) => return verify::failure(&error),
-        MoveError::Modes(error) => return place::failure(error),
-        MoveError::InTheWay { .. }
-        | MoveError::Beyond { .. }
-        | MoveError::StillWritten { .. }
-        | MoveError::TooManyRows { .. }
-        | MoveError::OtherTie(_) => REFUSED,
-        MoveError::Native(_) | MoveError::Row { .. } => NOT_REACHED,
-    };
+    let code =
+        match error {
+            MoveError::Scan(error) => return plan::failure(&error),
+            MoveError::Import(error) => return import::failure(&error),
+            MoveError::Verify(error) => return verify::failure(&error),
+            MoveError::Modes(error) => return place::failure(error),
+            MoveError::InTheWay { .. }
+            | MoveError::Beyond { .. }
+            | MoveError::StillWritten { .. }
+            | MoveError::WrittenUnregistered { .. }
+            | MoveError::TooManyRows { .. }
+            | MoveError::OtherTie(_) => REFUSED,
+            MoveError::Native(Fault::Refused(_))
+            | MoveError::Row { why: Fault::Refused(_), .. } => REFUSED,
+            MoveError::Native(Fault::Unknown(_))
+            | MoveError::Row { why: Fault::Unknown(_), .. } => NOT_REACHED,
+        };
     Failure::new(code, printable(&error.to_string()))
 }
 

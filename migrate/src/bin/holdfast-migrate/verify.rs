@@ -1,7 +1,8 @@
 //! `holdfast-migrate verify`.
 
-use holdfast_cli::failure::{Failure, NOT_REACHED};
+use holdfast_cli::failure::{Failure, NOT_REACHED, REFUSED};
 use holdfast_cli::{block_on, either, printable};
+use holdfast_migrate::import::Fault;
 use holdfast_migrate::scan::Range;
 use holdfast_migrate::verify::{Difference, Verified, VerifyError, verify};
 use holdfast_recipes::modes::MODES;
@@ -44,6 +45,11 @@ pub(crate) fn run(cli: &Cli, args: &VerifyArgs) -> Result<u8, Failure> {
 pub(crate) fn failure(error: &VerifyError) -> Failure {
     match error {
         VerifyError::Scan(error) => plan::failure(error),
-        VerifyError::Native(_) => Failure::new(NOT_REACHED, printable(&error.to_string())),
+        VerifyError::Native(Fault::Unknown(_)) => {
+            Failure::new(NOT_REACHED, printable(&error.to_string()))
+        }
+        VerifyError::Native(Fault::Refused(_)) => {
+            Failure::new(REFUSED, printable(&error.to_string()))
+        }
     }
 }
