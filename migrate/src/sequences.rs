@@ -209,3 +209,89 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use holdfast_keyspace::model::Model;
+    use holdfast_keyspace::statement::{Action, Ident, Statement, Value};
+    use holdfast_recipes::{Cassandra, LeaseTable, ModesTable};
+    use holdfast_runtime::simulated::Machine;
+
+    use super::*;
+
+    const NAME: &str = "orders/invoices";
+
+    /// Native sequences of which none was drawn from.
+    struct Native;
+
+    impl NativeSequences for Native {
+        async fn cluster(&self) -> Result<String, Fault> {
+            Ok("c1".to_owned())
+        }
+
+        async fn sequences(&self, _: &str) -> Result<BTreeMap<String, u64>, Fault> {
+            Ok(BTreeMap::from([(NAME.to_owned(), 3)]))
+        }
+
+        async fn begin_sequence(&self, _: &str, _: u64) -> Result<(), Fault> {
+            Ok(())
+        }
+    }
+
+    /// Sets the number in the row, as a client of an older version does.
+    fn advance(model: &Model, from: Option<i64>, to: i64) {
+        let next = |at: i64| vec![(Ident::new("next"), Some(Value::from(at)))];
+        let key = vec![(Ident::new("name"), Value::from(NAME))];
+        let action = match from {
+            None => Action::InsertIfAbsent { cells: next(to), ttl_s: None },
+            Some(from) => {
+                let only_if = next(from);
+                Action::UpdateIf { cells: next(to), ttl_s: None, only_if }
+            }
+        };
+        model.apply(&Statement::new(Ident::new("sequences"), key, action));
+    }
+
+    #[test]
+    fn a_sequence_that_an_older_client_takes_on_its_way_back_is_told_to_stay() {
+        let machine = Machine::new(1);
+        let model = Model::new(&machine);
+        let runtime = machine.world().runtime();
+        let cassandra = Cassandra::on(Arc::new(model.clone()), runtime.clone());
+        let modes = ScopeModes::new(&cassandra, "orders/", ModesTable::default()).unwrap();
+        let rows = Sequences::new(&cassandra, &LeaseTable::default());
+        let moving = MovingSequences {
+            scope: "orders/",
+            modes: &modes,
+            rows: &rows,
+            native: &Native,
+            runtime,
+        };
+        advance(&model, None, 4);
+        let (older, later) = (model.clone(), machine.world().runtime());
+        let (mut given, mut first, mut second) = (Vec::new(), Vec::new(), Vec::new());
+        let note = |told: Told<'_>, to: &mut Vec<Moved>| {
+            if let Told::Of(_, moved) = told {
+                to.push(moved.clone());
+            }
+        };
+
+        machine.run(async {
+            moving.give(&mut |told| note(told, &mut given)).await.unwrap();
+            let draws = async move {
+                later.sleep(Duration::from_secs(10)).await;
+                advance(&older, Some(i64::MAX - 1), i64::MAX);
+            };
+            machine.world().runtime().spawn("older client", draws).detach();
+            moving.bring_back(&mut |told| note(told, &mut first)).await.unwrap();
+            moving.bring_back(&mut |told| note(told, &mut second)).await.unwrap();
+        });
+
+        assert_eq!(given, [Moved::There { next: 4 }]);
+        assert_eq!(first, [Moved::Stays { why: TAKEN_ON_THE_WAY.to_owned() }]);
+        assert_eq!(second, [Moved::There { next: 4 }]);
+    }
+}

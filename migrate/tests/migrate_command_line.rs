@@ -5,10 +5,15 @@
 use std::process::{Command, Output};
 
 fn run(line: &str) -> Output {
+    run_in(&[], line)
+}
+
+fn run_in(variables: &[(&str, &str)], line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast-migrate"))
         .args(line.split_whitespace())
         .env_remove("HOLDFAST_CONTACT_POINTS")
         .env_remove("HOLDFAST_KEYSPACE")
+        .envs(variables.iter().copied())
         .output()
         .expect("it was built for this test")
 }
@@ -38,6 +43,9 @@ fn a_wrong_command_line_ends_with_125_and_says_what_is_missing() {
 fn a_cluster_that_does_not_answer_is_named_and_ends_with_123() {
     let output = run("--contact-points 127.255.255.1:9 --keyspace k plan --from lease");
     assert_eq!(output.status.code(), Some(123), "{}", said(&output));
+    let place = [("HOLDFAST_CONTACT_POINTS", "127.255.255.1:9"), ("HOLDFAST_KEYSPACE", "k")];
+    let from_the_environment = run_in(&place, "plan --from lease");
+    assert_eq!(from_the_environment.status.code(), Some(123), "{}", said(&from_the_environment));
     let expected = "holdfast-migrate: no answer from Cassandra at 127.255.255.1:9 within";
     assert!(said(&output).starts_with(expected), "{}", said(&output));
     assert_eq!(said(&output).lines().count(), 1, "{}", said(&output));

@@ -101,6 +101,17 @@ mod tests {
         assert_eq!(late_by, secs(1_000 + 180 - 60 - 1));
     }
 
+    /// "Processes go on for 9 minutes by default" (`docs/migration.md`): the row of a `Locker` has a TTL of 15.
+    #[test]
+    fn the_row_of_a_locker_outlives_an_outage_of_nine_minutes() {
+        let timing = RowTiming::new(secs(15 * 60), secs(60)).expect("they are the defaults");
+        let began = Instant::from_origin(secs(0));
+
+        let [renewed, jeopardy] = [timing.renew_at(began), timing.jeopardy_from(began)];
+        assert_eq!(jeopardy.since_origin().as_secs() / 60, 9);
+        assert!(renewed.since_origin() * 2 <= jeopardy.since_origin());
+    }
+
     #[test]
     fn a_ttl_that_cannot_be_kept_is_refused() {
         assert!(RowTiming::new(secs(179), secs(60)).is_err(), "below three times the skew");

@@ -272,6 +272,72 @@ impl fmt::Display for Obstacles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cutover::MoveError;
+    use crate::plan::Reason;
+    use crate::verify::Difference;
+    use holdfast_recipes::Stage;
+
+    /// Each obstacle, with `…` for its names.
+    fn each_obstacle() -> Vec<Obstacle> {
+        let [lock, owner, label, why, process] = ["…"; 5].map(str::to_owned);
+        let finding = Finding { reason: Reason::OwnerEmpty, lock: lock.clone(), owner: None };
+        let in_mode =
+            |mode| Obstacle::Process { process: "…".to_owned(), mode, to: LockerMode::Both };
+        vec![
+            in_mode(LockerMode::Cassandra),
+            in_mode(LockerMode::Both),
+            in_mode(LockerMode::Native),
+            in_mode(LockerMode::Fallback),
+            Obstacle::ForeignWriter { lock: lock.clone(), owner: owner.clone() },
+            Obstacle::Unregistered { lock: lock.clone(), owner: owner.clone() },
+            Obstacle::NotDeclared,
+            Obstacle::Older { process },
+            Obstacle::NotImported { finding },
+            Obstacle::Refused { lock: lock.clone(), owner: owner.clone(), why: why.clone() },
+            Obstacle::Differs { lock: lock.clone(), difference: Difference::NotHeld { owner } },
+            Obstacle::NativeClient { lock: lock.clone(), label: label.clone() },
+            Obstacle::RowTaken { lock: lock.clone(), label: label.clone(), by: "…".to_owned() },
+            Obstacle::NotWritten { lock, label, why },
+        ]
+    }
+
+    /// Whoever looks for a message finds it in the guide.
+    #[test]
+    fn the_guide_has_what_every_obstacle_and_refusal_says() {
+        let guide = include_str!("../../../docs/migration.md");
+        let [scope, lock, owner] = ["…"; 3].map(str::to_owned);
+        let still = |said| MoveError::StillWritten {
+            scope: scope.clone(),
+            lock: lock.clone(),
+            owner: owner.clone(),
+            said,
+        };
+        let unregistered = MoveError::WrittenUnregistered {
+            scope: scope.clone(),
+            lock: lock.clone(),
+            owner: owner.clone(),
+        };
+        let beyond = MoveError::Beyond {
+            scope: scope.clone(),
+            stage: Stage::Native,
+            target: Stage::Both,
+            back: "rollback",
+        };
+        let obstacles = each_obstacle().into_iter().map(|one| one.to_string());
+        // The heading of a finding stands in the output of `plan`.
+        let obstacles = obstacles
+            .map(|said| said.split("cannot be imported: ").next().unwrap_or_default().to_owned());
+        let refusals = [still("…"), unregistered].map(|error| {
+            let said = error.to_string();
+            let (_, behind) = said.split_once("stays at both: ").unwrap();
+            behind.split([';', '(']).next().unwrap_or_default().trim().to_owned()
+        });
+        let beyond = beyond.to_string().replace("native", "…").replace("both", "…");
+        let beyond = beyond.split(';').next().unwrap_or_default().replace("\"…\"", "…");
+        for said in obstacles.chain(refusals).chain([beyond]) {
+            assert!(guide.contains(said.trim()), "the guide has no \"{said}\"");
+        }
+    }
 
     #[test]
     fn many_are_counted_the_first_are_named_and_what_to_do_is_said_once() {

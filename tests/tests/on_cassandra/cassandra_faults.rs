@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use holdfast_recipes::{Lease, LeaseTable, LockerOptions, RemoteLocker as _};
 use holdfast_runtime::Runtime;
-use holdfast_tests::cassandra::{BAKERY, LEASE, QUEUE, Stage, TOKENS};
+use holdfast_tests::cassandra::{BAKERY, LEASE, MODES, QUEUE, Stage, TOKENS};
+use holdfast_tests::moving::migrate;
 use holdfast_tests::program::run;
 use holdfast_tests::recipe::{Times, each_under_load};
 
@@ -25,15 +26,20 @@ async fn sleep(length: Duration) {
 /// Two of three nodes are gone: no QUORUM, no lock, and the error comes in time.
 #[tokio::test]
 async fn without_a_quorum_nothing_is_granted() {
-    let stage = Stage::set("quorum", &[LEASE]).await;
+    let stage = Stage::set("quorum", &[LEASE, MODES]).await;
     let place = ["cassandra", "--contact-points", stage.points(), "--keyspace", stage.keyspace()];
     let attempt = [&place[..], &["lease", "try", "job", "--", "true"]].concat();
     let nodes = stage.nodes();
     nodes.kill(2).await;
     nodes.kill(3).await;
-    let tried = run("holdfast", &attempt).await;
+    // No server is asked before the scope's stage is known.
+    let cutover = ["--scope", "jobs/", "--from", "lease"];
+    let moving = migrate(&stage, "127.255.255.1:9", "cutover", &cutover).end(secs(60));
+    let (tried, moved) = tokio::join!(run("holdfast", &attempt), moving);
     tokio::join!(nodes.restart(2), nodes.restart(3));
 
+    assert_eq!(moved.code, Some(123), "{moved:?}");
+    assert!(moved.err.contains("no answer from Cassandra"), "{moved:?}");
     assert_eq!(tried.code, Some(123), "{tried:?}");
     assert!(tried.err.contains("no answer from Cassandra"), "{tried:?}");
     assert_eq!(tried.err.lines().count(), 1, "{tried:?}");

@@ -18,6 +18,7 @@ mod cassandra_work;
 mod migrate_cutover;
 mod migrate_fallback;
 mod migrate_fallback_faults;
+mod migrate_guide;
 mod migrate_import;
 mod migrate_matrix;
 mod migrate_native;

@@ -433,6 +433,35 @@ mod tests {
         MODES.into_iter().filter(is_in_the_way).collect()
     }
 
+    /// The first table of `docs/migration.md`. `cassandra` and `native` are never admitted together (I24).
+    #[test]
+    fn each_stage_admits_the_modes_of_the_guide() {
+        use LockerMode::{Both, Cassandra, Fallback, Native};
+        let admitted = |stage: Stage| -> Vec<LockerMode> {
+            MODES.into_iter().filter(|mode| stage.admits(*mode)).collect()
+        };
+        let stages = Stage::IN_ORDER.map(|stage| (stage, admitted(stage)));
+        let expected = [
+            (Stage::Cassandra, vec![Cassandra, Both]),
+            (Stage::Both, vec![Both]),
+            (Stage::Native, vec![Both, Native]),
+            (Stage::Fallback, vec![Native, Fallback]),
+        ];
+        assert_eq!(stages, expected);
+        let guide = include_str!("../../../../docs/migration.md");
+        for (stage, modes) in expected {
+            let names: Vec<String> = modes.iter().map(|mode| format!("`{mode}`")).collect();
+            let row = |line: &str| {
+                let mut cells = line.split('|').skip(1);
+                let is_stage = cells
+                    .next()
+                    .is_some_and(|cell| cell.contains(&format!("`{}`", stage.as_str())));
+                is_stage && cells.next().is_some_and(|cell| cell.trim() == names.join(", "))
+            };
+            assert!(guide.lines().any(row), "{} {names:?}", stage.as_str());
+        }
+    }
+
     /// Rule 4 of the modes, I24.
     #[test]
     fn a_step_waits_for_the_processes_that_it_would_leave_behind() {

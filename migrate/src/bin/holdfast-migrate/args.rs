@@ -411,4 +411,13 @@ mod tests {
         assert_eq!(layout.table(1), ("C", ["a", "b", "c"]));
         assert_eq!(layout.on("k"), "bakery k.N k.C");
     }
+
+    #[test]
+    fn an_import_is_as_fast_as_it_is_told() {
+        let line = "holdfast-migrate --contact-points a --keyspace k import --from lease --prefix a \
+                    --endpoints b:7420 --rate 100";
+        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+        let Command::Import(args) = cli.command else { panic!("{:?}", cli.command) };
+        assert_eq!(args.speed.rate.map(NonZeroU32::get), Some(100));
+    }
 }

@@ -9,6 +9,7 @@ use holdfast_runtime::Rng;
 use super::*;
 use crate::lease::{SequencePlace, Sequences};
 use crate::model::Odds;
+use crate::statement::{Action, Ident, Statement, Value};
 
 const NAME: &str = "invoices";
 
@@ -164,6 +165,49 @@ fn a_sequence_that_was_given_away_is_refused_to_who_knows_cassandra_alone() {
         let listed = sequences(&world).list("in").await.unwrap();
         assert_eq!(listed, [(NAME.to_owned(), SequencePlace::Cassandra { next: 5 })]);
         assert_eq!(sequences(&world).list("x").await.unwrap(), []);
+    });
+}
+
+#[test]
+fn nobody_draws_from_a_sequence_on_its_way_back() {
+    let world = World::new(3);
+    world.machine.run(async {
+        let process = world.machine.process("p");
+        let locker = world.locker(&process, LockerMode::Both).await.unwrap();
+        let sequence = locker.sequence(NAME).unwrap();
+        assert_eq!(sequence.draw(count(3)).await.unwrap(), 1..4);
+        give(&world).await;
+        let sequences = sequences(&world);
+        assert!(sequences.begin_return(NAME).await.unwrap());
+        let waited = in_time(&process, Sequences::RETURNING_FOR, sequence.draw(count(1))).await;
+        assert!(waited.is_none(), "it waits");
+        assert!(sequences.end_return(NAME, 4).await.unwrap());
+        assert_eq!(sequence.draw(count(1)).await.unwrap(), 4..5);
+    });
+}
+
+/// An older client knows numbers only, and advances the one that marks the way back: the sequence is in the native store again.
+#[test]
+fn an_older_client_that_draws_on_the_way_back_gives_the_sequence_away_again() {
+    let world = World::new(4);
+    world.machine.run(async {
+        let process = world.machine.process("p");
+        let locker = world.locker(&process, LockerMode::Both).await.unwrap();
+        let sequence = locker.sequence(NAME).unwrap();
+        sequence.draw(count(3)).await.unwrap();
+        give(&world).await;
+        let sequences = sequences(&world);
+        assert!(sequences.begin_return(NAME).await.unwrap());
+        let next = |at: i64| vec![(Ident::new("next"), Some(Value::from(at)))];
+        let key = vec![(Ident::new("name"), Value::from(NAME))];
+        let (cells, only_if) = (next(i64::MAX), next(i64::MAX - 1));
+        let older = Action::UpdateIf { cells, ttl_s: None, only_if };
+        world.model.apply(&Statement::new(Ident::new("sequences"), key, older));
+        assert!(!sequences.end_return(NAME, 4).await.unwrap());
+        assert_eq!(sequences.place(NAME).await.unwrap(), SequencePlace::Native);
+        assert_eq!(sequence.draw(count(1)).await.unwrap(), 4..5, "natively");
+        bring_back(&world).await;
+        assert_eq!(sequence.draw(count(1)).await.unwrap(), 5..6);
     });
 }
 
