@@ -186,6 +186,7 @@ async fn processes_move_from_cassandra_to_native_and_back_under_load() {
         assert_eq!(in_the_way(scope.advance().await), 5);
         all_to(LockerMode::Both).await;
         // Old clients are still there: `both` keeps them out.
+        party.pass_locks(OLD, 4, Duration::ZERO).await;
         old.end().await;
         assert_eq!(scope.advance().await, Ok(Stage::Both));
         assert_eq!(scope.advance().await, Ok(Stage::Native));

@@ -106,7 +106,8 @@ async fn sequences_go_to_the_native_store_and_back_and_no_number_comes_twice() {
     let (each, ()) = join(join_all(drawing), moving).await;
     let mut all = BTreeSet::new();
     for drawn in each {
-        assert!(drawn.is_sorted() && drawn.len() > 20, "{drawn:?}");
+        // Of nodes that are slow, and have other tests to serve, a process gets a dozen draws in this time.
+        assert!(drawn.is_sorted() && drawn.len() >= 10, "{drawn:?}");
         for number in drawn {
             assert!(all.insert(number), "{number} was drawn twice");
         }
