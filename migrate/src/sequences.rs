@@ -261,11 +261,11 @@ mod tests {
         let model = Model::new(&machine);
         let runtime = machine.world().runtime();
         let cassandra = Cassandra::on(Arc::new(model.clone()), runtime.clone());
-        let modes = ScopeModes::new(&cassandra, "orders/", ModesTable::default()).unwrap();
+        let scope = ScopeModes::new(&cassandra, "orders/", ModesTable::default()).unwrap();
         let rows = Sequences::new(&cassandra, &LeaseTable::default());
         let moving = MovingSequences {
             scope: "orders/",
-            modes: &modes,
+            modes: &scope,
             rows: &rows,
             native: &Native,
             runtime,

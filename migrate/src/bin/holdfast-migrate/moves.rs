@@ -288,23 +288,23 @@ fn failure_of(cli: &Cli, error: MoveError) -> Failure {
 }
 
 fn failure(error: MoveError) -> Failure {
-    let code =
-        match error {
-            MoveError::Scan(error) => return plan::failure(&error),
-            MoveError::Import(error) => return import::failure(&error),
-            MoveError::Verify(error) => return verify::failure(&error),
-            MoveError::Modes(error) => return place::failure(error),
-            MoveError::InTheWay { .. }
-            | MoveError::Beyond { .. }
-            | MoveError::StillWritten { .. }
-            | MoveError::WrittenUnregistered { .. }
-            | MoveError::TooManyRows { .. }
-            | MoveError::OtherTie(_) => REFUSED,
-            MoveError::Native(Fault::Refused(_))
-            | MoveError::Row { why: Fault::Refused(_), .. } => REFUSED,
-            MoveError::Native(Fault::Unknown(_))
-            | MoveError::Row { why: Fault::Unknown(_), .. } => NOT_REACHED,
-        };
+    let code = match error {
+        MoveError::Scan(error) => return plan::failure(&error),
+        MoveError::Import(error) => return import::failure(&error),
+        MoveError::Verify(error) => return verify::failure(&error),
+        MoveError::Modes(error) => return place::failure(error),
+        MoveError::InTheWay { .. }
+        | MoveError::Beyond { .. }
+        | MoveError::StillWritten { .. }
+        | MoveError::WrittenUnregistered { .. }
+        | MoveError::TooManyRows { .. }
+        | MoveError::OtherTie(_)
+        | MoveError::Native(Fault::Refused(_))
+        | MoveError::Row { why: Fault::Refused(_), .. } => REFUSED,
+        MoveError::Native(Fault::Unknown(_)) | MoveError::Row { why: Fault::Unknown(_), .. } => {
+            NOT_REACHED
+        }
+    };
     Failure::new(code, printable(&error.to_string()))
 }
 
