@@ -7,6 +7,7 @@
 //!   opens its files, and this node reaches its members, however many clients connect.
 //! - Clients never take descriptors that members or health checks need.
 
+use holdfast_mutants::mutant;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Fewest descriptors for everything but connections to a port: the files of the store (log, guard,
@@ -68,7 +69,7 @@ impl Shares {
         }
         let reserve = RESERVE_LEAST.max(limit / RESERVE_PART);
         let left = limit.saturating_sub(reserve + MEMBERS + ADMIN);
-        let both = left.min(wanted);
+        let both = if mutant!(ConnectionsNotCapped) { wanted } else { left.min(wanted) };
         let local = if has_socket { both / LOCAL_PART } else { 0 };
         Ok(Self { clients: both - local, local, members: MEMBERS, admin: ADMIN, reserve })
     }
@@ -109,6 +110,8 @@ fn raise_limit() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_mutants::{Mutant, while_armed};
+
     use super::*;
 
     #[test]
@@ -127,6 +130,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn without_the_cap_more_is_shared_out_than_there_is() {
+        let all = || {
+            let shares = Shares::of(1_024, 131_072, false).unwrap();
+            shares.clients + shares.members + shares.admin + shares.reserve
+        };
+        assert!(all() <= 1_024);
+        assert!(while_armed(Mutant::ConnectionsNotCapped, all) > 1_024);
     }
 
     #[test]

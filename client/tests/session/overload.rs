@@ -3,6 +3,7 @@
 
 use futures_util::FutureExt;
 use holdfast::{Error, GuardState, RefusalReason};
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
 
 use super::scripted::{
@@ -46,6 +47,22 @@ async fn a_release_refused_for_load_is_sent_again_later_on_the_same_stream() {
     server.say(released(1, 41)).await;
     assert_eq!(release.await, Ok(()));
     assert!(net.is_quiet_for(ms(100)).await, "no other stream was opened");
+}
+
+/// The rule taken away.
+#[tokio::test(start_paused = true)]
+async fn without_the_rule_a_release_refused_for_load_costs_the_stream() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    drop(guard);
+    assert_eq!(server.release().await, 41);
+
+    arm(Some(Mutant::RefusedReleaseEndsStream));
+    server.say(overloaded(Some(Subject::Token(41)))).await;
+    let is_quiet = net.is_quiet_for(ms(2_000)).await;
+    arm(None);
+
+    assert!(!is_quiet, "another stream is opened");
 }
 
 /// The refused copy did nothing, so it explains no "not the holder" either.

@@ -386,7 +386,8 @@ fn a_scope_of_another_recipe_or_cluster_is_not_moved() {
 
 #[test]
 fn each_of_the_rules_is_missed_when_it_is_broken() {
-    let cases: [(Mutant, fn()); 2] = [
+    let cases: [(Mutant, fn()); 3] = [
+        (Mutant::TiesNotCompared, a_scope_of_another_recipe_or_cluster_is_not_moved),
         (Mutant::OneLookIsEnough, a_look_that_meets_no_old_client_is_no_word_that_there_is_none),
         (
             Mutant::UnregisteredIsHidden,

@@ -304,6 +304,14 @@ mutants! {
         "a leader below its disk reserve does not hand over";
     ConfirmsCountAsFreeing, "confirms-count-as-freeing", "I31",
         "a value that is confirmed or cleared takes the place of a release";
+    RefusedReleaseEndsStream, "refused-release-ends-stream", "I31",
+        "a client whose release load refused begins a new stream";
+    ConnectionsNotCapped, "connections-not-capped", "I31",
+        "as many connections are let in as are configured, however few files there may be";
+    ArrivingBytesNotCounted, "arriving-bytes-not-counted", "I27",
+        "messages that have not arrived whole have no budget together";
+    SnapshotWithoutEnd, "snapshot-without-end", "§7, I31",
+        "a snapshot that makes no progress is never given up";
     CancelsCrowdReleases, "cancels-crowd-releases", "I31",
         "cancels of requests that the table does not know take the places of releases";
     OutboxCountsFramesOnly, "outbox-counts-frames-only", "I27",

@@ -222,7 +222,7 @@ impl Machine {
         refusal: v1::Refusal,
     ) -> Option<StreamEnd> {
         let key = self.requests.with_token(token)?;
-        if is_for_now(&refusal) {
+        if is_for_now(&refusal) && !mutant!(RefusedReleaseEndsStream) {
             return self.put_off_release(key, &refusal);
         }
         if refusal.reason() != v1::RefusalReason::NotHolder {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use futures_util::{Stream, pin_mut};
+use holdfast_mutants::mutant;
 use holdfast_proto::v1 as proto;
 use holdfast_runtime::{Clock, Instant};
 use openraft::OptionalSend;
@@ -340,9 +341,13 @@ impl NetSnapshot<Types> for Link {
             .inspect(move |chunk| noted.note(&*clock, chunk));
         let sending = self.peer.install_snapshot(body.boxed());
         pin_mut!(cancel);
+        let stalls_after = match self.network.stalls_after {
+            _ if mutant!(SnapshotWithoutEnd) => Duration::from_hours(24),
+            limit => limit,
+        };
         holdfast_runtime::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
-            () = progress.stalled(&*self.network.clock, self.network.stalls_after) => {
+            () = progress.stalled(&*self.network.clock, stalls_after) => {
                 let why = "a snapshot on its way to it makes no progress";
                 Err(failure(&PeerError::Unreachable(why.to_owned())).into())
             }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use holdfast_mutants::{Mutant, arm};
 use http_body::Frame;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -42,6 +43,26 @@ async fn begin(channel: Channel, bytes: usize) -> Response<Body> {
         .body(Body::new(Begun::new(bytes)))
         .unwrap();
     channel.oneshot(request).await.unwrap()
+}
+
+/// The rule taken away: none of them is refused.
+#[tokio::test]
+async fn without_their_budget_messages_that_never_end_are_all_kept() {
+    let settings =
+        SessionSettings { arriving_bytes_total: 256 << 10, ..SessionSettings::default() };
+    let node = node_with(settings).await;
+    let first_answer = async |armed: Option<Mutant>| {
+        arm(armed);
+        let mut calls = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            calls.spawn(begin(node.channel().await, 60_000));
+        }
+        let answered = Runtime::system().timeout(Duration::from_secs(1), calls.join_next()).await;
+        arm(None);
+        answered.is_ok()
+    };
+    assert!(!first_answer(Some(Mutant::ArrivingBytesNotCounted)).await);
+    assert!(first_answer(None).await);
 }
 
 #[tokio::test]

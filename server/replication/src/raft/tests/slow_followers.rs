@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use holdfast_core::Command;
+use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1 as proto;
 use holdfast_runtime::{BoxFuture, Runtime};
 
@@ -184,6 +185,23 @@ async fn a_follower_that_answers_slowly_does_not_keep_the_leaders_log() {
     slow.append.store(0, Ordering::Relaxed);
     cluster.level().await;
     assert_alike(&cluster);
+    cluster.shutdown().await;
+}
+
+/// The rule of the next test taken away.
+#[tokio::test(start_paused = true)]
+async fn without_its_limit_a_snapshot_to_a_follower_that_hangs_is_never_given_up() {
+    let cluster = Cluster::started(3, small_log).await;
+    let (leader, _) = cluster.leader().await;
+    cluster.formed().await;
+    let hung = Slow::follower(&cluster, any_follower(&cluster, leader));
+    hung.hangs.store(true, Ordering::Relaxed);
+
+    arm(Some(Mutant::SnapshotWithoutEnd));
+    traffic(&cluster, leader, 1_500, Duration::from_millis(20)).await;
+    arm(None);
+
+    assert_eq!(hung.snapshots.load(Ordering::Relaxed), 1);
     cluster.shutdown().await;
 }
 
