@@ -34,6 +34,10 @@ demo *arguments:
     cargo build --release --locked --bins
     ./target/release/holdfast demo {{ arguments }}
 
+# The program of `simulate`, half as fast again: built twice, the second time by what the first one did. For runs of hours.
+simulate-pgo file="target/simulate-pgo":
+    tests/benches/simulate_pgo.sh {{ file }}
+
 # Simulated runs of whole clusters on virtual time: `just simulate SEED`, `just simulate --runs N`, see `just simulate --help`.
 simulate *arguments:
     cargo build --profile simulate --locked -p holdfast-tests --bin holdfast-simulate
