@@ -412,8 +412,10 @@ fn listed(columns: &[Ident]) -> String {
     columns.iter().map(Ident::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// A TTL of 0 is none, whatever the table's `default_time_to_live` is. Without it a table that somebody gave a default would
+/// end tokens under their holders, and begin sequences again.
 fn using_ttl(ttl_s: Option<i32>) -> &'static str {
-    if ttl_s.is_some() { " USING TTL ?" } else { "" }
+    if ttl_s.is_some() { " USING TTL ?" } else { " USING TTL 0" }
 }
 
 #[cfg(test)]
@@ -446,6 +448,23 @@ mod tests {
         let mut expected = vec![Bind::Int(180)];
         expected.extend(values);
         assert_eq!(update.binds(), expected);
+    }
+
+    /// The default of a table would end the row.
+    #[test]
+    fn a_row_without_a_ttl_says_so() {
+        let insert = statement(Action::InsertIfAbsent { cells: owner("new"), ttl_s: None });
+        assert_eq!(
+            insert.text(&Ident::new("k")),
+            "INSERT INTO \"k\".\"leases\" (\"name\", \"owner\") VALUES (?, ?) IF NOT EXISTS USING TTL 0"
+        );
+        assert_eq!(insert.binds().len(), 2);
+        let (cells, only_if) = (owner("new"), owner("old"));
+        let update = statement(Action::UpdateIf { cells, ttl_s: None, only_if });
+        assert!(
+            update.text(&Ident::new("k")).starts_with("UPDATE \"k\".\"leases\" USING TTL 0 SET ")
+        );
+        assert_eq!(update.binds().len(), 3);
     }
 
     #[test]

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use holdfast_recipes::{Bunch, LockerOptions, RemoteLocker, TokenTables, Tokens, Wait};
+use holdfast_recipes::{
+    Bunch, Lease, LeaseTable, LockerOptions, RemoteLocker, TokenTables, Tokens, Wait,
+};
 use holdfast_runtime::Runtime;
-use holdfast_tests::cassandra::{Stage, TOKENS};
+use holdfast_tests::cassandra::{LEASE, Stage, TOKENS};
 use holdfast_tests::history::{Asked, ClientId, Recorder, What, read};
 use holdfast_tests::legacy;
 use holdfast_tests::program::{Program, run};
@@ -80,6 +82,30 @@ async fn rows(session: &Session, select: &str) -> usize {
 }
 
 /// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them, and no two on one at a time.
+/// Rows of tokens and sequences have no TTL. A default of their table would end a token while a heartbeat keeps its holder safe, and begin a
+/// sequence again.
+#[tokio::test]
+async fn the_default_ttl_of_a_table_ends_no_token_and_no_sequence() {
+    let stage = Stage::set("tokens_default", &[TOKENS, LEASE]).await;
+    for table in ["tokens", "token_times", "sequences"] {
+        stage.cql(&format!("ALTER TABLE k.{table} WITH default_time_to_live = 6")).await;
+    }
+    let holder = tokens(&stage, "holder", GRACE, SKEW);
+    let held = holder.lock("jobs").await.unwrap();
+    let options = LockerOptions::default().service("drawer");
+    let lease = Lease::new(&stage.cassandra(), &options, LeaseTable::default()).unwrap();
+    let first = lease.sequence("numbers").draw(3).await.unwrap();
+
+    sleep(secs(10)).await;
+
+    assert!(held.is_safe());
+    let other = tokens(&stage, "other", GRACE, SKEW);
+    assert!(other.try_lock("jobs").await.unwrap().is_none());
+    held.release().await.unwrap();
+    assert!(other.try_lock("jobs").await.unwrap().is_some());
+    assert_eq!(lease.sequence("numbers").draw(1).await.unwrap().start, first.end);
+}
+
 #[tokio::test]
 async fn batches_of_the_same_tokens_come_to_their_end() {
     let stage = Stage::set("tokens_batch", &[TOKENS]).await;
