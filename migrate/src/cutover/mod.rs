@@ -51,7 +51,7 @@ use crate::plan::Rules;
 use crate::scan::Range;
 use crate::verify::{Difference, NativeStore, verify_rows};
 pub use obstacle::{Obstacle, Obstacles};
-use row_check::{NewCell, SeenCells};
+use row_check::{Met, NewCell, SeenCells};
 pub use steps::{MoveError, MoveReport, MovingScope, OnReport, PlannedRows, Preview};
 pub(crate) use steps::{Stepped, processes_in};
 
@@ -100,7 +100,7 @@ where
         target: Stage,
         tell: &mut OnReport<'_>,
     ) -> Result<ScopeView, MoveError> {
-        let mut seen = SeenCells::default();
+        let (mut seen, met) = (SeenCells::default(), Met::default());
         let step = async |view: &ScopeView, tell: &mut OnReport<'_>| {
             if view.stage > target {
                 return Err(self.scope.beyond(view.stage, target, "rollback"));
@@ -109,7 +109,11 @@ where
                 Stage::Cassandra if target == Stage::Cassandra => Ok(Stepped::There),
                 Stage::Cassandra => self.advance(view, LockerMode::Both).await,
                 Stage::Both if target == Stage::Both => Ok(Stepped::There),
-                Stage::Both => self.leave_cassandra(view, &mut seen, tell).await,
+                Stage::Both => {
+                    met.add(view);
+                    let leaving = self.leave_cassandra(view, &mut seen, &met, tell);
+                    self.meeting_processes(&met, leaving).await
+                }
                 Stage::Native if target == Stage::Native => Ok(all_native(view)),
                 Stage::Native => self.advance(view, LockerMode::Native).await,
                 Stage::Fallback => Ok(Stepped::There),
@@ -127,6 +131,7 @@ where
         &self,
         view: &ScopeView,
         seen: &mut SeenCells,
+        met: &Met,
         tell: &mut OnReport<'_>,
     ) -> Result<Stepped, MoveError> {
         let behind = left_behind(view);
@@ -134,16 +139,16 @@ where
             return Ok(Stepped::InTheWay(behind));
         }
         let (rules, ranges) = (self.rules(view), Range::split(self.options.ranges));
-        let mut obstacles = self.look(&rules, &ranges, seen).await?.obstacles;
+        let mut obstacles = self.look(&rules, &ranges, seen, met).await?.obstacles;
         if self.old_clients == OldClients::MayWrite && !mutant!(OneLookIsEnough) {
             obstacles.push(Obstacle::NotDeclared);
             return Err(self.scope.in_the_way(view.stage, obstacles));
         }
-        self.check_declaration(seen).await?;
+        self.check_declaration(seen, met).await?;
         if obstacles.is_empty() {
             self.tie(view).await?;
             obstacles = self.bring_over(rules, &ranges, seen, tell).await?;
-            self.check_declaration(seen).await?;
+            self.check_declaration(seen, met).await?;
         }
         if obstacles.is_empty() {
             self.advance(view, LockerMode::Both).await
@@ -167,7 +172,8 @@ where
         let obstacles = match view.stage {
             Stage::Both if next.is_some() => {
                 let (rules, ranges) = (self.rules(&view), Range::split(self.options.ranges));
-                let look = self.look(&rules, &ranges, &mut SeenCells::default()).await?;
+                let (mut seen, met) = (SeenCells::default(), Met::default());
+                let look = self.look(&rules, &ranges, &mut seen, &met).await?;
                 to_import = look.to_import;
                 let mut obstacles = left_behind(&view);
                 obstacles.append(look.obstacles);
@@ -211,7 +217,7 @@ where
 
     /// Fails if a pass of this run has contradicted the operator's statement about old clients, or has met a client of ours
     /// that works and is no process of the scope.
-    async fn check_declaration(&self, seen: &mut SeenCells) -> Result<(), MoveError> {
+    async fn check_declaration(&self, seen: &mut SeenCells, met: &Met) -> Result<(), MoveError> {
         let scope = self.scope.name.to_owned();
         if let Some(NewCell { lock, owner }) = seen.new_cell.clone() {
             let said = match self.old_clients {
@@ -225,7 +231,7 @@ where
         if seen.too_many {
             return Err(MoveError::TooManyRows { scope });
         }
-        match self.unregistered(std::mem::take(&mut seen.new_of_ours)).await? {
+        match self.unregistered(std::mem::take(&mut seen.new_of_ours), met).await? {
             Some(NewCell { lock, owner }) => {
                 Err(MoveError::WrittenUnregistered { scope, lock, owner })
             }

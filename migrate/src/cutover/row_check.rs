@@ -7,8 +7,14 @@
 //! client that writes nothing during the run is not noticed; that is what the operator's statement
 //! is for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use holdfast_recipes::ScopeView;
 
 use holdfast_recipes::{Writer, is_ours};
 
@@ -30,6 +36,8 @@ const SUSPECTS: usize = 1_000;
 const PAUSE: Duration = Duration::from_secs(3);
 /// How often a lock is read again while it has one new owner of ours after the other. The last of them counts, whoever it is.
 const LOOKS_AGAIN: usize = 3;
+/// How often a run that reads rows looks which processes the scope has.
+const MEETS_EVERY: Duration = Duration::from_secs(1);
 
 /// Cells that are remembered, of 8 bytes each and about as much around them. A run with more ends
 /// with an error, because it could not distinguish new cells.
@@ -57,6 +65,7 @@ impl<N: NativeStore> Cutover<'_, N> {
         rules: &Rules,
         ranges: &[Range],
         seen: &mut SeenCells,
+        met: &Met,
     ) -> Result<Look, MoveError> {
         let now_us = self.scope.scan.now_us().await?;
         let mut found = Look::default();
@@ -64,13 +73,13 @@ impl<N: NativeStore> Cutover<'_, N> {
             seen.note(&rows, rules);
             self.check_lock(rows, rules, now_us, &mut found);
             if found.suspects.len() == SUSPECTS {
-                self.check_again(&mut found, rules, now_us).await?;
+                self.check_again(&mut found, rules, met, now_us).await?;
             }
             Ok::<_, MoveError>(())
         };
         self.scope.scan.each((ranges, self.options.reads_at_once), check).await?;
         seen.complete = true;
-        self.check_again(&mut found, rules, now_us).await?;
+        self.check_again(&mut found, rules, met, now_us).await?;
         Ok(found)
     }
 
@@ -99,11 +108,13 @@ impl<N: NativeStore> Cutover<'_, N> {
     /// Reads the suspects' locks again after a pause, and reports those that remain. By then the
     /// view has a process that registered meanwhile, and a row that has ended is no obstacle. A row
     /// that stands in for a native hold is no obstacle while that hold exists. Where another client of
-    /// ours has the lock by then, or stands behind the first, that one gets a second look too.
+    /// ours has the lock by then, or stands behind the first, that one gets a second look too; it wrote
+    /// its row during the run, so only a process of the scope may have given it back meanwhile.
     async fn check_again(
         &self,
         found: &mut Look,
         rules: &Rules,
+        met: &Met,
         now_us: i64,
     ) -> Result<(), MoveError> {
         let mut suspects = std::mem::take(&mut found.suspects);
@@ -114,18 +125,23 @@ impl<N: NativeStore> Cutover<'_, N> {
                 return Ok(());
             }
             self.scope.runtime.sleep(PAUSE).await;
-            let registered = writers_of(&self.scope.modes.view().await?);
-            let rules = Rules { registered, ..rules.clone() };
+            met.add(&self.scope.modes.view().await?);
+            let rules = Rules { registered: met.writers().clone(), ..rules.clone() };
             for Suspect { lock, owner: before } in alone {
                 let rows = self.scope.scan.lock(&lock).await?;
                 let owner = rows.and_then(|rows| changed_by_unregistered(&rows, &rules, now_us));
-                let Some(owner) = owner else { continue };
-                if owner == before || look == LOOKS_AGAIN {
-                    let lock = lock.to_string();
-                    found.obstacles.push(Obstacle::Unregistered { lock, owner });
-                } else {
-                    others.push(Suspect { lock, owner });
-                }
+                let came_since = look > 1 && !met.has(&before);
+                let stays = match owner {
+                    _ if came_since => before,
+                    None => continue,
+                    Some(owner) if owner == before || look == LOOKS_AGAIN => owner,
+                    Some(owner) => {
+                        others.push(Suspect { lock, owner });
+                        continue;
+                    }
+                };
+                let (lock, owner) = (lock.to_string(), stays);
+                found.obstacles.push(Obstacle::Unregistered { lock, owner });
             }
             suspects = others;
         }
@@ -146,20 +162,36 @@ impl<N: NativeStore> Cutover<'_, N> {
         Ok(alone)
     }
 
-    /// The first of these cells whose writer is no process of the scope after a pause. A process that starts during the run
-    /// writes its first row before a look can show it in the scope.
+    /// The first of these cells whose writer was no process of the scope at any time of the run, nor is after a pause. A process
+    /// that starts during the run writes its first row before a look can show it in the scope.
     pub(super) async fn unregistered(
         &self,
-        cells: Vec<NewCell>,
+        cells: BTreeMap<Option<Writer>, NewCell>,
+        met: &Met,
     ) -> Result<Option<NewCell>, MoveError> {
         if cells.is_empty() {
             return Ok(None);
         }
         self.scope.runtime.sleep(PAUSE).await;
-        let registered = writers_of(&self.scope.modes.view().await?);
-        let is_registered =
-            |cell: &NewCell| Writer::of(&cell.owner).is_some_and(|one| registered.contains(&one));
-        Ok(cells.into_iter().find(|cell| !is_registered(cell)))
+        met.add(&self.scope.modes.view().await?);
+        Ok(cells.into_values().find(|cell| !met.has(&cell.owner)))
+    }
+
+    /// Does `work`, and meets the scope's processes meanwhile: a short one is over before the work is.
+    pub(super) async fn meeting_processes<T>(&self, met: &Met, work: impl Future<Output = T>) -> T {
+        let meeting = pin!(async {
+            loop {
+                self.scope.runtime.sleep(MEETS_EVERY).await;
+                // Without an answer a process may stay unknown, which holds the move up and is never unsafe.
+                if let Ok(view) = self.scope.modes.view().await {
+                    met.add(&view);
+                }
+            }
+        });
+        match select(pin!(work), meeting).await {
+            Either::Left((done, _)) => done,
+            Either::Right((never, _)) => never,
+        }
     }
 
     /// Whether a session that was not imported holds the lock or waits for it.
@@ -169,6 +201,25 @@ impl<N: NativeStore> Cutover<'_, N> {
             native.holders.iter().chain(&native.line).any(|party| !party.is_imported)
         };
         Ok(native.is_some_and(is_live))
+    }
+}
+
+/// The writers of all processes that a view of the scope has shown during one run. Each excluded clients in Cassandra and natively for
+/// as long as it held, also one that has ended since.
+#[derive(Debug, Default)]
+pub(super) struct Met(Mutex<BTreeSet<Writer>>);
+
+impl Met {
+    pub(super) fn add(&self, view: &ScopeView) {
+        self.writers().extend(writers_of(view));
+    }
+
+    fn has(&self, owner: &str) -> bool {
+        Writer::of(owner).is_some_and(|writer| self.writers().contains(&writer))
+    }
+
+    fn writers(&self) -> MutexGuard<'_, BTreeSet<Writer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -187,8 +238,8 @@ pub(super) struct SeenCells {
     complete: bool,
     /// The first new cell of a client that is not of our library.
     pub(super) new_cell: Option<NewCell>,
-    /// New cells of our library: of processes that register just then, or of clients that never do.
-    pub(super) new_of_ours: Vec<NewCell>,
+    /// A new cell of each writer of our library: a process that registers just then, or a client that never does.
+    pub(super) new_of_ours: BTreeMap<Option<Writer>, NewCell>,
     pub(super) too_many: bool,
 }
 
@@ -203,8 +254,8 @@ impl SeenCells {
             let is_new = !self.seen.contains(&mark);
             if is_new && self.complete {
                 let cell = NewCell { lock: lock.clone(), owner };
-                if is_ours(&cell.owner) && self.new_of_ours.len() < SUSPECTS {
-                    self.new_of_ours.push(cell);
+                if is_ours(&cell.owner) {
+                    self.new_of_ours.entry(Writer::of(&cell.owner)).or_insert(cell);
                 } else {
                     self.new_cell.get_or_insert(cell);
                 }

@@ -76,6 +76,16 @@ impl Importer for &Store {
     }
 }
 
+/// Removes a process's row from the table of modes, as the process does at its end.
+fn leave(model: &Model, process: &str) {
+    let key = vec![
+        (Ident::new("scope"), Value::from("orders/*")),
+        (Ident::new("process"), Value::from(process)),
+    ];
+    let action = Action::DeleteIf { only_if: Vec::new() };
+    model.apply(&Statement::new(Ident::new("locker_modes"), key, action));
+}
+
 struct Fixture {
     machine: Machine,
     model: Model,
@@ -267,6 +277,43 @@ fn clients_of_ours_that_take_turns_at_one_lock_are_in_the_way() {
     fixture.machine.world().runtime().spawn("old clients", working).detach();
     let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
     assert!(refused.contains("holds orders/1 in Cassandra alone"), "{refused}");
+    assert_eq!(fixture.stage(), Stage::Both);
+}
+
+/// A job in `both` takes a lock while the tables are read, and is over before they are looked at again.
+#[test]
+fn a_process_that_is_over_before_the_next_look_is_no_old_client() {
+    let fixture = Fixture::new();
+    let moved = fixture.run(OldClients::Stopped, secs(0), |told| {
+        if let MoveReport::Importing = told {
+            fixture.tables.lease("orders/7", "hf1:job@00000000000000dd/02", 60, 9);
+            fixture.register("hf1:job@00000000000000dd/01", "both/2");
+            let (model, runtime) = (fixture.model.clone(), fixture.machine.world().runtime());
+            let ends = async move {
+                runtime.sleep(secs(2)).await;
+                leave(&model, "hf1:job@00000000000000dd/01");
+            };
+            fixture.machine.world().runtime().spawn("job", ends).detach();
+        }
+    });
+    assert_eq!(moved, Ok(Stage::Native));
+}
+
+/// The second owner of the lock is seen once, and has given it back by the next look. It came during the run.
+#[test]
+fn a_client_of_ours_that_was_seen_to_come_is_in_the_way_also_once_it_has_gone() {
+    let fixture = Fixture::new();
+    let (tables, runtime) = (fixture.tables.clone(), fixture.machine.world().runtime());
+    fixture.tables.lease("orders/1", "hf1:billing@00000000000000bb/03", 60, 5);
+    let working = async move {
+        runtime.sleep(secs(2)).await;
+        tables.lease("orders/1", "hf1:billing@00000000000000bb/04", 60, 6);
+        runtime.sleep(secs(2)).await;
+        tables.put(0, "orders/1", Vec::new());
+    };
+    fixture.machine.world().runtime().spawn("old client", working).detach();
+    let refused = fixture.run(OldClients::Stopped, secs(0), |_| {}).unwrap_err();
+    assert!(refused.contains("/04 holds orders/1 in Cassandra alone"), "{refused}");
     assert_eq!(fixture.stage(), Stage::Both);
 }
 
