@@ -63,8 +63,12 @@ impl Schema {
         let [queue, tokens, bakery, shadow, optimistic] = tables.recipes;
         let need = |does, tables| Need { does, tables };
         vec![
-            need("locks by lease", tables.leases.into()),
-            need("numbers of sequences by lease", tables.sequences.into()),
+            need("locks by lease", tables.leases.clone().into()),
+            // A draw takes the lease of the same name.
+            need(
+                "numbers of sequences by lease",
+                [tables.leases.clone(), tables.sequences].concat(),
+            ),
             need("locks by queue", queue),
             need("locks by tokens-lwt", tokens),
             need("locks by bakery", bakery),
