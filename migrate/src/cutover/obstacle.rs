@@ -301,7 +301,7 @@ mod tests {
         ]
     }
 
-    /// Whoever looks for a message finds it in the guide.
+    /// A reader who looks for a message finds it in the guide.
     #[test]
     fn the_guide_has_what_every_obstacle_and_refusal_says() {
         let guide = include_str!("../../../docs/migration.md");

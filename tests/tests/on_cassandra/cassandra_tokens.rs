@@ -81,7 +81,6 @@ async fn rows(session: &Session, select: &str) -> usize {
     result.into_rows_result().unwrap().rows_num()
 }
 
-/// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them, and no two on one at a time.
 /// Rows of tokens and sequences have no TTL. A default of their table would end a token while a heartbeat keeps its holder safe, and begin a
 /// sequence again.
 #[tokio::test]
@@ -106,6 +105,7 @@ async fn the_default_ttl_of_a_table_ends_no_token_and_no_sequence() {
     assert_eq!(lease.sequence("numbers").draw(1).await.unwrap().start, first.end);
 }
 
+/// "In case of high conflict batches": four workers, the same thirty tokens. Each works on all of them, and no two on one at a time.
 #[tokio::test]
 async fn batches_of_the_same_tokens_come_to_their_end() {
     let stage = Stage::set("tokens_batch", &[TOKENS]).await;
