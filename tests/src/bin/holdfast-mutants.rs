@@ -161,6 +161,7 @@ fn look_for(mutant: Mutant, first_seed: u64, arguments: &Arguments) -> Looked {
         first_stream: false,
         large_tables: false,
         node_totals: true,
+        with_fault: None,
     };
     let outcome = run_many(&many, || arm(Some(mutant)), |_, _| ());
     let found = outcome.failed.into_iter().next();

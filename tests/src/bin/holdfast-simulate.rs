@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use holdfast_tests::simulation::{
-    self, Clocks, Counts, Many, Outcome, Plan, ResumeFile, ResumeFileError, Schedule, SimulatedRun,
-    run_many, shrink,
+    self, Clocks, Counts, Kind, Many, Outcome, Plan, ResumeFile, ResumeFileError, Schedule,
+    SimulatedRun, run_many, shrink,
 };
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -56,6 +56,9 @@ struct Arguments {
     /// and --resume too.
     #[arg(long, conflicts_with_all = ["schedule", "plan"])]
     no_node_totals: bool,
+    /// Of so many runs only those in which this fault is drawn.
+    #[arg(long, value_name = "FAULT", conflicts_with_all = ["seed", "schedule", "demand", "resume", "plan"])]
+    with_fault: Option<Kind>,
     /// Print of each of many runs how long it took, the size of its table, its limits and its faults.
     #[arg(long, conflicts_with = "seed")]
     times: bool,
@@ -167,6 +170,7 @@ fn asked_for(arguments: &Arguments, clocks: Clocks, first_seed: u64) -> Many {
         first_stream: arguments.first_stream,
         large_tables: !arguments.no_large_tables,
         node_totals: !arguments.no_node_totals,
+        with_fault: arguments.with_fault,
     }
 }
 

@@ -223,11 +223,19 @@ struct Way<T> {
     from: Host,
     to: Host,
     kind: &'static str,
-    flying: VecDeque<(Instant, T)>,
+    flying: VecDeque<Flying<T>>,
     /// How many frames are under way at most.
     window: usize,
     /// The sender has sent its last frame.
     ended: bool,
+}
+
+/// A frame under way.
+struct Flying<T> {
+    at: Instant,
+    /// A chunk of a snapshot: when it arrives if snapshots stay as slow as they were when it was sent.
+    slow: Option<Instant>,
+    frame: T,
 }
 
 /// What happens next in one direction.
@@ -306,8 +314,9 @@ impl<T: Frame> Way<T> {
         until: Option<Instant>,
         sender_gone: bool,
     ) -> Next<T> {
-        let first = self.flying.front().map(|(at, _)| *at);
-        let first = first.filter(|at| until.is_none_or(|until| *at <= until));
+        let first = self.flying.front().map(|first| (first.at, first.slow));
+        let first =
+            first.filter(|&(at, slow)| until.is_none_or(|until| slow.max(Some(at)) <= Some(until)));
         let taking = !sender_gone && !self.ended && self.flying.len() < self.window;
         select! {
             _ = ends.changed() => Next::Ends,
@@ -318,11 +327,18 @@ impl<T: Frame> Way<T> {
     }
 
     /// Waits until the first frame can be handed over.
-    async fn arrival(&self, first: Option<Instant>, deliver: Option<&mpsc::Sender<T>>) -> Next<T> {
-        let (Some(at), Some(deliver)) = (first, deliver) else {
+    async fn arrival(
+        &self,
+        first: Option<(Instant, Option<Instant>)>,
+        deliver: Option<&mpsc::Sender<T>>,
+    ) -> Next<T> {
+        let (Some((at, slow)), Some(deliver)) = (first, deliver) else {
             return std::future::pending().await;
         };
         self.network.until(at).await;
+        if let Some(slow) = slow {
+            self.network.until_slow(slow).await;
+        }
         if self.network.is_cut(self.from, self.to) {
             self.network.until_passes(self.from, self.to).await;
             return Next::Again(self.network.now() + self.network.sent_again());
@@ -341,31 +357,30 @@ impl<T: Frame> Way<T> {
 
     fn take(&mut self, frame: T, wanted: bool) {
         let bytes = frame.bytes();
-        let mut arrives = self.network.stream_arrival(self.from, self.to, bytes.len());
-        if self.kind == "snapshot" {
-            let way = (self.from, self.to);
-            arrives = arrives.map(|at| self.network.snapshot_arrival(way, bytes.len(), at));
-        }
+        let arrives = self.network.stream_arrival(self.from, self.to, bytes.len());
+        let is_snapshot = self.kind == "snapshot" && arrives.is_some();
+        let way = (self.from, self.to);
+        let slow = is_snapshot.then(|| self.network.slow_arrival(way, bytes.len())).flatten();
         let (Self { from, to, kind, .. }, id) = (&*self, self.connection.id);
         self.network.note(format_args!("{from}>{to} {kind} #{id} {:016x}", digest_of(&bytes)));
         if wanted {
-            let behind = self.flying.back().map(|(at, _)| *at);
+            let behind = self.flying.back().map(|last| last.at);
             let at = arrives
                 .unwrap_or(self.network.now())
                 .max(behind.unwrap_or(Instant::from_origin(Duration::ZERO)));
-            self.flying.push_back((at, frame));
+            self.flying.push_back(Flying { at, slow, frame });
         }
     }
 
     fn arrive(&mut self, deliver: Option<&mpsc::Sender<T>>) {
-        if let (Some((_, frame)), Some(deliver)) = (self.flying.pop_front(), deliver) {
+        if let (Some(first), Some(deliver)) = (self.flying.pop_front(), deliver) {
             // There was room a moment ago, and nothing else sends.
-            let _ = deliver.try_send(frame);
+            let _ = deliver.try_send(first.frame);
         }
     }
 
     fn delay(&mut self, until: Instant) {
-        self.flying.iter_mut().for_each(|(at, _)| *at = until.max(*at));
+        self.flying.iter_mut().for_each(|one| one.at = until.max(one.at));
     }
 
     /// A caller that no longer listens resets the connection; a server may go on answering.

@@ -234,9 +234,14 @@ impl Network {
         }
     }
 
-    /// Snapshots travel at this rate from now on; `None`: like all else.
+    /// Snapshots travel at this rate from now on; `None`: like all else, and what is under way arrives.
     pub fn set_snapshot_rate(&self, bytes: Option<u64>) {
-        self.lock().short.snapshot_rate = bytes;
+        {
+            let short = &mut self.lock().short;
+            short.snapshot_rate = bytes;
+            short.snapshots_until.clear();
+        }
+        self.ring();
     }
 
     /// The number of snapshot chunks that were slowed down.
@@ -430,23 +435,26 @@ impl Network {
         Some(arrives + state.between(SENT_AGAIN_MIN, SENT_AGAIN_MAX))
     }
 
-    /// When a chunk of a snapshot arrives that could arrive at `at`: where snapshots are slow, it
-    /// waits for the chunks before it.
-    pub(super) fn snapshot_arrival(
-        &self,
-        way: (Host, Host),
-        length: usize,
-        at: Instant,
-    ) -> Instant {
+    /// When a chunk of a snapshot arrives, where snapshots are slow: behind the chunks before it.
+    pub(super) fn slow_arrival(&self, way: (Host, Host), length: usize) -> Option<Instant> {
         let now = self.now();
         let mut state = self.lock();
         let short = &mut state.short;
-        let Some(rate) = short.snapshot_rate else { return at };
+        let rate = short.snapshot_rate?;
         short.slowed_chunks += 1;
         let nanos = (length as u64).saturating_mul(1_000_000_000) / rate.max(1);
         let free = short.snapshots_until.entry(way).or_insert(now);
         *free = now.max(*free) + Duration::from_nanos(nanos);
-        at.max(*free)
+        Some(*free)
+    }
+
+    /// Waits until `at`, or until snapshots travel like all else again: a line that is mended delivers what lay on it.
+    pub(super) async fn until_slow(&self, at: Instant) {
+        let mended = self.until_that(|state| state.short.snapshot_rate.is_none());
+        select! {
+            () = self.until(at) => {}
+            () = mended => {}
+        }
     }
 
     /// How many messages on this kind of connection may lie at an end, and be under way.

@@ -1,6 +1,7 @@
 //! The faults of a simulated run.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -349,6 +350,17 @@ impl Kind {
                 | Self::Grow
                 | Self::Shrink
         )
+    }
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    /// By the name that the counts print.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let named = Self::every().find(|kind| kind.to_string() == name);
+        let names = || Self::every().map(|kind| kind.to_string()).collect::<Vec<_>>().join(", ");
+        named.ok_or_else(|| format!("there is no fault {name:?}; there are {}", names()))
     }
 }
 

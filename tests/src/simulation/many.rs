@@ -12,6 +12,7 @@ use holdfast_runtime::Runtime;
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
+use super::fault::Kind;
 use super::plan::{Clocks, Plan};
 use super::schedule::Schedule;
 use super::{SimulatedRun, run};
@@ -46,6 +47,8 @@ pub struct Many {
     pub large_tables: bool,
     /// Whether some runs have limits on what all streams of a node have together.
     pub node_totals: bool,
+    /// Only the runs in which this fault is drawn.
+    pub with_fault: Option<Kind>,
 }
 
 impl Many {
@@ -61,6 +64,11 @@ impl Many {
             if self.large_tables { plan } else { plan.without_a_large_table() }
         };
         self.schedule.map_or_else(drawn, |schedule| Plan::of(schedule, seed))
+    }
+
+    fn wants(&self, plan: &Plan) -> bool {
+        let has = |kind| plan.strikes.iter().any(|strike| strike.fault.kind() == kind);
+        self.with_fault.is_none_or(has)
     }
 
     /// The command that repeats one of them.
@@ -131,6 +139,9 @@ pub fn run_many(
             }
             let seed = many.first_seed.wrapping_add(number);
             let plan = many.plan(seed);
+            if !many.wants(&plan) {
+                continue;
+            }
             let living = living.begin(seed);
             let started = clock.now();
             let run = run(&plan);

@@ -48,6 +48,7 @@ fn of_seeds(first_seed: u64) -> Many {
         first_stream: false,
         large_tables: false,
         node_totals: true,
+        with_fault: None,
     }
 }
 
