@@ -244,7 +244,7 @@ impl Requests {
         self.unanswered.remove(&id);
     }
 
-    /// Records that the request's first answer has come.
+    /// Records that the request's first answer has come, or that nothing but its end is of interest.
     pub(super) fn answered(&mut self, key: Key) {
         if let Some(id) = self.by_key.get(&key).and_then(|request| request.id) {
             self.unanswered.remove(&id);

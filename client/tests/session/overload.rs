@@ -2,13 +2,13 @@
 //! later.
 
 use futures_util::FutureExt;
-use holdfast::{Error, GuardState, RefusalReason};
+use holdfast::{Client, Error, GuardState, RefusalReason};
 use holdfast_mutants::{Mutant, arm};
 use holdfast_proto::v1::{self, cancelled::Was, refused::Subject, server_frame::Body};
 
 use super::scripted::{
-    Net, cancelled, granted, granted_names, ms, refused, released, released_names, state_granted,
-    value_set,
+    Net, Server, cancelled, granted, granted_names, ms, refused, released, released_names,
+    state_granted, value_set,
 };
 use super::{holding, start};
 
@@ -17,10 +17,14 @@ const RETRY_AFTER_MS: u64 = 100;
 
 /// A refusal for load.
 fn overloaded(subject: Option<Subject>) -> Body {
+    refused_by("max_pending_commands", subject)
+}
+
+fn refused_by(limit: &str, subject: Option<Subject>) -> Body {
     let refusal = v1::Refusal {
         reason: v1::RefusalReason::Limit.into(),
-        message: "too many commands wait to be proposed".into(),
-        limit: "max_pending_commands".into(),
+        message: "a limit is reached".into(),
+        limit: limit.into(),
         retry_after_ms: Some(RETRY_AFTER_MS),
         ..v1::Refusal::default()
     };
@@ -134,6 +138,50 @@ async fn a_cancel_refused_for_load_is_sent_again_and_confirms_nothing_before() {
     let (_task, _outcome) = start(&net, client.lock("other"));
     let later = server.hear_frame().await;
     assert_eq!(later.done_below, 2);
+}
+
+/// I31: requests that are over, under higher ids, take the room; they stay while `done_below` does.
+/// I12: an Acquire that comes later lies below `done_below`.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_the_table_has_no_room_for_is_confirmed_when_it_is_sent_again() {
+    for limit in ["max_requests_per_session", "max_table_bytes"] {
+        let mut net = Net::new();
+        let (client, mut server) = net.connected().await;
+        assert_eq!(mark_of_a_cancel_refused_by(limit, (&net, &client, &mut server)).await, 2);
+
+        server.say(refused(Some(Subject::RequestId(1)), v1::RefusalReason::RequestGone)).await;
+
+        server.keep_alive_for(ms(5_000)).await;
+        let (_task, _outcome) = start(&net, client.lock("other"));
+        assert_eq!(server.acquire().await.request_id, 2, "nothing more about the first");
+    }
+}
+
+/// The rule taken away.
+#[tokio::test(start_paused = true)]
+async fn without_the_rule_a_cancel_without_room_confirms_nothing() {
+    let mut net = Net::new();
+    let (client, mut server) = net.connected().await;
+    arm(Some(Mutant::CancelHoldsMark));
+    let limit = "max_requests_per_session";
+    let mark = mark_of_a_cancel_refused_by(limit, (&net, &client, &mut server)).await;
+    arm(None);
+    assert_eq!(mark, 1);
+}
+
+/// The `done_below` with which the cancel of request 1 is sent again.
+async fn mark_of_a_cancel_refused_by(
+    limit: &str,
+    (net, client, server): (&Net, &Client, &mut Server),
+) -> u64 {
+    let (task, outcome) = start(net, client.lock("jobs"));
+    assert_eq!(server.acquire().await.request_id, 1);
+    drop((task, outcome));
+    assert_eq!(server.cancel().await, 1);
+    server.say(refused_by(limit, Some(Subject::RequestId(1)))).await;
+    let again = server.hear_frame().await;
+    assert_eq!(again.body, Some(v1::client_frame::Body::Cancel(v1::Cancel { request_id: 1 })));
+    again.done_below
 }
 
 /// The client cancels a grant that it does not know; a refusal must not leave it held for ever.

@@ -306,6 +306,14 @@ mutants! {
         "a value that is confirmed or cleared takes the place of a release";
     RefusedReleaseEndsStream, "refused-release-ends-stream", "I31",
         "a client whose release load refused begins a new stream";
+    ClosedHoldsNotCounted, "closed-holds-not-counted", "I27",
+        "holds that lasted too long, and that their client never releases, are kept without a bound";
+    OwnedWhileCutOff, "owned-while-cut-off", "I15, I31",
+        "a session comes to another identity while one of the two is cut off";
+    PassingNotTold, "passing-not-told", "§6",
+        "a request that passes those who wait is not told of them";
+    CancelHoldsMark, "cancel-holds-mark", "I31",
+        "a cancel that the table has no room for keeps done_below, and with it what takes the room";
     ConnectionsNotCapped, "connections-not-capped", "I31",
         "as many connections are let in as are configured, however few files there may be";
     ArrivingBytesNotCounted, "arriving-bytes-not-counted", "I27",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdfast_mutants::mutant;
 use holdfast_proto::v1;
 
-use super::retries::is_for_now;
+use super::retries::{is_for_now, wants_room};
 use super::{Identity, Intent, Machine, Opening, Stream, StreamEnd, is_of_one_copy};
 use crate::endpoints::Tried;
 use crate::info::PlaceReport;
@@ -251,6 +251,9 @@ impl Machine {
             // The request must not stay. If the server refused its Acquire, the answer to the
             // Cancel is still to come, and a second one does no harm.
             _ if cancelling && is_for_now(&refusal) => {
+                if wants_room(&refusal) && !mutant!(CancelHoldsMark) {
+                    self.requests.answered(key);
+                }
                 return self.put_off(Intent::Cancel(key), &refusal);
             }
             // It has its place in the log: the server refused a copy that the client sent again

@@ -7,6 +7,13 @@
 //! pause. Nothing else changes: the guard is unsafe (DESIGN §5.6), the request keeps its phase and
 //! its id, `done_below` does not pass it, and its caller waits until its own limit.
 //!
+//! One exception: a cancel that is refused because the table has no room to remember its id as spent
+//! is confirmed at once. What takes that room may be requests that are over and have higher ids: while
+//! `done_below` stands still they stay, and each refuses the cancel again, for ever (I31). Confirmed,
+//! the id needs no room. An Acquire under it that arrives later lies below `done_below` and is refused,
+//! whatever stream it was sent on; one that came first is live, and the cancel ends it, below
+//! `done_below` too (I12).
+//!
 //! The client leaves the stream, and the next State shows the truth, when a server refuses a
 //! release for any other reason than "not the holder"; when a server answers UNAVAILABLE, because
 //! another one may lead; and when a server refuses more frames than the client sent.
@@ -66,6 +73,11 @@ impl Retries {
 pub(super) fn is_for_now(refusal: &v1::Refusal) -> bool {
     let reason = refusal.reason();
     refusal.retry_after_ms.is_some() || matches!(reason, Reason::Limit | Reason::DiskReserve)
+}
+
+/// Whether the table has no room for one more request, not even for the id of a cancelled one.
+pub(super) fn wants_room(refusal: &v1::Refusal) -> bool {
+    matches!(refusal.limit.as_str(), "max_requests_per_session" | "max_table_bytes")
 }
 
 impl Machine {

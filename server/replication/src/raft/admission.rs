@@ -21,8 +21,8 @@
 //!   and one more for its end; of what it does not show yet, one for each request of the session that
 //!   waits here or is in an entry on its way. The two are counted apart: a client that gives up waits
 //!   which load has refused cancels them before it hears that, and its release has its place all the
-//!   same. A session that sends more than this repeats itself, or cancels what does not exist, and
-//!   only that session is refused.
+//!   same. A session that sends more than this repeats itself, or cancels what does not exist; it is
+//!   refused, and told whether it or all sessions together fill the reserved eighth.
 //! - Clearing or confirming a value counts as asking, although it takes no room on the disk: there
 //!   may be any number of them for one lock, and they would take the places of its release.
 //! - The leader's own: one expiry a session, one end of a wait for each waiting call
@@ -282,11 +282,8 @@ impl Admission {
 
     fn refusal_of_ask(&self, weight: Weight) -> Option<ProposeError> {
         let bounds = self.bounds.less_kept();
-        let Bounds { commands, bytes } = self.bounds;
-        match self.asks.passed_by(weight.bytes, bounds) {
-            Some(Passed::Commands) => return Some(ProposeError::Overloaded { limit: commands }),
-            Some(Passed::Bytes) => return Some(ProposeError::OverloadedBytes { limit: bytes }),
-            None => {}
+        if let Some(passed) = self.asks.passed_by(weight.bytes, bounds) {
+            return Some(self.over_all(passed));
         }
         let session = weight.session?;
         let share = bounds.share();
@@ -302,9 +299,9 @@ impl Admission {
         let kept = self.bounds.kept();
         let session = weight.session?;
         let own = self.of(session);
-        let fits_in_all = self.frees.passed_by(weight.bytes, kept).is_none();
-        let passed = own.frees.passed_by(weight.bytes, kept.share());
-        if fits_in_all && passed.is_none() {
+        let by_all = self.frees.passed_by(weight.bytes, kept);
+        let by_session = own.frees.passed_by(weight.bytes, kept.share());
+        if by_all.is_none() && by_session.is_none() {
             return None;
         }
         // As much as the session can have to free: each of its locks and requests once, and itself.
@@ -317,7 +314,15 @@ impl Admission {
             return None;
         }
         let share = Bounds { commands: to_free.max(kept.share().commands), ..kept.share() };
-        Some(over_share(session, passed.unwrap_or(Passed::Commands), share))
+        let of_session = by_session.map(|passed| over_share(session, passed, share));
+        of_session.or_else(|| by_all.map(|passed| self.over_all(passed)))
+    }
+
+    fn over_all(&self, passed: Passed) -> ProposeError {
+        match passed {
+            Passed::Commands => ProposeError::Overloaded { limit: self.bounds.commands },
+            Passed::Bytes => ProposeError::OverloadedBytes { limit: self.bounds.bytes },
+        }
     }
 
     fn of(&self, session: SessionId) -> OfSession {

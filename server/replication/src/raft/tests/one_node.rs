@@ -406,6 +406,28 @@ async fn a_flood_of_releases_is_refused_to_the_session_that_sends_it() {
     cluster.shutdown().await;
 }
 
+/// A session that sends one cancel is not told to send fewer.
+#[tokio::test(start_paused = true)]
+async fn a_cancel_behind_the_releases_of_others_is_refused_for_the_load_of_all() {
+    let cluster = Cluster::started(1, |config| config.max_pending_commands = 64).await;
+    cluster.leader().await;
+    let node = cluster.replica(1);
+    let (busy, other) = (open(node).await, open(node).await);
+    let tokens = hold(node, busy, 8).await;
+
+    let released: Vec<_> = tokens.iter().map(|token| submit(node, release(busy, *token))).collect();
+    let cancelled = submit(node, cancel(other, 1));
+
+    assert!(
+        matches!(cancelled.await.unwrap(), Err(ProposeError::Overloaded { limit: 64 })),
+        "the eight kept places are taken, and it has nothing to free"
+    );
+    for told in released {
+        assert!(outcome(told.await.unwrap()).is_ok());
+    }
+    cluster.shutdown().await;
+}
+
 /// R1: 65,536 of the largest commands would take two gigabytes.
 #[tokio::test(start_paused = true)]
 async fn commands_past_the_limit_of_bytes_are_refused_and_releases_are_not() {
