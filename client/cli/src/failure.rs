@@ -5,6 +5,7 @@ use std::time::Duration;
 use holdfast::Error;
 
 use crate::colour::Tone;
+use crate::error_line;
 
 /// The lock was lost, and the command stopped.
 pub const LOST: u8 = 121;
@@ -56,10 +57,9 @@ impl Failure {
     /// One line on standard error, in the name of `program`.
     pub fn print(&self, program: &str, json: bool) {
         if json {
-            let line = serde_json::json!({ "error": self.message, "exit_code": self.code });
-            eprintln!("{line}");
+            error_line(serde_json::json!({ "error": self.message, "exit_code": self.code }));
         } else {
-            anstream::eprintln!("{}: {}", Tone::Wrong.of(program), self.message);
+            error_line(format_args!("{}: {}", Tone::Wrong.of(program), self.message));
         }
     }
 }

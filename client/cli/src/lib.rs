@@ -102,6 +102,12 @@ pub fn line(text: impl Display) {
     let _ = writeln!(anstream::stdout().lock(), "{text}");
 }
 
+/// Prints a line on standard error. One that cannot be written is no error: nobody is left to be told.
+pub fn error_line(text: impl Display) {
+    use std::io::Write;
+    let _ = anstream::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 /// Prints a line of a subcommand's answer, for programs or for people.
 pub fn either(as_json: bool, json: impl Display, text: impl Display) {
     if as_json { line(json) } else { line(text) }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{Pid, getpid, getppid};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,19 +21,28 @@ pub(crate) const ENDS: [Signal; 4] =
 /// Blocks the signals `heard` and passes each to `tell`, on a thread of its own, until `tell`
 /// returns false. Call it before any other thread is started: threads inherit the blocked signals.
 /// So do children, unless [`as_child`] was applied.
+///
+/// A signal to end or to stop that this process was started to ignore stays ignored, as under nohup, or for what a script
+/// runs in the background.
 pub(crate) fn listen(
     heard: &[Signal],
     tell: impl Fn(Signal) -> bool + Send + 'static,
 ) -> Result<(), Failure> {
-    let heard: SigSet = heard.iter().copied().collect();
-    let mut blocked = heard;
+    let mut blocked: SigSet = heard.iter().copied().collect();
     // Taking the terminal back from a child's group must not stop this process.
     blocked.add(Signal::SIGTTOU);
-    blocked.thread_block().map_err(|error| Failure::own("blocking signals", error))?;
+    let failed = |error| Failure::own("blocking signals", error);
+    blocked.thread_block().map_err(failed)?;
+    let mut listened = SigSet::empty();
+    for signal in heard {
+        if !stays_ignored(*signal).map_err(failed)? {
+            listened.add(*signal);
+        }
+    }
     std::thread::Builder::new()
         .name("holdfast-signals".into())
         .spawn(move || {
-            while let Ok(signal) = heard.wait() {
+            while let Ok(signal) = listened.wait() {
                 if !tell(signal) {
                     return;
                 }
@@ -41,6 +50,29 @@ pub(crate) fn listen(
         })
         .map_err(|error| Failure::own("starting a thread", error))?;
     Ok(())
+}
+
+/// Whether this process was started to ignore the signal, and the signal is one that asks to end or to stop. The others get
+/// their usual effect: an ignored SIGCHLD would hide the end of a command.
+///
+/// The signal has to be blocked: for a moment it has its usual effect.
+fn stays_ignored(signal: Signal) -> nix::Result<bool> {
+    let usual = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    let before = set_action(signal, &usual)?;
+    let stays = matches!(before.handler(), SigHandler::SigIgn)
+        && (asks_to_end(signal) || signal == Signal::SIGTSTP);
+    if stays {
+        set_action(signal, &before)?;
+    }
+    Ok(stays)
+}
+
+fn set_action(signal: Signal, action: &SigAction) -> nix::Result<SigAction> {
+    #[expect(unsafe_code, reason = "the action of a signal can be set in no other way")]
+    // SAFETY: the callers set the default, or what was set before: no handler of this process.
+    unsafe {
+        sigaction(signal, action)
+    }
 }
 
 /// Whether the signal asks a job to end.

@@ -23,17 +23,29 @@ const FOR_LONG: u32 = 2_000;
 
 /// How the first holder ended, and how long its child still wrote after the next one had started, seconds: below 0 unless both ran at the
 /// same time.
-struct Overlap {
-    first: Ended,
-    seconds: f64,
+pub(super) struct Overlap {
+    pub(super) first: Ended,
+    pub(super) seconds: f64,
 }
 
 /// The first holder runs the script, whose child writes so many times; another client waits in the queue; then `end` ends the first.
 async fn overlap(arguments: &[&str], times: u32, script: &str, end: impl Fn(&Program)) -> Overlap {
+    overlap_after(":", arguments, times, script, end).await
+}
+
+/// The same; a shell runs `before` in place of which the first holder comes.
+pub(super) async fn overlap_after(
+    before: &str,
+    arguments: &[&str],
+    times: u32,
+    script: &str,
+    end: impl Fn(&Program),
+) -> Overlap {
     let shell = Shell::start().await;
     let stamps = shell.cluster.folder().join("stamps");
     let script = format!("{} echo ready; {script}", writer(&stamps, times));
-    let mut first = shell.begin(&[arguments, &["--", "sh", "-c", &script]].concat());
+    let line = [arguments, &["--", "sh", "-c", &script]].concat();
+    let mut first = shell.begin_after(before, &line);
     first.line("ready", LIMIT).await;
     let next = shell.begin(&["lock", "jobs", "--", "cat", "/proc/uptime"]);
     Runtime::system().sleep(Duration::from_millis(300)).await;

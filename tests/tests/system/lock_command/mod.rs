@@ -8,12 +8,13 @@
 )]
 
 mod descendants;
+mod surroundings;
 
 use std::path::Path;
 use std::time::Duration;
 
 use holdfast_runtime::Runtime;
-use holdfast_tests::cluster::{Cluster, Setup, free_port};
+use holdfast_tests::cluster::{Cluster, Setup, binary, free_port};
 use holdfast_tests::host_stall::{TooLate, retry_if_host_stalled};
 use holdfast_tests::program::{Ended, Program};
 use nix::sys::signal::Signal;
@@ -33,6 +34,14 @@ impl Shell {
     fn begin(&self, arguments: &[&str]) -> Program {
         let endpoints = self.cluster.endpoints();
         Program::start("holdfast", &[&["--endpoints", &endpoints], arguments].concat())
+    }
+
+    /// The same in place of a shell that has run `first`.
+    fn begin_after(&self, first: &str, arguments: &[&str]) -> Program {
+        let (holdfast, endpoints) = (binary("holdfast"), self.cluster.endpoints());
+        let (script, holdfast) = (format!("{first}; exec \"$@\""), holdfast.to_str().unwrap());
+        let own = ["-c", &script, "sh", holdfast, "--endpoints", &endpoints];
+        Program::start_at(&"/bin/sh".into(), &[&own, arguments].concat())
     }
 
     async fn run(&self, arguments: &[&str]) -> Ended {
@@ -261,11 +270,16 @@ const HAS_ENDED: &str = "(trap 'echo > asked' TERM; i=0; while [ $i -lt 1500 ]; 
 
 async fn killed_in_time_after(lose: impl Fn(&mut Cluster), script: &str) {
     // A stalled host kills nothing in time.
-    let scenario = async || hold_and_lose_the_store(&lose, script).await;
+    let scenario = async || hold_and_lose_the_store(&lose, script, None).await;
     retry_if_host_stalled(Duration::from_millis(100), scenario).await;
 }
 
-async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> Result<(), TooLate> {
+/// `first`: what a shell runs before; standard error then shows nothing.
+async fn hold_and_lose_the_store(
+    lose: impl Fn(&mut Cluster),
+    script: &str,
+    first: Option<&str>,
+) -> Result<(), TooLate> {
     const TTL: Duration = Duration::from_secs(2);
     const SAFE: Duration = Duration::from_millis(1_780);
     let clock = Runtime::system().clock;
@@ -274,7 +288,9 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
         (shell.cluster.folder().join("stamps"), shell.cluster.folder().join("asked"));
     let script = script.replace("stamps", stamps.to_str().unwrap());
     let script = script.replace("> asked", &format!("> {}", asked.display()));
-    let mut program = shell.begin(&["lock", "--ttl", "2s", "jobs", "--", "sh", "-c", &script]);
+    let line = ["lock", "--ttl", "2s", "jobs", "--", "sh", "-c", &script];
+    let begin = |first| shell.begin_after(first, &line);
+    let mut program = first.map_or_else(|| shell.begin(&line), begin);
     program.line("ready", LIMIT).await;
     Runtime::system().sleep(TTL + Duration::from_millis(500)).await;
 
@@ -291,7 +307,7 @@ async fn hold_and_lose_the_store(lose: impl Fn(&mut Cluster), script: &str) -> R
     TooLate::unless(asked.exists(), || "killed before it was asked to end".to_owned())?;
     let warned =
         "the store has not answered for a while: unless it does, the command is asked to end in";
-    assert!(ended.err.contains(warned), "{ended:?}");
+    assert!(first.is_some() || ended.err.contains(warned), "{ended:?}");
     let after = last - (gone + SAFE).as_secs_f64();
     TooLate::unless(after < 0.0, || format!("the child still wrote {after} s after it was safe"))?;
     // The wrapper may try for a while to close its session before it gives up.

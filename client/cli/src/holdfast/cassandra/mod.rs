@@ -15,8 +15,8 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use holdfast::Error;
-use holdfast_cli::block_on;
 use holdfast_cli::place::{All, NameArgs, Reach, failure};
+use holdfast_cli::{block_on, error_line};
 use holdfast_recipes::{
     BakeryForm, Batch, Cassandra, Layout, LockerOptions, Queue, Recipe, RemoteLocker, Replication,
     Schema, TimeAccess, TimeClient, Tokens, Wait, check_lock_name, open,
@@ -255,7 +255,7 @@ impl Place {
         let schema = Schema::new(keyspace).named(self.layout());
         // A cluster that does not tell what its tables are like may still serve locks.
         if let Ok(Some(warning)) = schema.warning(&session).await {
-            anstream::eprintln!("{}: {warning}", Tone::Caution.of("holdfast"));
+            error_line(format_args!("{}: {warning}", Tone::Caution.of("holdfast")));
         }
         Ok(cassandra)
     }

@@ -8,7 +8,8 @@ use serde_json::json;
 
 use super::deadline::{Demand, HoldWatch};
 use super::jeopardy::Jeopardy;
-use super::{Ended, Event, Held, lost, next, say, stop_ourselves};
+use super::warnings::Warnings;
+use super::{Ended, Event, Held, lost, next, stop_ourselves};
 use crate::failure::Failure;
 use crate::{show, signals};
 
@@ -16,7 +17,7 @@ use crate::{show, signals};
 pub(super) fn keep(
     watched: &HoldWatch,
     held: &Held,
-    json: bool,
+    warnings: &Warnings,
     inbox: &Receiver<Event>,
     watchdog: &Watchdog,
 ) -> Result<Ended, Failure> {
@@ -28,10 +29,10 @@ pub(super) fn keep(
         };
         if !is_said {
             is_said = true;
-            tell(held, json);
+            tell(held, warnings.are_json());
         }
         if let Some(line) = jeopardy.line(&held.what, watched, false) {
-            say(&line, json);
+            warnings.say(&line);
         }
         let warn_at = jeopardy.next_look(watched);
         watchdog.set(Some(warn_at.map_or(over_at, |at| at.min(over_at))));

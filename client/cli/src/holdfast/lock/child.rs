@@ -110,18 +110,21 @@ impl Child {
         self.has_terminal
     }
 
-    /// Lends the terminal to the command, if this process had it.
+    /// Lends the terminal to the command, if this process has it: one that goes on in the background has not.
     pub(crate) fn give_terminal(&self) {
-        if self.has_terminal {
-            // The terminal may be gone: then there is nothing to lend.
-            let _ = tcsetpgrp(std::io::stdin(), self.pid);
-        }
+        self.pass_terminal(getpgrp(), self.pid);
     }
 
-    /// Takes the terminal back.
+    /// Takes the terminal back, if the command has it.
     pub(crate) fn take_terminal(&self) {
-        if self.has_terminal {
-            let _ = tcsetpgrp(std::io::stdin(), getpgrp());
+        self.pass_terminal(self.pid, getpgrp());
+    }
+
+    fn pass_terminal(&self, from: Pid, to: Pid) {
+        let stdin = std::io::stdin();
+        if self.has_terminal && tcgetpgrp(&stdin) == Ok(from) {
+            // The terminal may be gone: then there is nothing to lend.
+            let _ = tcsetpgrp(&stdin, to);
         }
     }
 }

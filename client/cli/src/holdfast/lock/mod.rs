@@ -1,9 +1,9 @@
 //! `holdfast lock` and `holdfast try`: run a command while a lock is held, and never longer, nor
 //! anything else of the command's process group.
 //!
-//! Three threads: the main one starts the command and waits for events (it has to, because the
-//! command dies with the thread that forked it); one talks to the store; one receives signals. A
-//! watchdog of the clock wakes the main thread when the safe deadline comes near, also after the
+//! Four threads: the main one starts the command and waits for events (it has to, because the
+//! command dies with the thread that forked it); one talks to the store; one receives signals; one
+//! prints warnings. A watchdog of the clock wakes the main thread when the safe deadline comes near, also after the
 //! machine was suspended and while the store's thread stalls.
 
 mod bare;
@@ -15,6 +15,7 @@ mod jeopardy;
 mod nested;
 pub(crate) mod store_thread;
 mod supervisor;
+mod warnings;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,13 +30,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{Global, LockArgs, Work};
 use crate::failure::{Failure, LOST, OWN_ERROR};
-use crate::show::{Tone, escaped};
+use crate::show::escaped;
 use crate::signals::{self, code_of};
 use child::Child;
 use contended::Notice;
 use deadline::{HoldWatch, KILL_BEFORE, usual_grace, warns_before};
 use store_thread::StoreThread;
 use supervisor::Supervisor;
+use warnings::Warnings;
 
 /// Most events that wait for the main thread, which does nothing slow.
 const EVENTS_MAX: usize = 64;
@@ -146,9 +148,11 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
     let (events, inbox) = sync_channel(EVENTS_MAX);
     let heard = events.clone();
     signals::listen(&HEARD, move |signal| heard.send(Event::Signal(signal)).is_ok())?;
+    let warnings = Warnings::start(json)?;
     let store_thread = StoreThread::start(events.clone(), keep)?;
-    let outcome = work_on(work, json, &inbox, &events);
+    let outcome = work_on(work, &warnings, &inbox, &events);
     store_thread.finish();
+    warnings.finish();
     outcome
 }
 
@@ -156,7 +160,7 @@ pub(crate) fn run_under<F: Future<Output = Result<(), Failure>>>(
 /// items), the last command's code is not returned.
 fn work_on(
     work: &Work,
-    json: bool,
+    warnings: &Warnings,
     inbox: &Receiver<Event>,
     events: &SyncSender<Event>,
 ) -> Result<u8, Failure> {
@@ -166,7 +170,7 @@ fn work_on(
             Granted::GivenUp(code) => return Ok(code),
         };
         let asks = held.told.ended.take();
-        let (ended, asked_to_end) = supervise(work, json, &held, inbox, events.clone())?;
+        let (ended, asked_to_end) = supervise(work, warnings, &held, inbox, events.clone())?;
         let Some(asks) = asks else {
             return match ended {
                 Ended::ByItself(code) => Ok(code),
@@ -218,7 +222,7 @@ fn stop_ourselves() {
 /// asked it to end.
 fn supervise(
     work: &Work,
-    json: bool,
+    warnings: &Warnings,
     held: &Held,
     inbox: &Receiver<Event>,
     events: SyncSender<Event>,
@@ -233,24 +237,15 @@ fn supervise(
     }));
     let watched = HoldWatch { clock, states: held.states.clone(), grace, warns_before };
     if work.command.is_empty() {
-        let kept = bare::keep(&watched, held, json, inbox, &watchdog)?;
+        let kept = bare::keep(&watched, held, warnings, inbox, &watchdog)?;
         return Ok((kept, None));
     }
     if watched.is_over() {
         return Ok((Ended::LockLost(lost(&held.what, COMMAND_STOPPED, &watched)), None));
     }
     let child = Child::start(&work.command, &held.told)?;
-    let mut supervisor = Supervisor::new(child, watched, &held.what, (work, json), watchdog);
+    let mut supervisor = Supervisor::new(child, watched, &held.what, (work, warnings), watchdog);
     supervisor.run(inbox)
-}
-
-/// Prints a warning on standard error.
-fn say(what: &str, json: bool) {
-    if json {
-        eprintln!("{}", serde_json::json!({ "warning": what }));
-    } else {
-        anstream::eprintln!("{}: {what}", Tone::Caution.of("holdfast"));
-    }
 }
 
 /// What became of the command, in the message about a lost lock.

@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use holdfast::{
-    Acquire, Builder, Client, Guard, GuardStates, Instant, Mode, Place, QueuePlace, TryAcquire,
+    Acquire, Builder, Client, Error, Guard, GuardStates, Instant, LostReason, Mode, Place,
+    QueuePlace, TryAcquire,
 };
 use holdfast_cli::{block_on, progress_bar};
 use holdfast_runtime::{Runtime, select};
@@ -121,10 +122,9 @@ pub(crate) async fn keep(
         () = stop.cancelled() => return Ok(()),
         client = builder.connect() => client?,
     };
-    let spent = runtime.clock.now().saturating_since(began);
     let granted = select! {
         () = stop.cancelled() => None,
-        granted = lead(&client, &wanted, spent, &line) => Some(granted),
+        granted = lead(&client, &wanted, began, &line) => Some(granted),
     };
     line.clear();
     let outcome = match granted {
@@ -155,26 +155,44 @@ pub(crate) async fn keep(
 async fn lead(
     client: &Client,
     wanted: &LockArgs,
-    spent: Duration,
+    began: Instant,
     line: &WaitLine,
 ) -> Result<Guard, Failure> {
-    let guard = acquire(client, wanted, spent, line).await?;
+    let guard = acquire(client, wanted, began, line).await?;
     if let Some(Proclaims(value)) = &wanted.proclaims {
         guard.set_value(value.clone().unwrap_or_else(|| client.label())).await?;
     }
     Ok(guard)
 }
 
-/// Acquires and shows the progress; `spent` is the part of the wait that has passed. Dropping the
-/// future cancels the request.
+/// Acquires and shows the progress; the wait began at `began`. Dropping the future cancels the request.
+///
+/// A session that ran out while it waited, after a sleep of the machine say, held nothing: the client asks again, in a new one.
 async fn acquire(
     client: &Client,
     wanted: &LockArgs,
-    spent: Duration,
+    began: Instant,
     line: &WaitLine,
 ) -> Result<Guard, Failure> {
-    line.say("waiting for the lock");
-    let mut place = wanted.ask(client, spent);
+    loop {
+        line.say("waiting for the lock");
+        let spent = line.runtime.clock.now().saturating_since(began);
+        match once(client, wanted, wanted.ask(client, spent), line).await? {
+            Err(Error::SessionLost {
+                reason: LostReason::SessionExpired | LostReason::DeadlinePassed,
+            }) => {}
+            granted => return Ok(granted?),
+        }
+    }
+}
+
+/// Waits for the answer to one request.
+async fn once(
+    client: &Client,
+    wanted: &LockArgs,
+    mut place: QueuePlace,
+    line: &WaitLine,
+) -> Result<holdfast::Result<Guard>, Failure> {
     loop {
         select! {
             at = place.next() => match at {
@@ -182,7 +200,7 @@ async fn acquire(
                     wanted.refuse_own_holds(client, &at)?;
                     line.at(&at);
                 }
-                None => return Ok(place.await?),
+                None => return Ok(place.await),
             },
             () = line.second() => line.refresh(),
         }

@@ -13,7 +13,8 @@ use super::contended::{Notice, Notices};
 use super::deadline::{Demand, HoldWatch, Rest, kill_at};
 use super::group::Left;
 use super::jeopardy::Jeopardy;
-use super::{COMMAND_STOPPED, Ended, Event, lost, next, say, stop_ourselves};
+use super::warnings::Warnings;
+use super::{COMMAND_STOPPED, Ended, Event, lost, next, stop_ourselves};
 use crate::args::Work;
 use crate::failure::Failure;
 use crate::signals;
@@ -29,7 +30,7 @@ pub(super) struct Supervisor<'a> {
     what: &'a str,
     /// The user's options for the command's end.
     work: &'a Work,
-    json: bool,
+    warnings: &'a Warnings,
     watchdog: Watchdog,
     jeopardy: Jeopardy,
     notices: Notices,
@@ -39,6 +40,8 @@ pub(super) struct Supervisor<'a> {
     asked_to_end: Option<Signal>,
     /// When the command was first asked to end, for any reason.
     asked_at: Option<Instant>,
+    /// This process was asked to stop, and passed it on.
+    told_to_stop: bool,
     /// The command was stopped, and this process with it.
     stopped: bool,
     /// Set once the command itself has ended.
@@ -52,7 +55,7 @@ impl<'a> Supervisor<'a> {
         child: Child,
         hold: HoldWatch,
         what: &'a str,
-        (work, json): (&'a Work, bool),
+        (work, warnings): (&'a Work, &'a Warnings),
         watchdog: Watchdog,
     ) -> Self {
         let notices = Notices::since(hold.clock.now());
@@ -61,13 +64,14 @@ impl<'a> Supervisor<'a> {
             hold,
             what,
             work,
-            json,
+            warnings,
             watchdog,
             jeopardy: Jeopardy::default(),
             notices,
             told_to_end: false,
             asked_to_end: None,
             asked_at: None,
+            told_to_stop: false,
             stopped: false,
             rest: None,
             killed: false,
@@ -119,7 +123,7 @@ impl<'a> Supervisor<'a> {
             });
         }
         if let Some(line) = rest.line(self.what, left, self.hold.clock.now()) {
-            say(&line, self.json);
+            self.warnings.say(&line);
         }
         None
     }
@@ -131,7 +135,7 @@ impl<'a> Supervisor<'a> {
         if !self.told_to_end
             && let Some(line) = self.jeopardy.line(self.what, &self.hold, true)
         {
-            say(&line, self.json);
+            self.warnings.say(&line);
         }
         let demanded = match self.hold.demand() {
             Demand::WaitUntil(at) => Some(at),
@@ -175,10 +179,8 @@ impl<'a> Supervisor<'a> {
         self.child.signal_group(Signal::SIGKILL);
         if !self.killed {
             self.killed = true;
-            say(
-                "killed what still ran of the command: it had its time to end (--kill-after)",
-                self.json,
-            );
+            self.warnings
+                .say("killed what still ran of the command: it had its time to end (--kill-after)");
         }
     }
 
@@ -188,8 +190,8 @@ impl<'a> Supervisor<'a> {
         }
         match self.child.word()? {
             Word::Ended(code) => self.has_ended(code),
-            Word::Stopped if self.child.has_terminal() => {
-                // Ctrl-Z: the shell waits for this process to stop too. Nothing renews the lock meanwhile, so nothing of the
+            Word::Stopped if self.child.has_terminal() || self.told_to_stop => {
+                // Ctrl-Z: the shell waits for this process to stop too, also if only a part of its job has the terminal as input. Nothing renews the lock meanwhile, so nothing of the
                 // group may run, not even a process that ignores the signal; before the command goes on, the deadline is
                 // checked.
                 self.child.signal_group(Signal::SIGSTOP);
@@ -219,9 +221,14 @@ impl<'a> Supervisor<'a> {
             self.asked_to_end = Some(signal);
             self.asked_at.get_or_insert(self.hold.clock.now());
         }
+        self.told_to_stop = signal == Signal::SIGTSTP;
         match signal {
             Signal::SIGCONT if self.stopped => self.go_on(),
             other => self.signal(other),
+        }
+        if signals::asks_to_end(signal) {
+            // A stopped process does not handle it.
+            self.child.signal_group(Signal::SIGCONT);
         }
     }
 
@@ -230,7 +237,7 @@ impl<'a> Supervisor<'a> {
         if self.rest.is_some() || self.told_to_end {
             return;
         }
-        say(&format!("{text}: the command is sent {signal}"), self.json);
+        self.warnings.say(&format!("{text}: the command is sent {signal}"));
         if signals::asks_to_end(*signal) {
             self.asked_at.get_or_insert(self.hold.clock.now());
         }
@@ -253,5 +260,14 @@ impl<'a> Supervisor<'a> {
         self.meet_demand();
         self.child.give_terminal();
         self.child.signal_group(Signal::SIGCONT);
+    }
+}
+
+impl Drop for Supervisor<'_> {
+    /// After a panic no thread watches the lock any more.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.child.signal_group(Signal::SIGKILL);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use holdfast::Error;
+use holdfast_cli::error_line;
 use holdfast_cli::place::failure;
 use holdfast_recipes::{Wait, WorkItem, WorkQueue};
 use holdfast_runtime::{Runtime, select};
@@ -147,9 +148,9 @@ impl Worker {
     /// Prints a warning on standard error.
     fn say(&self, what: &str) {
         if self.json {
-            eprintln!("{}", serde_json::json!({ "warning": what }));
+            error_line(serde_json::json!({ "warning": what }));
         } else {
-            eprintln!("holdfast: {}", show::escaped(what));
+            error_line(format_args!("holdfast: {}", show::escaped(what)));
         }
     }
 }
