@@ -164,7 +164,15 @@ impl LockTable {
             self.free_to_newcomer(lock_set, terms.head_start_ms)
         };
         match lock_set.takes(free) {
-            Some(part) => self.take_free(who, wish, part, events),
+            Some(part) => {
+                let (before, passes) = (events.len(), terms.head_start_ms > 0);
+                let taken = self.take_free(who, wish, part, events);
+                if passes && !mutant!(PassingNotTold) {
+                    // Those whom it passed wait on.
+                    self.tell_contended(before, events);
+                }
+                taken
+            }
             None if lock_set.waits() => {
                 self.check_quota_of(session, Quantity::Waits, 1)?;
                 self.enqueue(who, wish, events)

@@ -52,6 +52,10 @@ impl ClosedHolds {
         self.0.as_ref().is_some_and(|closed| closed.contains_key(&token))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |closed| closed.len())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (FencingToken, &Closed)> {
         self.0.iter().flat_map(|closed| closed.iter()).map(|(&token, closed)| (token, closed))
     }
@@ -130,14 +134,43 @@ impl LockTable {
 
     /// Why a session is to be revoked that has not had its turn ([`PendingCut`]); `None` if it is not.
     fn pending_end_of(&self, id: SessionId, session: &Session) -> Option<&Label> {
+        if session.imported {
+            return None;
+        }
+        self.pending_cut_of(&session.caller.identity, id)
+    }
+
+    /// Why the sessions of an identity are to be revoked, if this one would be among them.
+    fn pending_cut_of(&self, identity: &Identity, id: SessionId) -> Option<&Label> {
         let cuts = &self.work.pending().cuts;
         // Without a limit all of them end in the one command, and a member of an older release may grant
         // to one of them in between.
-        if cuts.is_empty() || session.imported || !self.work.is_limited() {
+        if cuts.is_empty() || !self.work.is_limited() {
             return None;
         }
-        let cut = cuts.get(&session.caller.identity).filter(|cut| id <= cut.last)?;
+        let cut = cuts.get(identity).filter(|cut| id <= cut.last)?;
         Some(&cut.reason)
+    }
+
+    /// Checks that a session may become the caller's: a cut that is under way finds the sessions of its identity one after the
+    /// other, and nothing is granted to one that it has not found yet. A session that came to that identity, or went from
+    /// it, would keep its place at the head of a queue that nobody looks at again.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::SessionRevoked`].
+    pub(crate) fn check_not_cut_off(
+        &self,
+        session: SessionId,
+        caller: &Caller,
+    ) -> Result<(), Rejection> {
+        let owner = &self.open(session)?.caller.identity;
+        let cut =
+            [owner, &caller.identity].into_iter().find_map(|one| self.pending_cut_of(one, session));
+        match cut.cloned() {
+            Some(reason) => Err(Rejection::SessionRevoked { session, reason }),
+            None => Ok(()),
+        }
     }
 
     /// Whether a session is over, or is to be revoked, and has not had its turn: nothing is granted to it

@@ -20,7 +20,7 @@ use crate::answer::{Answer, Grant, Outcome};
 use crate::event::Event;
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId};
 use crate::lock_set::{LockSet, Mode};
-use crate::quota::Usage;
+use crate::quota::{Quantity, Usage};
 use crate::release::Ending;
 use crate::session::Session;
 use crate::terms::Terms;
@@ -103,14 +103,14 @@ impl LockTable {
         self.closed_locks.shard(part)
     }
 
-    /// Checks the bounds of a new request, and that there is room to close its locks. Requests that come before its hold
-    /// ends may take that room.
+    /// Checks the bounds of a new request, that there is room to close its locks, and that its session has released what its
+    /// holds left behind that lasted too long. Requests that come before its hold ends may take that room.
     ///
     /// # Errors
     ///
-    /// [`Rejection::HoldBoundTooLong`], [`Rejection::HoldBoundsCross`], [`Rejection::HoldAtLeastShared`],
-    /// [`Rejection::HoldBoundsInScope`], [`Rejection::TooManyValueBytes`], [`Rejection::TableFull`],
-    /// [`Rejection::OverQuota`].
+    /// [`Rejection::HoldBoundTooLong`], [`Rejection::HoldBoundsCross`], [`Rejection::TooManyRequests`],
+    /// [`Rejection::HoldAtLeastShared`], [`Rejection::HoldBoundsInScope`], [`Rejection::TooManyValueBytes`],
+    /// [`Rejection::TableFull`], [`Rejection::OverQuota`].
     pub(crate) fn check_hold_bounds(
         &self,
         session: SessionId,
@@ -131,6 +131,12 @@ impl LockTable {
         if max_hold_ms > 0 && max_hold_ms < hold_at_least_ms {
             return Err(Rejection::HoldBoundsCross { max_hold_ms, hold_at_least_ms });
         }
+        let found = self.open(session)?;
+        if max_hold_ms > 0 && !mutant!(ClosedHoldsNotCounted) {
+            let limit = self.limits.max_requests_per_session;
+            found.may_leave_another_closed(session, limit)?;
+        }
+        let mut cost = 0_u64;
         for (name, mode) in lock_set.iter() {
             if self.scopes.of(name).is_some() {
                 return Err(Rejection::HoldBoundsInScope { lock: name.clone() });
@@ -139,9 +145,9 @@ impl LockTable {
                 if mode != Mode::Exclusive {
                     return Err(Rejection::HoldAtLeastShared { lock: name.clone() });
                 }
-                self.check_room_to_keep(name)?;
-                let found = self.open(session)?;
-                self.check_quota_to_keep(name, &found.caller.identity)?;
+                cost = cost.saturating_add(kept_cost(name));
+                self.check_room_for_kept(cost)?;
+                self.check_quota(&found.caller.identity, Quantity::ValueBytes, cost)?;
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use holdfast_mutants::mutant;
 use crate::access::Caller;
 use crate::acquire::Denial;
 use crate::answer::{Answer, Grant, Outcome};
+use crate::command::TERMS_SINCE;
 use crate::cut_off::Cut;
 use crate::event::{EndCause, Event};
 use crate::ids::{FencingToken, Label, LockName, RequestId, SessionId, Tenure};
@@ -211,6 +212,23 @@ impl Session {
         Ok(())
     }
 
+    /// Whether one more of its holds may come to last too long. Each that did is named to its client until that has released
+    /// it, whatever became of its record: so both count. `own` is this session.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TooManyRequests`].
+    pub(crate) fn may_leave_another_closed(
+        &self,
+        own: SessionId,
+        limit: u64,
+    ) -> Result<(), Rejection> {
+        if (self.records.len() + self.cut.closed.len()) as u64 >= limit {
+            return Err(Rejection::TooManyRequests { session: own, limit });
+        }
+        Ok(())
+    }
+
     /// The request that holds under a token, its locks and the part of them that it holds; `own` is
     /// this session.
     ///
@@ -301,12 +319,16 @@ impl LockTable {
     ///
     /// # Errors
     ///
-    /// [`Rejection::UnknownSession`], also if it is somebody else's; [`Rejection::TableFull`]. The state is
-    /// unchanged.
+    /// [`Rejection::UnknownSession`], also if it is somebody else's; [`Rejection::SessionRevoked`] while its owner or the
+    /// caller is being cut off; [`Rejection::TableFull`]. The state is unchanged.
     pub(crate) fn own_session(&mut self, caller: &Caller, session: SessionId) -> Outcome {
         let owner = &self.open(session)?.caller.identity;
         if !owner.is_anonymous() && *owner != caller.identity {
             return Err(Rejection::UnknownSession { session });
+        }
+        // Earlier versions know no such refusal, and each member has to decide alike.
+        if self.applied_version >= TERMS_SINCE && !mutant!(OwnedWhileCutOff) {
+            self.check_not_cut_off(session, caller)?;
         }
         let more = caller.identity.bytes().saturating_sub(owner.bytes());
         self.check_table(more)?;

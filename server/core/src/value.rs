@@ -248,11 +248,20 @@ impl LockTable {
     ///
     /// [`Rejection::TooManyValueBytes`], [`Rejection::TableFull`].
     pub(crate) fn check_room_to_keep(&self, name: &LockName) -> Result<(), Rejection> {
+        self.check_room_for_kept(kept_cost(name))
+    }
+
+    /// Whether there is room for several that cost so much together.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejection::TooManyValueBytes`], [`Rejection::TableFull`].
+    pub(crate) fn check_room_for_kept(&self, cost: u64) -> Result<(), Rejection> {
         let limit = self.limits.max_value_bytes;
-        if self.counts.value_bytes.saturating_add(kept_cost(name)) > limit {
+        if self.counts.value_bytes.saturating_add(cost) > limit {
             return Err(Rejection::TooManyValueBytes { limit });
         }
-        self.check_table(kept_cost(name))
+        self.check_table(cost)
     }
 
     /// Whether an identity may have one more of them.

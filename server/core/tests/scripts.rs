@@ -109,7 +109,10 @@ fn each_rule_of_the_vocabulary_is_missed_when_it_is_broken() {
     let numbers = include_str!("scripts/a_sequence_gives_each_number_once.txt");
     let floor = include_str!("scripts/some_of_several_are_granted_together.txt");
     let bound = include_str!("scripts/a_hold_lasts_its_least_and_its_most.txt");
+    let long = include_str!("scripts/a_hold_that_lasted_too_long_counts_until_it_is_released.txt");
     let broken = [
+        (Mutant::PassingNotTold, ahead),
+        (Mutant::ClosedHoldsNotCounted, long),
         (Mutant::FrozenIsGranted, frozen),
         (Mutant::ThawLooksAtNothing, frozen),
         (Mutant::MoreUrgentUntold, urgent),

@@ -508,6 +508,43 @@ fn nothing_is_granted_to_a_session_that_is_to_end() {
     assert_eq!(granted(&run.carry_on()), [SessionId::new(other)]);
 }
 
+/// I15, I31: a session that goes from an identity, or comes to one, while that is cut off would be passed over as one that ends, and
+/// then not end; nobody would look at its queue again.
+#[test]
+fn no_session_changes_hands_while_its_owner_or_its_new_one_is_cut_off() {
+    for (waiter, cut, taker) in [
+        ("anonymous", "anonymous", "cn:new"),
+        ("anonymous", "cn:app", "cn:app"),
+        ("cn:app", "cn:app", "cn:app"),
+    ] {
+        let holds_on = a_waiter_that_is_to_end(waiter, cut, taker);
+        assert!(!holds_on, "{waiter}, taken by {taker} while {cut} is cut off");
+    }
+}
+
+/// Whether the lock is left to nobody in the end.
+fn a_waiter_that_is_to_end(waiter: &str, cut: &str, taker: &str) -> bool {
+    let opened_by = |run: Run, who: &str, number| match who {
+        "anonymous" => run.with_sessions(number),
+        who => sessions_of(run, who, number),
+    };
+    let run = sessions_of(Run::limited(STEPS), "cn:holder", 1);
+    let run = opened_by(opened_by(run, cut, MANY), waiter, 1);
+    let mut run = sessions_of(run, "cn:other", 1);
+    // The rule holds from the first command of this version on.
+    run.apply(Command::OpenLock { lock: name("none"), token: token(1, 1) });
+    let (last, other) = (MANY + 2, MANY + 3);
+    run.apply(acquire(1, 1, "a"));
+    run.apply(acquire(last, 1, "a"));
+    run.apply(acquire(other, 1, "a"));
+    run.bounded(end_all_of(cut));
+    assert!(run.table.has_work_left());
+    run.bounded(release(1, 1));
+    run.bounded(by(taker, Deed::OwnSession { session: SessionId::new(last) }));
+    run.carry_on();
+    run.table.lock(&name("a")).unwrap().held_by == 0
+}
+
 /// Session 1 holds 40 sets of 64 locks, for which 2 waits, and waits for 20 that 2 holds.
 fn large_sessions(steps: u64) -> Run {
     let mut run = Run::limited(steps).with_sessions(2);
@@ -766,7 +803,11 @@ fn a_snapshot_in_the_middle_of_the_work_is_carried_on_alike() {
 
 #[test]
 fn each_rule_of_work_that_is_left_is_missed_when_it_is_broken() {
-    let cases: [(Mutant, fn()); 3] = [
+    let cases: [(Mutant, fn()); 4] = [
+        (
+            Mutant::OwnedWhileCutOff,
+            no_session_changes_hands_while_its_owner_or_its_new_one_is_cut_off,
+        ),
         (Mutant::OverSessionActs, a_session_with_very_many_locks_ends_by_commands_that_stay_small),
         (Mutant::OutdatedHoldCurrent, a_hold_of_an_earlier_epoch_is_over_before_its_turn),
         (

@@ -28,7 +28,13 @@ impl Model {
         if max_hold_ms > 0 && max_hold_ms < hold_at_least_ms {
             return Err(Rejection::HoldBoundsCross { max_hold_ms, hold_at_least_ms });
         }
-        let owner = self.session(session).unwrap().caller.identity.clone();
+        let open = self.session(session).unwrap();
+        let owner = open.caller.identity.clone();
+        let limit = self.limits.max_requests_per_session;
+        if max_hold_ms > 0 && self.kept(session) + open.closed.len() as u64 >= limit {
+            return Err(Rejection::TooManyRequests { session, limit });
+        }
+        let mut cost = 0;
         for item in &asked.items {
             let lock = item.lock.clone();
             if self.scope_of(&lock).is_some() {
@@ -40,7 +46,7 @@ impl Model {
             if item.mode != Mode::Exclusive {
                 return Err(Rejection::HoldAtLeastShared { lock });
             }
-            let cost = permits::cost(&lock);
+            cost += permits::cost(&lock);
             let limit = self.limits.max_value_bytes;
             if self.value_bytes() + cost > limit {
                 return Err(Rejection::TooManyValueBytes { limit });

@@ -39,7 +39,15 @@ impl Model {
         if let Some(holds) = free.filter(|_| !self.is_suspended(&asked.items)) {
             self.take_limits(&asked.items);
             self.keep(session, request, what, State::Over);
+            let names: Vec<LockName> = holds.iter().map(|item| item.lock.clone()).collect();
             let state = self.grant(session, request, holds, events);
+            if let Acquired::Granted { token, .. } = &state
+                && asked.terms.head_start_ms > 0
+            {
+                let grant = Grant { session, request, token: *token };
+                let waited_for = names.iter().filter(|name| !self.queue(name).is_empty());
+                events.extend(waited_for.map(|name| told_contended(grant, name)));
+            }
             return Ok(Answer::Acquired { request, state, fresh: true });
         }
         if !asked.wait || asked.need == (Need::Any { min: 0 }) {
