@@ -110,7 +110,11 @@ impl Move {
         let ended = self.run(command, arguments).await;
         assert_eq!(ended.code, Some(122), "{command} {arguments:?}: {ended:?}");
         let said: Value = serde_json::from_str(&ended.err).unwrap();
-        said["error"].as_str().unwrap().to_owned()
+        let said = said["error"].as_str().unwrap().to_owned();
+        if said.contains(" in the way: ") {
+            is_told_to_programs(&said, &ended.out);
+        }
+        said
     }
 
     /// A native client.
@@ -131,5 +135,22 @@ impl Move {
         let row = options.ttl(Duration::from_mins(15));
         let locker = Locker::builder(&self.stage.cassandra(), scope, lease).row(row);
         locker.native(self.client().await).start(mode).await.unwrap()
+    }
+}
+
+/// Asserts that a line of the output lists each obstacle of the message, with a code.
+fn is_told_to_programs(message: &str, out: &str) {
+    let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lists = lines.filter_map(|line| match line["kind"].as_str() {
+        Some("in_the_way") => Some(line["by"].clone()),
+        Some("preview") => Some(line["in_the_way"].clone()),
+        _ => None,
+    });
+    let list = lists.last().unwrap_or_else(|| panic!("no list of what is in the way: {out}"));
+    let list = list.as_array().unwrap();
+    assert!(!list.is_empty(), "{out}");
+    for obstacle in list {
+        assert!(message.contains(obstacle["what"].as_str().unwrap()), "{obstacle}: {message}");
+        assert!(!obstacle["obstacle"].as_str().unwrap().is_empty(), "{obstacle}");
     }
 }

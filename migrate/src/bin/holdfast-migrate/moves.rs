@@ -455,3 +455,34 @@ fn view_as_json(view: &ScopeView) -> Value {
         "processes": processes.collect::<Vec<_>>(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use holdfast_migrate::import::ImportError;
+    use holdfast_migrate::verify::VerifyError;
+
+    use super::*;
+
+    /// What a store or a server refuses is 122, what it did not answer 123, wherever in a move that happens.
+    #[test]
+    fn a_move_ends_with_the_code_of_a_refusal_only_if_something_was_refused() {
+        let at_each_place = |why: &Fault| {
+            [
+                MoveError::Native(why.clone()),
+                MoveError::Row { lock: "orders/1".to_owned(), why: why.clone() },
+                MoveError::Import(ImportError::Target(why.clone())),
+                MoveError::Verify(VerifyError::Native(why.clone())),
+            ]
+        };
+        for (why, code) in [
+            (Fault::Refused("no right".to_owned()), REFUSED),
+            (Fault::Unknown("no answer".to_owned()), NOT_REACHED),
+        ] {
+            for error in at_each_place(&why) {
+                let failure = failure(error);
+                assert!(failure.message.contains(&why.to_string()), "{failure:?}");
+                assert_eq!(failure.code, code, "{failure:?}");
+            }
+        }
+    }
+}
