@@ -27,6 +27,8 @@ pub(super) struct Bounds {
     times: HoldTimes,
     /// What was proposed and has no outcome.
     unsettled: Vec<HoldDue>,
+    /// When that is proposed again; set while there is some.
+    retry_at: Option<Instant>,
 }
 
 fn millis(moment: Instant) -> u64 {
@@ -74,14 +76,21 @@ impl Bounds {
         self.times.closed_for(lock, closed.token, millis(now)).map(Duration::from_millis)
     }
 
+    /// A proposal came to nothing. What changes meanwhile puts the next one off no further.
+    fn came_to_nothing(&mut self, due: HoldDue, now: Instant) {
+        self.unsettled.push(due);
+        self.retry_at.get_or_insert(now + RETRY);
+    }
+
     /// When to look again; `None`: when something changes.
-    fn next_look(&self, retry: Instant) -> Option<Instant> {
+    fn next_look(&self) -> Option<Instant> {
         let due = self.times.next().map(|ms| Instant::from_origin(Duration::from_millis(ms)));
-        due.into_iter().chain((!self.unsettled.is_empty()).then_some(retry)).min()
+        due.into_iter().chain(self.retry_at).min()
     }
 
     /// What is to be proposed now.
     fn due(&mut self, now: Instant) -> Vec<HoldDue> {
+        self.retry_at = None;
         for one in std::mem::take(&mut self.unsettled) {
             self.times.unsettled(one);
         }
@@ -95,8 +104,7 @@ impl Lead {
     pub(super) async fn keep_bounds(&self, tenure: Tenure) {
         let clock = &*self.registry.runtime.clock;
         loop {
-            let retry = clock.now() + RETRY;
-            let look = self.registry.with_leases(tenure, |leases| leases.bounds.next_look(retry));
+            let look = self.registry.with_leases(tenure, |leases| leases.bounds.next_look());
             let Some(look) = look else { return };
             let changed = self.registry.bounds_changed.notified();
             match look {
@@ -124,7 +132,8 @@ impl Lead {
         let registry = self.registry.clone();
         let done = move |result: Result<Committed, ProposeError>| {
             if result.is_err() {
-                registry.with_leases(tenure, |leases| leases.bounds.unsettled.push(due));
+                let now = registry.runtime.clock.now();
+                registry.with_leases(tenure, |leases| leases.bounds.came_to_nothing(due, now));
                 registry.bounds_changed.notify_one();
             }
         };
@@ -176,5 +185,22 @@ mod tests {
         bounds.held(hold, at(1_900));
         assert_eq!(bounds.due(at(11_899)), []);
         assert_eq!(bounds.due(at(12_000)), [HoldDue::Most { session, token }]);
+    }
+
+    /// A lock would stay closed for as long as others with bounds come and go.
+    #[test]
+    fn what_came_to_nothing_is_proposed_again_in_time_whatever_is_granted_meanwhile() {
+        let begin = Instant::from_origin(Duration::from_secs(1));
+        let (session, token) = (SessionId::new(1), FencingToken::from_raw(7));
+        let mut bounds = Bounds::default();
+        bounds.came_to_nothing(HoldDue::Most { session, token }, begin);
+        for millis in 1..100 {
+            let now = begin + Duration::from_millis(millis);
+            let token = FencingToken::from_raw(7 + millis);
+            let hold = BoundHold { session, token, max_hold_ms: 9_000, hold_at_least_ms: 0 };
+            bounds.held(hold, now);
+            bounds.hold_over(session, token);
+            assert_eq!(bounds.next_look(), Some(begin + RETRY));
+        }
     }
 }
