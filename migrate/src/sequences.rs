@@ -16,6 +16,10 @@ use crate::import::{Fault, OtherTie};
 const TAKEN_ON_THE_WAY: &str =
     "a client of an older version drew from it on its way back; repeat the command";
 
+/// Each sequence that was given to a store is one of its sequences from then on, also one that nobody draws from.
+const NOT_GIVEN_HERE: &str = "the native store does not have it: it was given to another cluster, or this one is restored from a backup of before. Name \
+                              that cluster, or begin it here above every number that was drawn (holdfast sequence begin), and repeat the command";
+
 /// The sequences of the native store.
 pub trait NativeSequences {
     /// The cluster's id: unique to the cluster, and never changed.
@@ -167,7 +171,8 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         }
     }
 
-    /// Brings all of them back to Cassandra. While it waits, nobody draws from those.
+    /// Brings all of them back to Cassandra, but those that the native store does not have: its last number is not known here.
+    /// While it waits, nobody draws from those.
     ///
     /// # Errors
     ///
@@ -176,10 +181,15 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         &self,
         tell: &mut (dyn FnMut(Told<'_>) + Send),
     ) -> Result<(), SequencesError> {
+        let not_here = || Moved::Stays { why: NOT_GIVEN_HERE.to_owned() };
         let mut returning = Vec::new();
-        for (name, place) in self.list().await? {
+        let listed = self.list().await?;
+        let known = self.native.sequences(self.scope).await?;
+        for (name, place) in listed {
             if let SequencePlace::Cassandra { .. } = place {
                 tell(Told::Of(&name, &Moved::Already));
+            } else if !known.contains_key(&name) {
+                tell(Told::Of(&name, &not_here()));
             } else {
                 self.rows.begin_return(&name).await?;
                 returning.push(name);
@@ -192,7 +202,10 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         self.runtime.sleep(Sequences::RETURNING_FOR).await;
         let last = self.native.sequences(self.scope).await?;
         for name in returning {
-            let last = last.get(&name).copied().unwrap_or(0);
+            let Some(&last) = last.get(&name) else {
+                tell(Told::Of(&name, &not_here()));
+                continue;
+            };
             let next = i64::try_from(last).ok().and_then(|last| last.checked_add(1));
             let ended = match next {
                 Some(next) if self.rows.end_return(&name, next).await? => Moved::There { next },
@@ -224,8 +237,8 @@ mod tests {
 
     const NAME: &str = "orders/invoices";
 
-    /// Native sequences of which none was drawn from.
-    struct Native;
+    /// Native sequences of which none was drawn from; `false`: those of a cluster that knows none.
+    struct Native(bool);
 
     impl NativeSequences for Native {
         async fn cluster(&self) -> Result<String, Fault> {
@@ -233,7 +246,7 @@ mod tests {
         }
 
         async fn sequences(&self, _: &str) -> Result<BTreeMap<String, u64>, Fault> {
-            Ok(BTreeMap::from([(NAME.to_owned(), 3)]))
+            Ok(self.0.then(|| (NAME.to_owned(), 3)).into_iter().collect())
         }
 
         async fn begin_sequence(&self, _: &str, _: u64) -> Result<(), Fault> {
@@ -255,20 +268,57 @@ mod tests {
         model.apply(&Statement::new(Ident::new("sequences"), key, action));
     }
 
+    /// The tables of a scope.
+    fn tables(machine: &Machine) -> (Model, ScopeModes, Sequences) {
+        let model = Model::new(machine);
+        let cassandra = Cassandra::on(Arc::new(model.clone()), machine.world().runtime());
+        let scope = ScopeModes::new(&cassandra, "orders/", ModesTable::default()).unwrap();
+        (model, scope, Sequences::new(&cassandra, &LeaseTable::default()))
+    }
+
+    /// A cluster that was restored from a backup of before, or another one: the sequence would begin at 1 again.
+    #[test]
+    fn a_sequence_that_the_store_does_not_have_stays_where_it_is() {
+        let machine = Machine::new(1);
+        let (model, scope, rows) = tables(&machine);
+        let runtime = machine.world().runtime();
+        let (modes, rows) = (&scope, &rows);
+        let given_to = |native| MovingSequences {
+            scope: "orders/",
+            modes,
+            rows,
+            native,
+            runtime: runtime.clone(),
+        };
+        advance(&model, None, 4);
+        let mut moved = Vec::new();
+
+        let place = machine.run(async {
+            given_to(&Native(true)).give(&mut |_| {}).await.unwrap();
+            let restored = given_to(&Native(false));
+            let mut note = |told: Told<'_>| {
+                if let Told::Of(_, what) = told {
+                    moved.push(what.clone());
+                }
+            };
+            restored.bring_back(&mut note).await.unwrap();
+            rows.place(NAME).await.unwrap()
+        });
+
+        assert_eq!(moved, [Moved::Stays { why: NOT_GIVEN_HERE.to_owned() }]);
+        assert_eq!(place, SequencePlace::Native);
+    }
+
     #[test]
     fn a_sequence_that_an_older_client_takes_on_its_way_back_is_told_to_stay() {
         let machine = Machine::new(1);
-        let model = Model::new(&machine);
-        let runtime = machine.world().runtime();
-        let cassandra = Cassandra::on(Arc::new(model.clone()), runtime.clone());
-        let scope = ScopeModes::new(&cassandra, "orders/", ModesTable::default()).unwrap();
-        let rows = Sequences::new(&cassandra, &LeaseTable::default());
+        let (model, scope, rows) = tables(&machine);
         let moving = MovingSequences {
             scope: "orders/",
             modes: &scope,
             rows: &rows,
-            native: &Native,
-            runtime,
+            native: &Native(true),
+            runtime: machine.world().runtime(),
         };
         advance(&model, None, 4);
         let (older, later) = (model.clone(), machine.world().runtime());

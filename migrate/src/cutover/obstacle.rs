@@ -72,6 +72,13 @@ pub enum Obstacle {
         /// Its session's label.
         label: String,
     },
+    /// A native client waits for a lock that a row would stand for until the present hold ends.
+    NativeWaiter {
+        /// The lock.
+        lock: String,
+        /// Its session's label.
+        label: String,
+    },
     /// The row of a native hold cannot be written, because the row has another owner.
     RowTaken {
         /// The lock.
@@ -111,6 +118,7 @@ impl Obstacle {
             Self::Refused { .. } => "refused",
             Self::Differs { .. } => "differs",
             Self::NativeClient { .. } => "native-client",
+            Self::NativeWaiter { .. } => "native-waiter",
             Self::RowTaken { .. } => "row-taken",
             Self::NotWritten { .. } => "not-written",
         }
@@ -155,6 +163,9 @@ impl Obstacle {
                 "let them end, or change them to a Locker in both; or have rows written for them that \
                  stand for so long, by --live-for"
             }
+            Self::NativeWaiter { .. } => {
+                "let them have their turn, or end them: a row of --live-for stands for one hold"
+            }
             Self::RowTaken { .. } => "wait until one of the two has given its lock back",
             Self::NotWritten { .. } => "wait until it is given back natively",
         }
@@ -186,6 +197,9 @@ impl fmt::Display for Obstacle {
             Self::Differs { lock, difference } => write!(f, "{lock}: {difference}"),
             Self::NativeClient { lock, label } => {
                 write!(f, "{label} has {lock} natively, and no row in Cassandra")
+            }
+            Self::NativeWaiter { lock, label } => {
+                write!(f, "{label} waits for {lock} natively, and would have no row in Cassandra")
             }
             Self::RowTaken { lock, label, by } => {
                 write!(f, "{label} holds {lock} natively, and the row is {by}'s")
@@ -296,6 +310,7 @@ mod tests {
             Obstacle::Refused { lock: lock.clone(), owner: owner.clone(), why: why.clone() },
             Obstacle::Differs { lock: lock.clone(), difference: Difference::NotHeld { owner } },
             Obstacle::NativeClient { lock: lock.clone(), label: label.clone() },
+            Obstacle::NativeWaiter { lock: lock.clone(), label: label.clone() },
             Obstacle::RowTaken { lock: lock.clone(), label: label.clone(), by: "…".to_owned() },
             Obstacle::NotWritten { lock, label, why },
         ]

@@ -14,8 +14,9 @@
 //! old row, with the same end; if that was removed, rollback writes it again, under the same owner
 //! and for the time left. A hold of a native client has no row, and no client would renew one: it
 //! is an obstacle, by name. With `live_for` rollback writes a row for it that stands that long; old
-//! clients do not see a hold that lasts longer. When the hold has ended, the same command removes
-//! its row.
+//! clients do not see a hold that lasts longer. Such a row stands for one hold: a native client that shares the
+//! lock, or waits for it, is an obstacle. When the hold has ended, the same command removes
+//! its row, unless another native client has the lock by then.
 //!
 //! # What it promises
 //!
@@ -101,7 +102,7 @@ impl Rollback<'_> {
                 Stage::Both if target == Stage::Both => Ok(Stepped::There),
                 Stage::Both => self.cover_and_go_back(view, tell).await,
                 Stage::Cassandra => {
-                    self.take_back(tell).await?;
+                    self.take_back(view.stage, tell).await?;
                     Ok(Stepped::There)
                 }
             }
@@ -129,7 +130,7 @@ impl Rollback<'_> {
             obstacles.extend(step.in_the_way.into_iter().map(|one| Obstacle::left_behind(one, to)));
         }
         if target == Stage::Cassandra && view.stage <= Stage::Both {
-            rows.to_take_back = self.each_ended(async |_, _| Ok(())).await?;
+            rows.to_take_back = self.each_ended(view.stage, async |_, _| Ok(())).await?;
         }
         if next == Some(Stage::Cassandra) {
             let (to_write, uncovered) =
@@ -150,7 +151,7 @@ impl Rollback<'_> {
         view: &ScopeView,
         tell: &mut OnReport<'_>,
     ) -> Result<Stepped, MoveError> {
-        self.take_back(tell).await?;
+        self.take_back(view.stage, tell).await?;
         for pass in 1..=PASSES {
             let is_last = pass == PASSES;
             let cover = async |name| self.settle(name, is_last).await;
@@ -274,8 +275,23 @@ impl Rollback<'_> {
         (held, holder): (&NativeLock, &Party),
         there: &InTable,
     ) -> Verdict {
+        // Live waiters stand behind imported ones, so one that is not shown may be live.
+        let next = held.line.iter().find(|one| !one.is_imported);
+        let has_live_waiters = held.has_more || next.is_some();
         let stand_in = StandIn { label: holder.label.clone(), token: holder.token };
         let own = there.iter().find(|(row, _)| StandIn::of(row).as_ref() == Some(&stand_in));
+        if own.is_some() || there.is_empty() && self.live_for.is_some() {
+            // The row stands for this hold alone.
+            if let Some(beside) = held.holders.iter().skip(1).find(|one| !one.is_imported) {
+                let (lock, label) = (name.to_owned(), beside.label.clone());
+                return Verdict::InTheWay(Obstacle::NativeClient { lock, label });
+            }
+            if has_live_waiters {
+                let label =
+                    next.map_or_else(|| "another client".to_owned(), |next| next.label.clone());
+                return Verdict::InTheWay(Obstacle::NativeWaiter { lock: name.to_owned(), label });
+            }
+        }
         if let Some((_, left_s)) = own {
             let enough = left_s.zip(self.live_for).is_none_or(|(left_s, live_for)| {
                 u64::try_from(left_s).unwrap_or(0) >= live_for.as_secs() / 2
@@ -285,8 +301,6 @@ impl Rollback<'_> {
             }
         } else if let Some((by, _)) = there.first() {
             // A process in `both` that has both halves: others in `both` wait for it in Cassandra.
-            // Live waiters stand behind imported ones, so one that is not shown may be live.
-            let has_live_waiters = held.has_more || held.line.iter().any(|one| !one.is_imported);
             let is_both = is_ours(by) && StandIn::of(by).is_none() && !has_live_waiters;
             return if is_both { Verdict::Covered } else { taken(name, holder, by) };
         }
@@ -322,12 +336,12 @@ impl Rollback<'_> {
     }
 
     /// Removes rows that stand in for native holds which have ended.
-    async fn take_back(&self, tell: &mut OnReport<'_>) -> Result<(), MoveError> {
+    async fn take_back(&self, at: Stage, tell: &mut OnReport<'_>) -> Result<(), MoveError> {
         let take = async |lock: &str, owner: &str| {
             let taken = self.rows.take_back(lock, owner).await;
             taken.map_err(|why| MoveError::Row { lock: lock.to_owned(), why })
         };
-        let taken_back = self.each_ended(take).await?;
+        let taken_back = self.each_ended(at, take).await?;
         if taken_back > 0 {
             tell(MoveReport::Rows { written: 0, taken_back });
         }
@@ -337,12 +351,13 @@ impl Rollback<'_> {
     /// Does something to each row that stands in for a native hold which has ended, by lock and owner; returns how many there are.
     async fn each_ended(
         &self,
+        at: Stage,
         act: impl AsyncFn(&str, &str) -> Result<(), MoveError>,
     ) -> Result<usize, MoveError> {
         let mut ended = 0;
         let look = async |rows: LockRows| {
             let lock = rows.lock.to_string();
-            for owner in self.ended_in(&lock, &rows).await? {
+            for owner in self.ended_in(at, &lock, &rows).await? {
                 act(&lock, &owner).await?;
                 ended += 1;
             }
@@ -352,7 +367,14 @@ impl Rollback<'_> {
         Ok(ended)
     }
 
-    async fn ended_in(&self, lock: &str, rows: &LockRows) -> Result<Vec<String>, MoveError> {
+    /// At `cassandra` a native client that got the lock after the hold has no row, and gets none: the one that is there stays, and
+    /// keeps old clients out for as long as it was to stand.
+    async fn ended_in(
+        &self,
+        at: Stage,
+        lock: &str,
+        rows: &LockRows,
+    ) -> Result<Vec<String>, MoveError> {
         let mut ended = Vec::new();
         if !lock.starts_with(self.scope.name) {
             return Ok(ended);
@@ -360,7 +382,9 @@ impl Rollback<'_> {
         for (owner, _) in in_table(rows) {
             let Some(stand_in) = StandIn::of(&owner) else { continue };
             let held = self.scope.native.lock(lock).await?.unwrap_or_default();
-            if held.holders.first().is_none_or(|holder| holder.token != stand_in.token) {
+            let holds_on = held.holders.iter().any(|holder| holder.token == stand_in.token);
+            let is_others = held.holders.iter().any(|holder| !holder.is_imported);
+            if !holds_on && (at != Stage::Cassandra || !is_others) {
                 ended.push(owner);
             }
         }

@@ -124,6 +124,13 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     );
     assert_eq!(moved.lease("orders/9").await, None);
     alone.set_value(&b"10.0.0.9"[..]).await.unwrap();
+    // One row stands for one hold, and not for the next.
+    let mut waiting = client.lock("orders/9").enqueue();
+    assert!(waiting.next().await.is_some());
+    let said = moved.refused("rollback", &orders(&["--live-for", "10m"])).await;
+    assert!(said.contains("waits for orders/9 natively"), "{said}");
+    assert_eq!(moved.lease("orders/9").await, None);
+    drop(waiting);
     let told = moved.done("rollback", &orders(&["--live-for", "10m"])).await;
     assert_eq!(moves(&told), ["cassandra"]);
     let (owner, left_s) = moved.lease("orders/9").await.unwrap();
@@ -138,6 +145,11 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     moved.done("rollback", &orders(&[])).await;
     assert!(moved.lease("orders/9").await.is_some());
     alone.release().await.unwrap();
+    // Nobody is to lock natively now. Where somebody does, the row keeps the recipe's clients out of it.
+    let late = client.lock("orders/9").await.unwrap();
+    moved.done("rollback", &orders(&[])).await;
+    assert!(moved.lease("orders/9").await.is_some());
+    late.release().await.unwrap();
     both.release().await.unwrap();
     let told = moved.done("rollback", &orders(&[])).await;
     assert!(told.contains(&json!({ "kind": "rows", "written": 0, "taken_back": 1 })), "{told:?}");
