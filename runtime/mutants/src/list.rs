@@ -306,6 +306,8 @@ mutants! {
         "a value that is confirmed or cleared takes the place of a release";
     RefusedReleaseEndsStream, "refused-release-ends-stream", "I31",
         "a client whose release load refused begins a new stream";
+    UnreadInsertForgotten, "unread-insert-forgotten", "I31",
+        "a token whose insert had no answer is given up for free because it could not be read either";
     ClosedHoldsNotCounted, "closed-holds-not-counted", "I27",
         "holds that lasted too long, and that their client never releases, are kept without a bound";
     OwnedWhileCutOff, "owned-while-cut-off", "I15, I31",

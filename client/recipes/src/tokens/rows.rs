@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use holdfast_mutants::mutant;
 
 use super::TokenTables;
 use super::session::{Beat, SessionRow};
@@ -109,12 +110,13 @@ impl TokenRows {
         }
     }
 
-    /// "write `service_session_id` on token IF token not exists #LWT".
-    async fn insert(&self, token: &str) -> Result<Seen, Fault> {
+    /// "write `service_session_id` on token IF token not exists #LWT". Returns also whether the insert may be applied, or be
+    /// applied later, without the row having been seen.
+    async fn insert(&self, token: &str) -> (Result<Seen, Fault>, bool) {
         let mut cells = self.owned();
         cells.push((self.columns.timestamp.clone(), Some(Value::Time(self.stamps.next()))));
         let insert = self.statement(token, Action::InsertIfAbsent { cells, ttl_s: None });
-        match self.tables().conditional(insert).await.1 {
+        let certain = match self.tables().conditional(insert).await.1 {
             Ok(Conditional::Applied) => Ok(Seen::Ours),
             Ok(Conditional::NotApplied(row)) => Ok(match self.seen(row) {
                 // The row exists but shows no cell.
@@ -124,9 +126,18 @@ impl TokenRows {
             // "read token; if token.service_session_id == service_session_id": the article always
             // reads, and here that is needed. The token counts as had, because it stands as long as the
             // session does.
-            Err(Fault::Unknown(_)) => self.look(token).await,
+            Err(Fault::Unknown(_)) => {
+                let seen = self.look(token).await;
+                let is_open = match &seen {
+                    Ok(Seen::Ours | Seen::Theirs(_)) => false,
+                    Err(Fault::NotDone(_)) if mutant!(UnreadInsertForgotten) => false,
+                    _ => true,
+                };
+                return (seen, is_open);
+            }
             Err(fault) => Err(fault),
-        }
+        };
+        (certain, false)
     }
 
     /// One round over these tokens. Returns the owner of one of the others, or why it is unknown.
@@ -149,9 +160,8 @@ impl TokenRows {
         let may_have_been_ours = self.open.clone();
         self.open.extend(free.iter().cloned());
         let inserts = free.iter().map(|token| self.insert(token)).collect();
-        for (token, seen) in free.iter().zip(a_few_at_once(inserts).await) {
-            let is_certain = !matches!(seen, Ok(Seen::Free) | Err(Fault::Unknown(_)));
-            if is_certain && !may_have_been_ours.contains(token) {
+        for (token, (seen, is_open)) in free.iter().zip(a_few_at_once(inserts).await) {
+            if !is_open && !may_have_been_ours.contains(token) {
                 self.open.remove(token);
             }
             match seen {

@@ -1,9 +1,11 @@
 //! One lock, one holder, one waiter.
 
+use holdfast_mutants::{Mutant, while_armed};
+
 use super::*;
 use crate::lock_task::{Attempt as _, Reached};
 use crate::locker::Wait;
-use crate::model::Odds;
+use crate::model::{Fate, Odds};
 use crate::tokens::rows::TokenRows;
 use crate::{Error, LostReason};
 
@@ -103,6 +105,42 @@ fn what_was_applied_without_an_answer_is_found_by_a_read_and_held() {
         unseen += model.unknown_but_applied();
     }
     assert!(unseen > 20, "{unseen}");
+}
+
+/// The insert had no answer, and then too few replicas live for a look: the caller gives up, and leaves nothing behind.
+#[test]
+fn an_insert_without_an_answer_that_cannot_be_read_leaves_no_token_behind() {
+    for seed in 0..20 {
+        let (machine, model, _processes, [a, _]) = two(seed);
+        let world = machine.world().runtime();
+        machine.run(async {
+            let insert = |one: &Statement| {
+                let of_token = one.table == Ident::new("tokens");
+                of_token && matches!(one.action, Action::InsertIfAbsent { .. })
+            };
+            model.choose(insert, Fate::AnswerLost);
+            let trying = a.lock_within("jobs", secs(6));
+            let failing = async {
+                while !model.nothing_is_chosen() {
+                    world.sleep(Duration::from_millis(1)).await;
+                }
+                model.set_odds(Odds { unavailable: 1_000, ..Odds::default() });
+                world.sleep(secs(10)).await;
+                model.set_odds(Odds::default());
+            };
+            let (tried, ()) = futures_util::join!(trying, failing);
+            assert!(tried.is_err(), "seed {seed}");
+            world.sleep(secs(20)).await;
+            assert_eq!((session_of(&model, "jobs"), sessions(&model)), (None, 0), "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn an_insert_that_is_forgotten_because_it_could_not_be_read_is_noticed() {
+    let test = an_insert_without_an_answer_that_cannot_be_read_leaves_no_token_behind;
+    let run = while_armed(Mutant::UnreadInsertForgotten, || std::panic::catch_unwind(test));
+    assert!(run.is_err(), "nothing showed that the mutant was armed");
 }
 
 /// Half of all beats are lost, late, or applied without an answer, for a quarter of an hour.
