@@ -282,10 +282,10 @@ mod tests {
         let machine = Machine::new(1);
         let (model, scope, rows) = tables(&machine);
         let runtime = machine.world().runtime();
-        let (modes, rows) = (&scope, &rows);
+        let (scope, rows) = (&scope, &rows);
         let given_to = |native| MovingSequences {
             scope: "orders/",
-            modes,
+            modes: scope,
             rows,
             native,
             runtime: runtime.clone(),

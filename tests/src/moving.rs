@@ -141,12 +141,12 @@ impl Move {
 /// Asserts that a line of the output lists each obstacle of the message, with a code.
 fn is_told_to_programs(message: &str, out: &str) {
     let lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let lists = lines.filter_map(|line| match line["kind"].as_str() {
+    let mut lists = lines.filter_map(|line| match line["kind"].as_str() {
         Some("in_the_way") => Some(line["by"].clone()),
         Some("preview") => Some(line["in_the_way"].clone()),
         _ => None,
     });
-    let list = lists.last().unwrap_or_else(|| panic!("no list of what is in the way: {out}"));
+    let list = lists.next_back().unwrap_or_else(|| panic!("no list of what is in the way: {out}"));
     let list = list.as_array().unwrap();
     assert!(!list.is_empty(), "{out}");
     for obstacle in list {

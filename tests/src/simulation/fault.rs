@@ -358,9 +358,9 @@ impl FromStr for Kind {
 
     /// By the name that the counts print.
     fn from_str(name: &str) -> Result<Self, String> {
-        let named = Self::every().find(|kind| kind.to_string() == name);
-        let names = || Self::every().map(|kind| kind.to_string()).collect::<Vec<_>>().join(", ");
-        named.ok_or_else(|| format!("there is no fault {name:?}; there are {}", names()))
+        let all = || Self::every().map(|kind| kind.to_string()).collect::<Vec<_>>().join(", ");
+        let found = Self::every().find(|kind| kind.to_string() == name);
+        found.ok_or_else(|| format!("there is no fault {name:?}; there are {}", all()))
     }
 }
 
