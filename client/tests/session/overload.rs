@@ -239,6 +239,21 @@ async fn a_clear_refused_for_load_is_sent_again_and_a_new_value_is_refused_to_th
     assert!(guard.is_safe());
 }
 
+/// I31: under its id it would be refused for as long as requests that are over take the room.
+#[tokio::test(start_paused = true)]
+async fn a_clear_that_the_table_has_no_room_for_is_refused_to_the_caller() {
+    let mut net = Net::new();
+    let (_client, mut server, guard) = holding(&mut net).await;
+    let (cleared, ()) = tokio::join!(guard.clear_value(), async {
+        let id = server.set_value().await.request_id;
+        server.say(refused_by("max_table_bytes", Some(Subject::RequestId(id)))).await;
+    });
+
+    let error = cleared.unwrap_err();
+    assert!(matches!(error, Error::Refused { reason: RefusalReason::Limit, .. }), "{error}");
+    assert!(guard.is_safe());
+}
+
 /// The caller of an acquire decides: the error shows that a retry makes sense, and when.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_refused_for_load_says_when_a_retry_makes_sense() {

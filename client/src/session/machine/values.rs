@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use holdfast_proto::v1::{self, client_frame::Body};
 
-use super::retries::is_for_now;
+use super::retries::{is_for_now, wants_room};
 use super::{Intent, Machine, StreamEnd, is_of_one_copy};
 use crate::session::CHANGE;
 use crate::session::request::{Change, Done, Key, Phase, tell};
@@ -61,14 +61,16 @@ impl Machine {
     }
 
     /// Handles the refusal of a copy of a change. A change that takes no space is sent again under
-    /// its id, if the server is only overloaded.
+    /// its id, if the server is only overloaded; not if the table has no room for its id, which requests
+    /// that are over may take for as long as the id keeps `done_below` from passing them (I31).
     pub(super) fn change_copy_refused(
         &mut self,
         key: Key,
         refusal: v1::Refusal,
     ) -> Option<StreamEnd> {
         let frees = self.requests.change(key).is_some_and(|change| change.what.frees());
-        if !frees || !is_for_now(&refusal) || refusal.retry_after_ms.is_none() {
+        let is_overloaded = is_for_now(&refusal) && refusal.retry_after_ms.is_some();
+        if !frees || !is_overloaded || wants_room(&refusal) {
             self.change_refused(key, refusal);
             return None;
         }
