@@ -40,8 +40,8 @@ impl Shell {
     fn begin_after(&self, first: &str, arguments: &[&str]) -> Program {
         let (holdfast, endpoints) = (binary("holdfast"), self.cluster.endpoints());
         let (script, holdfast) = (format!("{first}; exec \"$@\""), holdfast.to_str().unwrap());
-        let own = ["-c", &script, "sh", holdfast, "--endpoints", &endpoints];
-        Program::start_at(&"/bin/sh".into(), &[&own, arguments].concat())
+        let own = ["-c", &script, "bash", holdfast, "--endpoints", &endpoints];
+        Program::start_at(&"/bin/bash".into(), &[&own, arguments].concat())
     }
 
     async fn run(&self, arguments: &[&str]) -> Ended {
