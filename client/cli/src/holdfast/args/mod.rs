@@ -141,7 +141,8 @@ pub(crate) enum Command {
     ///
     /// A process that has left the group (by setsid or setpgid, as daemons do, and each job of an
     /// interactive shell or of a shell with `set -m`) is not waited for, not asked to end and not
-    /// killed: it runs on without the lock. If holdfast itself is killed with SIGKILL, the command
+    /// killed: it runs on without the lock. So does a process of another user, as a command with sudo
+    /// starts one: holdfast may not kill it (run holdfast itself by sudo). If holdfast itself is killed with SIGKILL, the command
     /// is killed with it, but nothing else of its group: that runs on, and another client can hold
     /// the lock as soon as the lease has run out, at most the TTL later.
     Lock(LockArgs),
