@@ -99,19 +99,20 @@ impl NativeStore for Native {
 }
 
 fn seen(lock: LockInfo) -> NativeLock {
-    let holder = |Holder { session, label, token, is_imported, .. }| Party {
+    let holder = |Holder { session, label, token, note, is_imported, .. }| Party {
         session,
         label,
         token: token.get(),
+        note,
         is_imported,
         left: None,
     };
-    let waiter = |Waiter { session, label, is_imported, .. }| Party {
+    let waiter = |Waiter { session, label, note, is_imported, .. }| Party {
         session,
         label,
-        token: 0,
+        note,
         is_imported,
-        left: None,
+        ..Party::default()
     };
     NativeLock {
         name: lock.name,

@@ -122,6 +122,13 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         tell: &mut (dyn FnMut(Told<'_>) + Send),
     ) -> Result<(), SequencesError> {
         let listed = self.list().await?;
+        if listed.is_empty() {
+            return Ok(());
+        }
+        // Before a row says that its numbers are there: a draw compares its cluster with this one.
+        let own = self.native.cluster().await?;
+        let tied = self.modes.tie_cluster(&own).await?;
+        OtherTie::check(self.scope, "cluster", Some(&tied), &own)?;
         let mut last = self.native.sequences(self.scope).await?;
         for (name, _) in listed {
             let moved = self.give_one(&name, &mut last).await?;
@@ -293,7 +300,7 @@ mod tests {
         advance(&model, None, 4);
         let mut moved = Vec::new();
 
-        let place = machine.run(async {
+        let (place, tied) = machine.run(async {
             given_to(&Native(true)).give(&mut |_| {}).await.unwrap();
             let restored = given_to(&Native(false));
             let mut note = |told: Told<'_>| {
@@ -302,11 +309,12 @@ mod tests {
                 }
             };
             restored.bring_back(&mut note).await.unwrap();
-            rows.place(NAME).await.unwrap()
+            (rows.place(NAME).await.unwrap(), scope.view().await.unwrap().cluster)
         });
 
         assert_eq!(moved, [Moved::Stays { why: NOT_GIVEN_HERE.to_owned() }]);
         assert_eq!(place, SequencePlace::Native);
+        assert_eq!(tied.as_deref(), Some("c1"), "processes of another cluster draw nothing");
     }
 
     #[test]

@@ -335,29 +335,38 @@ impl fmt::Debug for RemoteGuard {
 /// [`Guard::release`].
 impl RemoteLocker for Client {
     fn acquire<'a>(&'a self, name: &'a str, wait: Wait) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(acquire_natively(self, None, name, wait))
+        Box::pin(acquire_natively(self, NativeTerms::default(), name, wait))
     }
 }
 
-/// Acquires a lock of the native store, and only under a scope if the caller knows of one.
+/// What a request to the native store says besides its name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NativeTerms<'a> {
+    /// The scope that the name is granted under, if the caller knows of one.
+    pub(crate) scope: Option<&'a str>,
+    /// The note of the hold.
+    pub(crate) note: Option<&'a str>,
+}
+
+/// Acquires a lock of the native store.
 pub(crate) async fn acquire_natively(
     client: &Client,
-    scope: Option<&str>,
+    terms: NativeTerms<'_>,
     name: &str,
     wait: Wait,
 ) -> Result<RemoteGuard> {
-    let guard = Arc::new(ask_natively(client, scope, name, wait).await?);
+    let guard = Arc::new(ask_natively(client, terms, name, wait).await?);
     Ok(native_guard(client, name, guard))
 }
 
 /// Leads an election of the native store.
 pub(crate) async fn lead_natively(
     client: &Client,
-    name: &str,
-    value: String,
+    terms: NativeTerms<'_>,
+    (name, value): (&str, String),
     wait: Wait,
 ) -> Result<(RemoteGuard, Arc<dyn Publishes>)> {
-    let guard = Arc::new(ask_natively(client, None, name, wait).await?);
+    let guard = Arc::new(ask_natively(client, terms, name, wait).await?);
     let published = NativeValue(Arc::downgrade(&guard));
     let guard = native_guard(client, name, guard);
     published.publish(Some(value)).await?;
@@ -366,12 +375,18 @@ pub(crate) async fn lead_natively(
 
 async fn ask_natively(
     client: &Client,
-    scope: Option<&str>,
+    NativeTerms { scope, note }: NativeTerms<'_>,
     name: &str,
     wait: Wait,
 ) -> Result<Guard> {
-    let lock = || scope.iter().fold(client.lock(name), |lock, scope| lock.in_scope(scope));
-    let attempt = || scope.iter().fold(client.try_lock(name), |lock, scope| lock.in_scope(scope));
+    let lock = || {
+        let lock = scope.iter().fold(client.lock(name), |lock, scope| lock.in_scope(scope));
+        note.iter().fold(lock, |lock, note| lock.note(*note))
+    };
+    let attempt = || {
+        let lock = scope.iter().fold(client.try_lock(name), |lock, scope| lock.in_scope(scope));
+        note.iter().fold(lock, |lock, note| lock.note(*note))
+    };
     match wait {
         Wait::Forever => lock().await,
         Wait::AtMost(limit) => lock().wait(limit).await,

@@ -14,6 +14,8 @@ use holdfast_runtime::Rng;
 /// The prefix of this client's ids, by which a migration recognises its rows (DESIGN §10).
 pub(crate) const MARK: &str = "hf1:";
 const WRITER_DIGITS: usize = 16;
+/// What the note of a native hold begins with whose holder has a row in Cassandra as well.
+const NOTED: &str = "in Cassandra too, as @";
 
 /// Whether an id was written by this client, in any version.
 pub fn is_ours(owner: &str) -> bool {
@@ -36,6 +38,18 @@ impl Writer {
     pub fn of(owner: &str) -> Option<Self> {
         let (service, _) = owner.strip_prefix(MARK)?.rsplit_once('/')?;
         let (_, writer) = split(service)?;
+        Some(Self(writer.into()))
+    }
+
+    /// The note of the native half of a lock that this writer has in both stores. It shows which row in Cassandra is the other half:
+    /// without it, a row that a process left behind looks like the row of whoever holds the lock natively.
+    pub(crate) fn note(&self) -> String {
+        format!("{NOTED}{}", self.0)
+    }
+
+    /// The writer of the row that a native holder with this note has in Cassandra; `None` for the note of any other holder.
+    pub fn of_note(note: &str) -> Option<Self> {
+        let (_, writer) = split(note).filter(|_| note.starts_with(NOTED))?;
         Some(Self(writer.into()))
     }
 }

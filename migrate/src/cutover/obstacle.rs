@@ -166,7 +166,10 @@ impl Obstacle {
             Self::NativeWaiter { .. } => {
                 "let them have their turn, or end them: a row of --live-for stands for one hold"
             }
-            Self::RowTaken { .. } => "wait until one of the two has given its lock back",
+            Self::RowTaken { .. } => {
+                "wait until one of the two has given its lock back, or its row is over; a Locker in both of a version before \
+                 0.4, or at servers of one, does not show which row is its own: update it first"
+            }
             Self::NotWritten { .. } => "wait until it is given back natively",
         }
     }

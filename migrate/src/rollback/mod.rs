@@ -10,7 +10,7 @@
 //!
 //! # Holds without a row
 //!
-//! A process in `both` has a row, because it holds in Cassandra as well. An imported hold has its
+//! A process in `both` has a row, because it holds in Cassandra as well; the note of its native hold names it. An imported hold has its
 //! old row, with the same end; if that was removed, rollback writes it again, under the same owner
 //! and for the time left. A hold of a native client has no row, and no client would renew one: it
 //! is an obstacle, by name. With `live_for` rollback writes a row for it that stands that long; old
@@ -31,7 +31,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use holdfast_recipes::{LockerMode, Recipe, ScopeView, Stage, is_ours};
+use holdfast_mutants::mutant;
+use holdfast_recipes::{LockerMode, Recipe, ScopeView, Stage, Writer, is_ours};
 
 use crate::cutover::{
     MoveError, MoveReport, MovingScope, Obstacle, Obstacles, OnReport, PlannedRows, Preview,
@@ -300,8 +301,9 @@ impl Rollback<'_> {
                 return Verdict::Covered;
             }
         } else if let Some((by, _)) = there.first() {
-            // A process in `both` that has both halves: others in `both` wait for it in Cassandra.
-            let is_both = is_ours(by) && StandIn::of(by).is_none() && !has_live_waiters;
+            // Of a process in `both` that has both halves: others in `both` wait for it in Cassandra. Any other row of ours may be a dead
+            // process', or of one that is refused the native half, and ends or is given back before this hold.
+            let is_both = is_of_holder(by, holder) && !has_live_waiters;
             return if is_both { Verdict::Covered } else { taken(name, holder, by) };
         }
         let Some(live_for) = self.live_for else {
@@ -392,6 +394,14 @@ impl Rollback<'_> {
     }
 }
 
+/// Whether the row's owner is the process that holds the lock natively, as the hold's note says.
+fn is_of_holder(row: &str, holder: &Party) -> bool {
+    if mutant!(AnyRowCoversTheHold) {
+        return is_ours(row) && StandIn::of(row).is_none();
+    }
+    Writer::of(row).is_some_and(|writer| Writer::of_note(&holder.note) == Some(writer))
+}
+
 fn taken(name: &str, holder: &Party, by: &str) -> Verdict {
     let (lock, label) = (name.to_owned(), holder.label.clone());
     Verdict::InTheWay(Obstacle::RowTaken { lock, label, by: by.to_owned() })
@@ -402,4 +412,32 @@ fn in_table(rows: &LockRows) -> InTable {
     let holders = rows.owned().into_iter().filter(|one| one.is_holders);
     let left_s = |one: &OwnedCell<'_>| one.cell.filter(|_| one.heartbeat.is_none())?.left_s;
     holders.map(|one| (one.column.clone(), left_s(&one))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_mutants::{Mutant, while_armed};
+
+    use super::*;
+
+    #[test]
+    fn a_row_covers_the_hold_whose_note_names_its_writer_and_no_other() {
+        const WRITER: &str = "0123456789abcdef";
+        let row = format!("hf1:billing@{WRITER}/7:180");
+        let noted = |note: &str| Party { note: note.to_owned(), ..Party::default() };
+        let own = noted(&format!("in Cassandra too, as @{WRITER}"));
+        let covered = |row: &str, holder: &Party| is_of_holder(row, holder);
+
+        assert!(covered(&row, &own));
+        for other in
+            ["", WRITER, "in Cassandra too, as @0123456789abcdee", "nightly @0123456789abcdef"]
+        {
+            assert!(!covered(&row, &noted(other)), "{other:?}");
+        }
+        // Of version 0.1, of a client of others, and of a native hold.
+        for row in ["hf1:billing/7", "client_1", "hf1:billing@0123456789abcdef/native-7"] {
+            assert!(!covered(row, &noted("")), "{row}");
+        }
+        while_armed(Mutant::AnyRowCoversTheHold, || assert!(covered(&row, &noted(""))));
+    }
 }

@@ -38,6 +38,8 @@ pub struct Party {
     pub label: String,
     /// The fencing token of its grant; 0 of a waiter.
     pub token: u64,
+    /// What its request says for people.
+    pub note: String,
     /// It was imported and not claimed.
     pub is_imported: bool,
     /// Of an imported holder: what is left of it at least; `None`: it has ended.

@@ -443,6 +443,10 @@ mutants! {
     // The switch of a scope to the native store (`migrate/src`).
     OneLookIsEnough, "one-look-is-enough", "modes 4, I24",
         "a cutover leaves both because one look met no old client, without the operator's word";
+    AnyRowCoversTheHold, "any-row-covers-the-hold", "modes 4, I24",
+        "a rollback takes any row of a process of ours for the one of whoever holds the lock natively";
+    DrawTiesTheScope, "draw-ties-the-scope", "modes, I24",
+        "a draw from a sequence that was given away trusts whichever cluster it meets";
     UnregisteredIsHidden, "unregistered-is-hidden", "modes 4, I24",
         "a client that never registered counts as registered once another one is";
 }

@@ -113,6 +113,16 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     let (owner, left_s) = moved.lease("orders/1").await.unwrap();
     assert!(owner == "client_1" && (400..=602).contains(&left_s), "{owner} {left_s}");
     assert_eq!(moved.lease("orders/9").await, None);
+    // A row that another process left does not stand for that hold: it ends before it.
+    let left = "hf1:billing@00112233aabbccdd/1";
+    moved
+        .cql(&[&format!(
+            "INSERT INTO k.leases (name, owner) VALUES ('orders/9', '{left}') USING TTL 170"
+        )])
+        .await;
+    let said = moved.refused("rollback", &orders(&[])).await;
+    assert!(said.contains(&format!("holds orders/9 natively, and the row is {left}'s")), "{said}");
+    moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/9'"]).await;
     // A value that the table's column of text cannot have (B21).
     alone.set_value(&b"\xff\x00"[..]).await.unwrap();
     let said = moved.refused("rollback", &orders(&["--live-for", "10m"])).await;

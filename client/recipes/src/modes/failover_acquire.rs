@@ -10,10 +10,12 @@ use futures_util::future::BoxFuture;
 use holdfast_runtime::{Runtime, select};
 
 use crate::fallback::{Fallback, PATIENCE};
-use crate::locker::{Publishes, RemoteGuard, RemoteLocker, Wait, acquire_natively, lead_natively};
+use crate::locker::{
+    NativeTerms, Publishes, RemoteGuard, RemoteLocker, Wait, acquire_natively, lead_natively,
+};
 use holdfast::Client;
 
-use crate::{Error, Result};
+use crate::{Error, RefusalReason, Result};
 
 /// How often a waiting call checks whether the native store serves its lock. The check reads only what this process
 /// knows and sends nothing.
@@ -21,11 +23,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The native store, as a locker that falls back sees it.
 pub(crate) trait NativeStore: RemoteLocker {
-    /// Acquires `lock_id`, a name in `scope`. The store grants it only while it knows the scope and has authority over
-    /// it: one that was restored from a backup may have lost it, while Cassandra serves the names.
-    fn acquire_in<'a>(
+    /// Acquires `lock_id`. If the terms name its scope, the store grants it only while it knows the scope and has authority over
+    /// it: one that was restored from a backup may have lost it, while Cassandra serves the names. A note is refused
+    /// ([`refuses_note`]) while a server is of a release that knows none.
+    fn acquire_on<'a>(
         &'a self,
-        scope: &'a str,
+        terms: NativeTerms<'a>,
         lock_id: &'a str,
         wait: Wait,
     ) -> BoxFuture<'a, Result<RemoteGuard>>;
@@ -37,11 +40,11 @@ pub(crate) trait NativeStore: RemoteLocker {
     /// The id of its cluster, in hexadecimal digits; `None` while it is unknown.
     fn cluster(&self) -> Option<String>;
 
-    /// Stands for election, and publishes `value` once elected.
+    /// Stands for the election of that name, and publishes the value once elected.
     fn lead<'a>(
         &'a self,
-        name: &'a str,
-        value: String,
+        terms: NativeTerms<'a>,
+        elected: (&'a str, String),
         wait: Wait,
     ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>>;
 
@@ -57,13 +60,13 @@ pub(crate) trait NativeStore: RemoteLocker {
 }
 
 impl NativeStore for Client {
-    fn acquire_in<'a>(
+    fn acquire_on<'a>(
         &'a self,
-        scope: &'a str,
+        terms: NativeTerms<'a>,
         lock_id: &'a str,
         wait: Wait,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        Box::pin(acquire_natively(self, Some(scope), lock_id, wait))
+        Box::pin(acquire_natively(self, terms, lock_id, wait))
     }
 
     fn serves(&self, scope: &str, lock_id: &str) -> bool {
@@ -82,11 +85,11 @@ impl NativeStore for Client {
 
     fn lead<'a>(
         &'a self,
-        name: &'a str,
-        value: String,
+        terms: NativeTerms<'a>,
+        elected: (&'a str, String),
         wait: Wait,
     ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>> {
-        Box::pin(lead_natively(self, name, value, wait))
+        Box::pin(lead_natively(self, terms, elected, wait))
     }
 
     fn leader<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>>> {
@@ -107,6 +110,13 @@ impl NativeStore for Client {
     ) -> BoxFuture<'a, Result<RangeInclusive<u64>>> {
         Box::pin(async move { self.sequence(name).take(count).await })
     }
+}
+
+/// Whether a request may have been refused for its note alone: a server of a release before 0.4 finds nothing in such a request, and
+/// a leader of this one takes none while it has a member of such a release.
+pub(super) fn refuses_note(error: &Error) -> bool {
+    use RefusalReason::{Invalid, Unsupported};
+    matches!(error, Error::Refused { reason: Invalid | Unsupported, .. })
 }
 
 /// Both stores, for one acquire.
@@ -136,8 +146,9 @@ impl FailoverAcquire<'_> {
     /// Retries after a lost session while the caller waits: it wants the lock, not a place in the queue. A retryable
     /// error of a store that does not serve the name is not final either.
     async fn natively(&self, lock_id: &str, wait: &impl Fn() -> Wait) -> Result<RemoteGuard> {
+        let terms = NativeTerms { scope: Some(self.fallback.scope()), note: None };
         loop {
-            let error = match self.native.acquire_in(self.fallback.scope(), lock_id, wait()).await {
+            let error = match self.native.acquire_on(terms, lock_id, wait()).await {
                 Ok(guard) => return Ok(guard),
                 Err(error) => error,
             };

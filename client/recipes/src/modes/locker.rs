@@ -10,7 +10,7 @@ use holdfast_runtime::{Instant, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::compound_guard::CompoundGuard;
-use super::failover_acquire::{FailoverAcquire, NativeStore};
+use super::failover_acquire::{FailoverAcquire, NativeStore, refuses_note};
 use super::mode_row::ModeRow;
 use super::scope::Rows;
 use super::state::{InUse, Shared, State};
@@ -20,7 +20,7 @@ use crate::cassandra::{Cassandra, LockerOptions};
 use crate::fallback::{Fallback, FallbackOptions};
 use crate::lease::{Lease, LeaseTable, SequenceRows};
 use crate::lock_task::passing;
-use crate::locker::{OnCassandra, Publishes, RemoteGuard, RemoteLocker, Wait};
+use crate::locker::{NativeTerms, OnCassandra, Publishes, RemoteGuard, RemoteLocker, Wait};
 use crate::locker_base::{LockerBase, Tries};
 use crate::measures;
 use crate::owner::Writer;
@@ -78,6 +78,8 @@ pub(super) struct Inner {
     pub(super) elections: Option<Lease>,
     pub(super) sequences: SequenceRows,
     pub(super) native: Option<Arc<dyn NativeStore>>,
+    /// The note of the native halves of locks in both stores.
+    note: String,
     fallback: Option<Fallback>,
     pub(super) base: LockerBase,
     rows: Rows,
@@ -199,9 +201,19 @@ impl LockerBuilder {
         let mode_row =
             ModeRow::new(rows.clone(), (process, recipe), base.clone(), shared.clone(), over);
         base.runtime().spawn("holdfast-mode-row", mode_row.keep()).detach();
-        let native = self.native;
-        let inner =
-            Inner { first, elections, sequences, native, fallback, base, rows, modes, shared };
+        let (native, note) = (self.native, writer.note());
+        let inner = Inner {
+            first,
+            elections,
+            sequences,
+            native,
+            note,
+            fallback,
+            base,
+            rows,
+            modes,
+            shared,
+        };
         let inner = Arc::new(inner);
         inner.seated(Some(inner.base.now() + inner.base.answer_limit)).await?;
         Ok(Locker { inner, life })
@@ -408,7 +420,10 @@ impl Inner {
             LockerMode::Cassandra => {
                 return Ok(vec![self.ask_first((lock_id, wish), wait_left()).await?]);
             }
-            LockerMode::Native => vec![ask_native(native()?, (lock_id, wish), wait_left()).await?],
+            LockerMode::Native => {
+                let asked = (lock_id, wish);
+                vec![ask_native(native()?, NativeTerms::default(), asked, wait_left()).await?]
+            }
             LockerMode::Both => {
                 self.acquire_both(native()?, (lock_id, wish), wait, deadline).await?
             }
@@ -433,6 +448,28 @@ impl Inner {
         self.rows.check_tie("cluster", &tied, &own)?;
         self.shared.change(|state| state.cluster = Some(tied));
         Ok(())
+    }
+
+    /// Checks that the native store is the one that the scope was tied to when a sequence was given to it; `false`: it is not known yet
+    /// which one this is. Another cluster would begin the sequence at 1. So this makes no tie.
+    pub(super) async fn check_given(&self, native: &dyn NativeStore, name: &str) -> Result<bool> {
+        let Some(own) = native.cluster() else { return Ok(false) };
+        let known = self.shared.get(|state| state.cluster.clone());
+        let tied = match known {
+            Some(tied) => Some(tied),
+            None => self.modes.view().await?.cluster,
+        };
+        let Some(tied) = tied.or_else(|| mutant!(DrawTiesTheScope).then(|| own.clone())) else {
+            let [name, scope] =
+                [name, &self.rows.scope].map(|text| text.escape_debug().to_string());
+            return Err(Error::invalid(format!(
+                "the sequence \"{name}\" is in a native store, and the scope \"{scope}\" is tied to no cluster, so that nobody knows \
+                 to which one it was given: `holdfast-migrate sequences --scope '{scope}' --to native` with that cluster ties it"
+            )));
+        };
+        self.rows.check_tie("cluster", &tied, &own)?;
+        self.shared.change(|state| state.cluster = Some(tied));
+        Ok(true)
     }
 
     /// Checks that the cluster that the scope is tied to keeps the authority row.
@@ -466,16 +503,34 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> Result<Vec<Part>> {
         if mutant!(BothTakesNativeAlone) {
-            return Ok(vec![ask_native(native, asked, self.left(wait, deadline)).await?]);
+            let wait = self.left(wait, deadline);
+            return Ok(vec![ask_native(native, NativeTerms::default(), asked, wait).await?]);
         }
         loop {
             let first = self.ask_first(asked, self.left(wait, deadline)).await?;
-            let second = ask_native(native, asked, self.left(wait, deadline));
+            let second = self.ask_second(native, asked, || self.left(wait, deadline));
             select! {
                 _ = first.guard.lost() => {}
                 // Refused or too late: dropping the first gives it back.
                 second = second => return Ok(vec![second?, first]),
             }
+        }
+    }
+
+    /// The native half, with a note that names the other one. Where a server knows no notes it has none, and a rollback takes it for the
+    /// hold of a client that knows only the native store.
+    async fn ask_second(
+        &self,
+        native: &dyn NativeStore,
+        asked: (&str, Wish<'_>),
+        wait: impl Fn() -> Wait,
+    ) -> Result<Part> {
+        let noted = NativeTerms { scope: None, note: Some(&self.note) };
+        match ask_native(native, noted, asked, wait()).await {
+            Err(error) if refuses_note(&error) => {
+                ask_native(native, NativeTerms::default(), asked, wait()).await
+            }
+            second => second,
         }
     }
 
@@ -506,12 +561,13 @@ fn check_stores(native: bool, prefix: bool, mode: LockerMode) -> Result<()> {
 
 async fn ask_native(
     native: &dyn NativeStore,
+    terms: NativeTerms<'_>,
     (name, wish): (&str, Wish<'_>),
     wait: Wait,
 ) -> Result<Part> {
     match wish {
-        Wish::Lock => Ok(native.acquire(name, wait).await?.into()),
-        Wish::Lead(value) => Ok(native.lead(name, value.to_owned(), wait).await?.into()),
+        Wish::Lock => Ok(native.acquire_on(terms, name, wait).await?.into()),
+        Wish::Lead(value) => Ok(native.lead(terms, (name, value.to_owned()), wait).await?.into()),
     }
 }
 

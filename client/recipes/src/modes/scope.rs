@@ -215,13 +215,17 @@ impl ScopeModes {
     ///
     /// [`Error::Unreachable`] without an answer in 30 s, [`Error::Refused`] if the table cannot be used.
     pub async fn tie(&self, recipe: &str, cluster: &str) -> Result<(String, String)> {
-        let mut tries = self.tries();
-        let mut tied = Vec::new();
-        for (name, value) in [("recipe", recipe), ("cluster", cluster)] {
-            tied.push(tries.until_answered(|| self.rows.tie(name, value)).await?);
-        }
-        let cluster = tied.pop().unwrap_or_default();
-        Ok((tied.pop().unwrap_or_default(), cluster))
+        let recipe = self.tries().until_answered(|| self.rows.tie("recipe", recipe)).await?;
+        Ok((recipe, self.tie_cluster(cluster).await?))
+    }
+
+    /// Ties the scope to a native cluster, unless it is tied to one. Returns the one that it is tied to. Repeating it is harmless.
+    ///
+    /// # Errors
+    ///
+    /// As [`ScopeModes::tie`].
+    pub async fn tie_cluster(&self, cluster: &str) -> Result<String> {
+        self.tries().until_answered(|| self.rows.tie("cluster", cluster)).await
     }
 
     /// Moves the scope from where it was seen to the next stage, if no process was in a mode that

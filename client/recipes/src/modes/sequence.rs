@@ -78,9 +78,9 @@ impl LockerSequence {
         let inner = &self.locker.inner;
         let Some(native) = &inner.native else { return Err(moved(&self.name)) };
         let taken = native.take_numbers(&self.name, count).await?;
-        match inner.check_cluster(&**native, None).await {
-            Ok(()) => {}
-            Err(Error::Unreachable { .. }) => return Ok(None),
+        match inner.check_given(&**native, &self.name).await {
+            Ok(true) => {}
+            Ok(false) | Err(Error::Unreachable { .. }) => return Ok(None),
             Err(error) => return Err(error),
         }
         let still = inner.sequences.place(&self.name).await;

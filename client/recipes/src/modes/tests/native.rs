@@ -12,9 +12,9 @@ use holdfast_runtime::{Clock, Instant, Rng, Runtime, select};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::secs;
-use crate::locker::{Held, Publishes, RemoteGuard, RemoteLocker, Wait};
+use crate::locker::{Held, NativeTerms, Publishes, RemoteGuard, RemoteLocker, Wait};
 use crate::modes::failover_acquire;
-use crate::{Error, FencingToken, GuardState, LostReason, Result};
+use crate::{Error, FencingToken, GuardState, LostReason, RefusalReason, Result};
 use holdfast_guard::Safety;
 use holdfast_guard::Span;
 
@@ -38,6 +38,10 @@ struct State {
     values: BTreeMap<String, (u64, String, String)>,
     /// The last number of each sequence.
     numbers: BTreeMap<String, u64>,
+    /// What the requests that it took said for people.
+    notes: Vec<Option<String>>,
+    /// It refuses notes, as before 0.4.
+    is_older: bool,
 }
 
 impl NativeStore {
@@ -57,6 +61,27 @@ impl NativeStore {
     /// Stops answering all requests, or resumes.
     pub(super) fn set_down(&self, down: bool) {
         self.state.lock().unwrap().down = down;
+    }
+
+    /// Refuses notes from now on, as a release before 0.4 does, or none.
+    pub(super) fn set_older(&self, is_older: bool) {
+        self.state.lock().unwrap().is_older = is_older;
+    }
+
+    /// What the requests since the last call said for people.
+    pub(super) fn notes(&self) -> Vec<Option<String>> {
+        std::mem::take(&mut self.state.lock().unwrap().notes)
+    }
+
+    /// Takes the note of a request, or refuses it.
+    fn note(&self, note: Option<&str>) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        if state.is_older && note.is_some() {
+            let (reason, message) = (RefusalReason::Unsupported, "no notes".to_owned());
+            return Err(Error::Refused { reason, message, limit: None, retry_after: None });
+        }
+        state.notes.push(note.map(str::to_owned));
+        Ok(())
     }
 
     /// Ends a hold in the store without a message to its holder.
@@ -186,13 +211,16 @@ impl NativeLike {
 }
 
 impl failover_acquire::NativeStore for NativeLike {
-    fn acquire_in<'a>(
+    fn acquire_on<'a>(
         &'a self,
-        _scope: &'a str,
+        terms: NativeTerms<'a>,
         lock_id: &'a str,
         wait: Wait,
     ) -> BoxFuture<'a, Result<RemoteGuard>> {
-        self.acquire(lock_id, wait)
+        Box::pin(async move {
+            self.store.note(terms.note)?;
+            self.acquire(lock_id, wait).await
+        })
     }
 
     fn serves(&self, _scope: &str, _lock_id: &str) -> bool {
@@ -205,12 +233,12 @@ impl failover_acquire::NativeStore for NativeLike {
 
     fn lead<'a>(
         &'a self,
-        name: &'a str,
-        value: String,
+        terms: NativeTerms<'a>,
+        (name, value): (&'a str, String),
         wait: Wait,
     ) -> BoxFuture<'a, Result<(RemoteGuard, Arc<dyn Publishes>)>> {
         Box::pin(async move {
-            let guard = self.acquire(name, wait).await?;
+            let guard = self.acquire_on(terms, name, wait).await?;
             let token = guard.token().unwrap().get();
             let published = Value {
                 store: self.store.clone(),

@@ -5,6 +5,7 @@ use crate::database::{Answer, Conditional};
 use crate::model::Fate;
 use crate::modes::MoveRefused;
 use crate::modes::scope::Rows;
+use crate::owner::Writer;
 use crate::statement::{Action, Ident, Statement, Value};
 
 /// A process enters `cassandra` after the operator looked and before the operator moves the scope: the next step finds
@@ -296,5 +297,30 @@ fn a_row_that_says_too_little_takes_its_guards_with_it() {
         let action = Action::UpdateIf { cells, ttl_s: Some(30), only_if: Vec::new() };
         assert_eq!(world.model.apply(&rows.row(&process, action)), Answer::Applied);
         assert!(in_time(&a, secs(15), held.lost()).await.is_some());
+    });
+}
+
+/// By that a rollback knows which row is the other half of a native hold.
+#[test]
+fn a_hold_in_both_stores_says_natively_which_row_it_has_unless_the_servers_know_no_notes() {
+    let world = World::new(7);
+    let a = world.machine.process("a");
+    world.machine.run(async {
+        let locker = world.locker(&a, LockerMode::Both).await.unwrap();
+        let process = world.scope().view().await.unwrap().processes.remove(0);
+        let noted = async || {
+            locker.lock("x").await.unwrap().release().await.unwrap();
+            world.native.notes()
+        };
+        let notes = noted().await;
+        let [Some(note)] = &notes[..] else { panic!("{notes:?}") };
+        assert_eq!(Writer::of_note(note), process.writer);
+        assert!(process.writer.is_some());
+        world.native.set_older(true);
+        assert_eq!(noted().await, [None]);
+        world.native.set_older(false);
+        world.move_to(Stage::Native).await;
+        locker.set_mode(LockerMode::Native).await.unwrap();
+        assert_eq!(noted().await, [None], "it has no row");
     });
 }

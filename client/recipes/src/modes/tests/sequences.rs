@@ -23,6 +23,12 @@ fn sequences(world: &World) -> Sequences {
 
 /// What `holdfast-migrate sequences --to native` does.
 async fn give(world: &World) {
+    assert_eq!(world.scope().tie_cluster("c1").await.unwrap(), "c1");
+    give_untied(world).await;
+}
+
+/// The same without its tie.
+async fn give_untied(world: &World) {
     let sequences = sequences(world);
     loop {
         match sequences.place(NAME).await.unwrap() {
@@ -137,6 +143,38 @@ fn a_native_number_counts_only_if_its_sequence_was_there_all_the_while() {
     let repeats = || (0..200).step_by(4).filter(|after_ms| paused_draw_repeats(*after_ms)).count();
     assert_eq!(repeats(), 0);
     assert!(while_armed(Mutant::NumbersUnderWayCount, repeats) > 0, "the rule is needed");
+}
+
+/// In another cluster it begins at 1.
+#[test]
+fn a_sequence_that_was_given_to_an_untied_scope_is_drawn_from_nowhere() {
+    let drawn = || {
+        let world = World::new(3);
+        world.machine.run(async {
+            let process = world.machine.process("p");
+            let locker = async |cluster| {
+                let native = Arc::new(world.native.locker_of(&process, cluster));
+                let locker = Locker::builder(&world.cassandra(&process), "", world.old(&process));
+                let locker = locker.native_like(native).row(world.options(&process));
+                locker.start(LockerMode::Both).await.unwrap().sequence(NAME).unwrap()
+            };
+            assert_eq!(locker("c1").await.draw(count(3)).await.unwrap(), 1..4);
+            give_untied(&world).await;
+            let untied = locker("c2").await.draw(count(1)).await;
+            give(&world).await;
+            let other = locker("c2").await.draw(count(1)).await;
+            let own = locker("c1").await.draw(count(1)).await;
+            [untied, other, own]
+        })
+    };
+    let [untied, other, own] = drawn();
+    let said = untied.unwrap_err().to_string();
+    assert!(said.contains("tied to no cluster"), "{said}");
+    let said = other.unwrap_err().to_string();
+    assert!(said.contains("tied to the cluster \"c1\""), "{said}");
+    // What was refused is not given out again.
+    assert_eq!(own.unwrap(), 6..7);
+    assert!(while_armed(Mutant::DrawTiesTheScope, drawn)[0].is_ok(), "the rule is needed");
 }
 
 #[test]
