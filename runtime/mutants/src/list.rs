@@ -443,6 +443,10 @@ mutants! {
     // The switch of a scope to the native store (`migrate/src`).
     OneLookIsEnough, "one-look-is-enough", "modes 4, I24",
         "a cutover leaves both because one look met no old client, without the operator's word";
+    TombstonesCutShort, "tombstones-cut-short", "liveness",
+        "a table that clients without TTLs may write keeps what they deleted for minutes";
+    FailedItemIsNextAgain, "failed-item-is-next-again", "liveness",
+        "a worker that gave an item back takes the same one again";
     AnyRowCoversTheHold, "any-row-covers-the-hold", "modes 4, I24",
         "a rollback takes any row of a process of ours for the one of whoever holds the lock natively";
     DrawTiesTheScope, "draw-ties-the-scope", "modes, I24",

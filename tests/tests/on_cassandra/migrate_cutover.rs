@@ -96,6 +96,19 @@ async fn on_to_native(moved: &Move, process: &Locker) {
     assert!(said.contains("is at native, beyond both; holdfast-migrate rollback"), "{said}");
 }
 
+/// It ends before the hold of the client that has `orders/9` natively.
+async fn no_row_of_another_process_stands_for_a_hold(moved: &Move) {
+    let left = "hf1:billing@00112233aabbccdd/1";
+    moved
+        .cql(&[&format!(
+            "INSERT INTO k.leases (name, owner) VALUES ('orders/9', '{left}') USING TTL 170"
+        )])
+        .await;
+    let said = moved.refused("rollback", &orders(&[])).await;
+    assert!(said.contains(&format!("holds orders/9 natively, and the row is {left}'s")), "{said}");
+    moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/9'"]).await;
+}
+
 async fn back_to_cassandra(moved: &Move, process: &Locker) {
     // Back to `both`: no process may be in `native`.
     let said = moved.refused("rollback", &orders(&[])).await;
@@ -113,16 +126,7 @@ async fn back_to_cassandra(moved: &Move, process: &Locker) {
     let (owner, left_s) = moved.lease("orders/1").await.unwrap();
     assert!(owner == "client_1" && (400..=602).contains(&left_s), "{owner} {left_s}");
     assert_eq!(moved.lease("orders/9").await, None);
-    // A row that another process left does not stand for that hold: it ends before it.
-    let left = "hf1:billing@00112233aabbccdd/1";
-    moved
-        .cql(&[&format!(
-            "INSERT INTO k.leases (name, owner) VALUES ('orders/9', '{left}') USING TTL 170"
-        )])
-        .await;
-    let said = moved.refused("rollback", &orders(&[])).await;
-    assert!(said.contains(&format!("holds orders/9 natively, and the row is {left}'s")), "{said}");
-    moved.cql(&["DELETE FROM k.leases WHERE name = 'orders/9'"]).await;
+    no_row_of_another_process_stands_for_a_hold(moved).await;
     // A value that the table's column of text cannot have (B21).
     alone.set_value(&b"\xff\x00"[..]).await.unwrap();
     let said = moved.refused("rollback", &orders(&["--live-for", "10m"])).await;

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_keyspace::driver::{Granted, KeyspaceFacts, NodeFacts, NodeSays, Replicas};
 
+use crate::schema::SHORTENED;
+
 use super::{Case, Finding, SerialScope, Verdict};
 
 /// A difference between clocks that no time service leaves.
@@ -245,10 +247,7 @@ impl Case<'_> {
                 "keep deleted rows so long that a busy lock will fail: {}",
                 long.join(", ")
             );
-            found.push(good("gc_grace", says).is(
-                Verdict::Caution,
-                "holdfast cassandra schema prints the options that they should have, and sets them with --apply where nobody chose others",
-            ));
+            found.push(good("gc_grace", says).is(Verdict::Caution, SHORTENED));
         } else if there > 0 {
             found.push(good("gc_grace", "no table keeps deleted rows for too long"));
         }

@@ -83,14 +83,19 @@ pub struct Schema {
     keyspace: Ident,
     replication: Option<Replication>,
     layout: Layout,
+    writers_stopped: bool,
 }
+
+/// What to do about tables that keep tombstones for too long.
+pub(crate) const SHORTENED: &str = "holdfast cassandra schema prints the options that they should have, and sets them with --apply where nobody \
+     chose others; with --writers-stopped also in the tables of the articles, once no client writes them that knows only those";
 
 impl Schema {
     /// The schema of this keyspace, by its exact name, which is there already.
     #[must_use]
     pub fn new(keyspace: &str) -> Self {
         let keyspace = Ident::new(keyspace);
-        Self { keyspace, replication: None, layout: Layout::default() }
+        Self { keyspace, replication: None, layout: Layout::default(), writers_stopped: false }
     }
 
     /// Includes the keyspace, with so many replicas.
@@ -104,6 +109,16 @@ impl Schema {
     #[must_use]
     pub fn named(mut self, layout: Layout) -> Self {
         self.layout = layout;
+        self
+    }
+
+    /// The clients that know only the articles' recipes are stopped, for good: [`Schema::apply`] sets the options of their tables too.
+    ///
+    /// Their rows have no TTL. One that they deleted and that a node brings back, because it was away for longer than tombstones are
+    /// kept, would keep its lock from everybody until it is removed by hand.
+    #[must_use]
+    pub fn writers_stopped(mut self) -> Self {
+        self.writers_stopped = true;
         self
     }
 
@@ -147,22 +162,25 @@ impl Schema {
         let of = |rows: Rows| move |created: String| Made::new(created, rows);
         let [leases, sequences] = lease.created();
         let mut tables = vec![Made::new(leases, Rows::Locks), Made::new(sequences, Rows::Kept)];
-        tables.extend(queue.created().map(of(Rows::Locks)));
+        tables.extend(queue.created().map(of(Rows::LocksOfOldClients)));
         tables.extend(tokens.created().map(of(Rows::Sessions)));
-        tables.extend(bakery.created().map(of(Rows::Locks)));
+        tables.extend(bakery.created().map(of(Rows::LocksOfOldClients)));
         tables.push(Made::new(modes.created(), Rows::Processes));
         tables.extend(fallback::TABLES.map(|(made, rows)| Made::new(made.to_owned(), rows)));
         let [tried, main] = shadow.created();
-        tables.extend([tried, optimistic.created()].map(of(Rows::Locks)));
+        tables.extend([tried, optimistic.created()].map(of(Rows::LocksOfOldClients)));
         tables.push(Made::new(time.created(), Rows::Kept));
-        tables.extend((shadow.main != queue.main).then(|| Made::new(main, Rows::Locks)));
+        let main = Made::new(main, Rows::LocksOfOldClients);
+        tables.extend((shadow.main != queue.main).then_some(main));
         let [details, choosing, numbers, hours, aside, slots] = work.created();
         tables.extend([details, choosing, numbers, hours].map(of(Rows::Kept)));
         tables.extend([aside, slots].map(of(Rows::Lists)));
         tables
     }
 
-    /// Creates what does not exist yet, including columns that tables of version 0.1 lack.
+    /// Creates what does not exist yet, including columns that tables of version 0.1 lack, and sets the options of tables whose tombstones
+    /// nobody has chosen a time for (see [`Schema::writers_stopped`]). Returns which tables still keep theirs too long for a busy lock,
+    /// in words for people.
     ///
     /// Applying twice is harmless. Dropping the future may leave part of the tables.
     ///
@@ -173,14 +191,15 @@ impl Schema {
     /// (tablets refuse LWT); then nothing is created. [`Error::Refused`] also if the cluster refuses a statement: the statements before
     /// it stay applied. [`Error::Unreachable`] if no node answered, or not in time: then the statement that it names may be
     /// applied, or may be later.
-    pub async fn apply(&self, contact: &Contact) -> Result<()> {
+    pub async fn apply(&self, contact: &Contact) -> Result<Option<String>> {
         let session = open(contact).await?;
         self.check(&session)?;
         for statement in self.statements() {
             define(&session, &statement).await?;
         }
         self.add_columns(&session).await?;
-        self.set_options(&session).await
+        self.set_options(&session).await?;
+        self.warning(&session).await
     }
 
     /// Adds only missing columns, without `ADD IF NOT EXISTS`, which is younger than some clusters.
@@ -207,9 +226,7 @@ impl Schema {
     /// Gives tables that keep tombstones as long as Cassandra has it the options that they are made with. Others were chosen by somebody.
     async fn set_options(&self, session: &Session) -> Result<()> {
         for (table, kept) in self.grace(session).await? {
-            let (Some(options), true) = (table.rows.options(), kept == options::USUAL_S) else {
-                continue;
-            };
+            let Some(options) = table.options_to_set(kept, self.writers_stopped) else { continue };
             let place = Ident::new(table.name());
             let statement = format!("ALTER TABLE {}.{place} WITH {options}", self.keyspace);
             define(session, &statement).await?;
@@ -270,8 +287,7 @@ impl Schema {
             long.map(|(table, kept)| format!("{} ({kept} s)", Ident::new(table.name()))).collect();
         Ok((!long.is_empty()).then(|| {
             format!(
-                "in keyspace {} a busy lock will fail by what these tables keep of deleted rows: {}; holdfast cassandra schema \
-                 prints the options that they should have, and sets them with --apply where nobody chose others",
+                "in keyspace {} a busy lock will fail by what these tables keep of deleted rows: {}; {SHORTENED}",
                 self.keyspace,
                 long.join(", ")
             )
@@ -334,6 +350,8 @@ async fn define(session: &Session, statement: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_mutants::{Mutant, while_armed};
+
     use super::*;
     use crate::BakeryForm;
 
@@ -409,6 +427,22 @@ mod tests {
             leases.contains("WITH default_time_to_live = 180 AND gc_grace_seconds = 300"),
             "{leases}"
         );
+    }
+
+    /// A row without a TTL that comes back would keep its lock for good.
+    #[test]
+    fn a_table_that_old_clients_may_write_keeps_its_tombstones_until_they_are_stopped() {
+        let set = |kept_s, stopped| -> String {
+            let tables = Schema::new("locks").tables();
+            let set = tables.iter().filter(|one| one.options_to_set(kept_s, stopped).is_some());
+            set.map(Made::name).collect::<Vec<_>>().join(" ")
+        };
+        let ours = "leases tokens token_times locker_modes fallback_leases work_aside work_slots";
+        let all = "leases lock_queue lock_main tokens token_times numbers choosing locker_modes fallback_leases lock_shadow \
+                   optimistic_tokens work_aside work_slots";
+        assert_eq!((set(864_000, false).as_str(), set(864_000, true).as_str()), (ours, all));
+        assert_eq!(set(90_000, true), "", "somebody chose it");
+        assert_eq!(while_armed(Mutant::TombstonesCutShort, || set(864_000, false)), all);
     }
 
     #[test]

@@ -4,12 +4,18 @@
 //! 100,000: a lock that is taken and given back at full speed came so far in a quarter of an hour, and then nobody got it for ten days. A tombstone
 //! is wanted for as long as a replica that missed the deletion may bring the row back.
 
+use holdfast_mutants::mutant;
+
 /// What becomes of a table's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rows {
     /// They are deleted with their hold or wait, and end with its TTL at the latest: 180 s, and 60 s for clocks. One that a replica brings back keeps
     /// others out until then, as that of a dead client does.
     Locks,
+    /// The same, in a table that the articles have too. Their clients write rows without a TTL: of one that they deleted, and that a replica brings back
+    /// which was away for longer than tombstones are kept, nothing ever frees the lock. A table that is there keeps its tombstones
+    /// until the operator says that those clients are stopped.
+    LocksOfOldClients,
     /// The same of a process of a scope, whose TTL is 15 min.
     Processes,
     /// They are deleted, and never end by themselves. One that a replica brings back is freed by the housekeeper, as that of a dead session is. A replica is
@@ -22,17 +28,22 @@ pub(crate) enum Rows {
 }
 
 /// Cassandra's own `gc_grace_seconds`, ten days: nobody has chosen it for a table.
-pub(super) const USUAL_S: i32 = 864_000;
+const USUAL_S: i32 = 864_000;
 
 impl Rows {
     /// For how long a table keeps tombstones.
     fn gc_grace_s(self) -> Option<i32> {
         match self {
-            Self::Locks | Self::Lists => Some(300),
+            Self::Locks | Self::LocksOfOldClients | Self::Lists => Some(300),
             Self::Processes => Some(1_200),
             Self::Sessions => Some(10_800),
             Self::Kept => None,
         }
+    }
+
+    /// Whether a table that is there gets the options of a new one.
+    fn may_be_set(self, writers_stopped: bool) -> bool {
+        self != Self::LocksOfOldClients || writers_stopped || mutant!(TombstonesCutShort)
     }
 
     /// The options of the table. Levels: few rows, written again and again, and read with every write. A file of tombstones alone is looked at after as long as they are kept, not
@@ -72,6 +83,12 @@ impl Made {
     /// Whether a table of these rows keeps tombstones longer than a deleted row may come back.
     pub(super) fn keeps_too_long(&self, kept_s: i32) -> bool {
         self.rows.gc_grace_s().is_some_and(|enough| kept_s > enough)
+    }
+
+    /// The options that it gets if it is there already, and nobody has chosen for how long it keeps tombstones.
+    pub(super) fn options_to_set(&self, kept_s: i32, writers_stopped: bool) -> Option<String> {
+        let may = kept_s == USUAL_S && self.rows.may_be_set(writers_stopped);
+        self.rows.options().filter(|_| may)
     }
 
     /// The rest of its `CREATE TABLE`.

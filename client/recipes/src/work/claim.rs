@@ -9,6 +9,7 @@ use holdfast_runtime::Instant;
 
 use super::id::ItemId;
 use super::rows::{NumberRow, PAGE, Rows};
+use super::scan::Scanner;
 use crate::database::Fault;
 use crate::lock_task::{Attempt, Left, Reached, Renewal};
 use crate::owner::OwnerId;
@@ -21,7 +22,11 @@ const CHOOSER_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Claim {
     rows: Rows,
     id: ItemId,
+    /// The id of its number and its choosing: one that earlier claims of this process had too, so that an item which always fails
+    /// has one row here, and its tombstone, for each process and not for each attempt.
     owner: OwnerId,
+    /// The id of its row among the attempts, which nobody else has.
+    attempt: OwnerId,
     max_attempts: Option<u32>,
     /// Valid once `has_number` is set.
     number: i64,
@@ -31,6 +36,7 @@ pub(super) struct Claim {
     chooses: bool,
     has_number: bool,
     shared: Arc<Shared>,
+    scanner: Arc<Scanner>,
 }
 
 /// The state that an item's guard and its claim share.
@@ -60,9 +66,11 @@ impl Claim {
         id: ItemId,
         max_attempts: Option<u32>,
         shared: Arc<Shared>,
+        scanner: Arc<Scanner>,
     ) -> Self {
         Self {
-            owner: rows.base.owner(),
+            owner: rows.base.owners.take(|| rows.base.owner()),
+            attempt: rows.base.owner(),
             lasts_until: rows.base.now(),
             rows,
             id,
@@ -71,6 +79,7 @@ impl Claim {
             chooses: false,
             has_number: false,
             shared,
+            scanner,
         }
     }
 
@@ -134,7 +143,7 @@ impl Claim {
             self.rows.remove_marker(&self.id).await?;
             return Ok(None);
         };
-        let others = details.attempts.iter().filter(|owner| *owner != self.owner.as_str());
+        let others = details.attempts.iter().filter(|one| *one != self.attempt.as_str());
         let before = u32::try_from(others.count()).unwrap_or(u32::MAX);
         if self.max_attempts.is_some_and(|max| before >= max) {
             // In this order: an item in neither place is lost.
@@ -142,8 +151,16 @@ impl Claim {
             self.rows.remove_marker(&self.id).await?;
             return Ok(None);
         }
-        self.rows.put_attempt(&self.id, &self.owner).await?;
+        self.rows.put_attempt(&self.id, &self.attempt).await?;
         Ok(Some(Told { payload, attempt: before.saturating_add(1), ..Told::default() }))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.chooses && !self.has_number {
+            self.rows.base.owners.give_back(self.owner.clone());
+        }
     }
 }
 
@@ -222,6 +239,8 @@ impl Attempt for Claim {
             self.rows.remove_marker(&self.id).await?;
             let in_time = self.rows.base.now() < self.lasts_until || mutant!(LateRemovalCounts);
             self.shared.lock().is_removed |= in_time;
+        } else {
+            self.scanner.set_aside(&self.id, self.shared.lock().attempt);
         }
         let left = if self.has_number { Left::Released } else { Left::NotHad };
         if self.has_number {

@@ -24,7 +24,9 @@
 //!   finds a free item, within 30 s if it was enqueued out of order. Of several workers that want one item, one gets it,
 //!   or all go away and come back: none waits behind a chooser for longer than some looks.
 //! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
-//!   takes one of the next items instead, and an item that was given back comes again later than it would have.
+//!   takes one of the next items instead. An item that was given back undone comes again later than it would have: the process that
+//!   gave it back leaves it aside for 1 s, and twice as long after each further attempt, to 10 minutes. So an item that
+//!   always fails keeps no worker from those behind it. Other processes may take it at once.
 //!
 //! It assumes what the module above assumes. If no worker lives for two minutes, or some process has a version before 0.4, the wall
 //! clocks of processes have to agree within 12 hours. Otherwise differences change the order only: writes and deletes of an item's cells
@@ -37,8 +39,9 @@
 //! other, each `(TTL − skew)/3` one write, and to be done three deletes. A worker that loses an item to another pays four
 //! writes and three reads.
 //!
-//! Each item leaves four tombstones, two of them in the partition of its slot, and one more there for each worker that
-//! lost it. A slot without items is off the list some three minutes after its end, and no look reads it again. A partition takes 1,000
+//! Each item leaves four tombstones, two of them in the partition of its slot, and one more there for each process that
+//! lost it or gave it back. Each attempt has a row in the details until the item is done: an item that fails for ever has some 150 a day
+//! and process, unless [`WorkQueue::max_attempts`] ends that. A slot without items is off the list some three minutes after its end, and no look reads it again. A partition takes 1,000
 //! items of each process and 5,000 of one, so it stays below the 100,000 tombstones at which Cassandra refuses to read it, unless more
 //! than 25 processes enqueue that much in one minute.
 //!
@@ -249,7 +252,8 @@ impl WorkQueue {
         &self.rows.queue
     }
 
-    /// Takes the next item, and waits for one as long as `wait` allows; `None` if no item was free.
+    /// Takes the next item, and waits for one as long as `wait` allows; `None` if no item was free. One that this process gave back
+    /// undone is not for a while (see "Order" in the [module](self)).
     ///
     /// Dropping the future gives back an item that was taken meanwhile.
     ///
@@ -313,7 +317,8 @@ impl WorkQueue {
     /// `None`: another worker has it, or it is over.
     async fn take(&self, id: ItemId) -> Result<Option<WorkItem>> {
         let shared = Arc::new(Shared::default());
-        let claim = Claim::new(self.rows.clone(), id.clone(), self.max_attempts, shared.clone());
+        let (rows, scanner) = (self.rows.clone(), self.scanner.clone());
+        let claim = Claim::new(rows, id.clone(), self.max_attempts, shared.clone(), scanner);
         let base = &self.rows.base;
         match base.hold(id.as_str(), Wait::No, claim, Arc::default()).await {
             Ok(guard) => {

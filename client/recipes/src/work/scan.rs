@@ -27,6 +27,10 @@ const WHOLE_EVERY: Duration = Duration::from_secs(30);
 const SPREAD_MAX: usize = 64;
 /// How many more a look collects than are drawn from, for the next tries.
 const SPARE: usize = 4;
+/// For how long a process leaves aside an item that it gave back after the first attempt; twice as long after each further one.
+const ASIDE: Duration = Duration::from_secs(1);
+/// The longest such time.
+const ASIDE_MAX: Duration = Duration::from_mins(10);
 /// How many rows an item has, probably: itself, and a worker.
 const ROWS_EACH: usize = 4;
 /// How many partitions may fail a look before it is over. It passes over fewer: one that cannot be read hides no item of another.
@@ -56,14 +60,22 @@ struct State {
     known: Known,
     /// From how many free items one is drawn: 1 while no other worker competes.
     spread: usize,
+    /// What this process gave back undone, and until when it takes others instead.
+    aside: BTreeMap<ItemId, Instant>,
 }
 
 type Known = BTreeMap<(Slot, Listing), Instant>;
 
 impl Scanner {
     pub(super) fn new(rows: Rows) -> Self {
-        let state =
-            State { floor_us: 0, whole_at: None, has_hours: false, known: Known::new(), spread: 1 };
+        let state = State {
+            floor_us: 0,
+            whole_at: None,
+            has_hours: false,
+            known: Known::new(),
+            spread: 1,
+            aside: BTreeMap::new(),
+        };
         Self { rows, state: Mutex::new(state) }
     }
 
@@ -76,21 +88,34 @@ impl Scanner {
         self.lock().floor_us
     }
 
-    /// The first free items, in order: some more than one is drawn from.
+    /// This process leaves an item to others for a while, because an attempt of that number ended without success; 0: it was never had.
+    pub(super) fn set_aside(&self, id: &ItemId, attempt: u32) {
+        if let Some(doublings) = attempt.checked_sub(1)
+            && !mutant!(FailedItemIsNextAgain)
+        {
+            let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+            let until = self.rows.base.now() + ASIDE.saturating_mul(factor).min(ASIDE_MAX);
+            self.lock().aside.insert(id.clone(), until);
+        }
+    }
+
+    /// The first free items that are not set aside, in order: some more than one is drawn from.
     pub(super) async fn free(&self) -> Result<Vec<ItemId>, Fault> {
         let now = self.rows.base.now();
         let now_us = self.rows.now_us();
-        let (from_us, wanted, is_whole) = {
-            let state = self.lock();
+        let (from_us, wanted, is_whole, aside) = {
+            let mut state = self.lock();
+            state.aside.retain(|_, until| now < *until);
             let is_whole = state.whole_at.is_none_or(|whole_at| now >= whole_at);
-            (if is_whole { 0 } else { state.floor_us }, state.spread + SPARE, is_whole)
+            let from_us = if is_whole { 0 } else { state.floor_us };
+            (from_us, state.spread + SPARE, is_whole, state.aside.clone())
         };
         let mut lowest_us = now_us;
         let mut free = Vec::new();
         let looked = self
             .look(from_us, wanted, |seen| {
                 lowest_us = lowest_us.min(seen.id.written_us());
-                if seen.taken_by.is_none() {
+                if seen.taken_by.is_none() && !aside.contains_key(&seen.id) {
                     free.push(seen.id);
                 }
                 free.len() < wanted

@@ -151,6 +151,11 @@ struct SchemaArgs {
     /// Make the missing tables.
     #[arg(long)]
     apply: bool,
+    /// No client writes these tables that knows only the articles' recipes, and none will. With --apply, tables of theirs that are there get the
+    /// options of new ones: they keep what is deleted for minutes and not for ten days. A row of such a client has no TTL, and would come
+    /// back for good after a node was away for longer.
+    #[arg(long, requires = "apply")]
+    writers_stopped: bool,
     /// Make the keyspace too, with this many replicas in each datacenter (3), or in each of those named and none in others
     /// (dc1=3,dc2=3): three, to tolerate the loss of one node.
     #[arg(long, value_name = "N|DC=N,…")]
@@ -255,7 +260,7 @@ impl Place {
         let schema = Schema::new(keyspace).named(self.layout());
         // A cluster that does not tell what its tables are like may still serve locks.
         if let Ok(Some(warning)) = schema.warning(&session).await {
-            error_line(format_args!("{}: {warning}", Tone::Caution.of("holdfast")));
+            warn(&warning);
         }
         Ok(cassandra)
     }
@@ -394,16 +399,23 @@ fn grants(global: &Global, schema: &Schema) {
     }
 }
 
+fn warn(warning: &str) {
+    error_line(format_args!("{}: {warning}", Tone::Caution.of("holdfast")));
+}
+
 fn schema(global: &Global, place: &Place, wanted: &SchemaArgs) -> Result<u8, Failure> {
     let mut layout = place.layout();
     layout.bakery = layout.bakery.of_form(wanted.bakery_form);
     let schema = Schema::new(&place.reach.keyspace).named(layout);
     let schema = wanted.replication.iter().cloned().fold(schema, Schema::replicated);
+    let schema = if wanted.writers_stopped { schema.writers_stopped() } else { schema };
     if wanted.grants {
         grants(global, &schema);
     } else if wanted.apply {
         let contact = place.reach.contact(Global::connect_limit(None))?;
-        block_on(schema.apply(&contact))?.map_err(failure)?;
+        if let Some(left) = block_on(schema.apply(&contact))?.map_err(failure)? {
+            warn(&left);
+        }
     } else if global.json {
         show::line(serde_json::json!({ "statements": schema.statements() }));
     } else {

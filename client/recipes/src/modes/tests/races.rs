@@ -308,19 +308,19 @@ fn a_hold_in_both_stores_says_natively_which_row_it_has_unless_the_servers_know_
     world.machine.run(async {
         let locker = world.locker(&a, LockerMode::Both).await.unwrap();
         let process = world.scope().view().await.unwrap().processes.remove(0);
-        let noted = async || {
+        let hold = async || {
             locker.lock("x").await.unwrap().release().await.unwrap();
             world.native.notes()
         };
-        let notes = noted().await;
+        let notes = hold().await;
         let [Some(note)] = &notes[..] else { panic!("{notes:?}") };
         assert_eq!(Writer::of_note(note), process.writer);
         assert!(process.writer.is_some());
         world.native.set_older(true);
-        assert_eq!(noted().await, [None]);
+        assert_eq!(hold().await, [None]);
         world.native.set_older(false);
         world.move_to(Stage::Native).await;
         locker.set_mode(LockerMode::Native).await.unwrap();
-        assert_eq!(noted().await, [None], "it has no row");
+        assert_eq!(hold().await, [None], "it has no row");
     });
 }

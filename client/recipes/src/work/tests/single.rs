@@ -1,5 +1,7 @@
 //! One worker or a few, without faults except those that a test injects.
 
+use std::collections::BTreeSet;
+
 use holdfast_mutants::{Mutant, while_armed};
 use holdfast_runtime::Rng;
 
@@ -38,6 +40,65 @@ fn what_is_dropped_or_given_back_comes_again_as_the_next_attempt() {
         assert_eq!((item.id(), item.attempt()), (&id, 3));
         let by = "worker".into();
         assert_eq!(queue.list(1).await.unwrap()[0].status, ItemStatus::Taken { by });
+    });
+}
+
+/// One worker, of which every attempt at the first item fails: it comes to the others, and the first costs less and less.
+#[test]
+fn an_item_that_always_fails_keeps_no_worker_from_the_others() {
+    let done_and_tried = || {
+        let (machine, model) = world(2);
+        let queue = queue(&model, &machine.process("worker"));
+        let runtime = machine.world().runtime();
+        machine.run(async {
+            let fails = queue.enqueue("fails").await.unwrap();
+            for _ in 0..20 {
+                queue.enqueue("job").await.unwrap();
+            }
+            let (mut done, mut tried) = (0, 0);
+            let until = runtime.clock.now() + secs(3_600);
+            while runtime.clock.now() < until {
+                let Some(item) = queue.next(Wait::AtMost(secs(10))).await.unwrap() else {
+                    continue;
+                };
+                if *item.id() == fails {
+                    tried += 1;
+                    item.give_back().await.unwrap();
+                } else {
+                    item.done().await.unwrap();
+                    done += 1;
+                }
+                if tried > 100 {
+                    break;
+                }
+            }
+            (done, tried)
+        })
+    };
+    let (done, tried) = done_and_tried();
+    assert_eq!(done, 20);
+    // 1 s, 2 s, 4 s, … 512 s, and then once in 10 minutes.
+    assert!((12..=16).contains(&tried), "{tried}");
+    let (done, tried) = while_armed(Mutant::FailedItemIsNextAgain, done_and_tried);
+    assert_eq!((done, tried), (0, 101), "the pause is needed");
+}
+
+/// Many attempts of one process write their numbers under one id: one tombstone is left of them.
+#[test]
+fn attempts_at_one_item_write_under_one_id_and_are_counted_each() {
+    let (machine, model) = world(2);
+    let queue = queue(&model, &machine.process("worker"));
+    machine.run(async {
+        queue.enqueue("job").await.unwrap();
+        let mut workers = BTreeSet::new();
+        for attempt in 1..=8 {
+            let item = next(&queue).await;
+            assert_eq!(item.attempt(), attempt);
+            let rows = numbers(&queue).await;
+            workers.extend(rows.into_iter().filter(|row| !row.is_marker()).map(|row| row.worker));
+            item.give_back().await.unwrap();
+        }
+        assert_eq!(workers.len(), 1, "{workers:?}");
     });
 }
 
