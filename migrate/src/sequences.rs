@@ -125,11 +125,14 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
         if listed.is_empty() {
             return Ok(());
         }
+        let mut last = self.native.sequences(self.scope).await?;
+        if tell_of_those_elsewhere(&listed, &last, tell) {
+            return Ok(());
+        }
         // Before a row says that its numbers are there: a draw compares its cluster with this one.
         let own = self.native.cluster().await?;
         let tied = self.modes.tie_cluster(&own).await?;
         OtherTie::check(self.scope, "cluster", Some(&tied), &own)?;
-        let mut last = self.native.sequences(self.scope).await?;
         for (name, _) in listed {
             let moved = self.give_one(&name, &mut last).await?;
             tell(Told::Of(&name, &moved));
@@ -230,6 +233,23 @@ impl<N: NativeSequences> MovingSequences<'_, N> {
     }
 }
 
+/// Whether a sequence was given to a store that is not this one: then it stays as it is, the scope is not tied, and the others stay too.
+fn tell_of_those_elsewhere(
+    listed: &[(String, SequencePlace)],
+    last: &BTreeMap<String, u64>,
+    tell: &mut (dyn FnMut(Told<'_>) + Send),
+) -> bool {
+    let is_elsewhere = |(name, place): &&(String, SequencePlace)| {
+        *place == SequencePlace::Native && !last.contains_key(name)
+    };
+    let mut elsewhere = false;
+    for (name, _) in listed.iter().filter(is_elsewhere) {
+        elsewhere = true;
+        tell(Told::Of(name, &Moved::Stays { why: NOT_GIVEN_HERE.to_owned() }));
+    }
+    elsewhere
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -309,10 +329,12 @@ mod tests {
                 }
             };
             restored.bring_back(&mut note).await.unwrap();
+            restored.give(&mut note).await.unwrap();
             (rows.place(NAME).await.unwrap(), scope.view().await.unwrap().cluster)
         });
 
-        assert_eq!(moved, [Moved::Stays { why: NOT_GIVEN_HERE.to_owned() }]);
+        let stays = || Moved::Stays { why: NOT_GIVEN_HERE.to_owned() };
+        assert_eq!(moved, [stays(), stays()]);
         assert_eq!(place, SequencePlace::Native);
         assert_eq!(tied.as_deref(), Some("c1"), "processes of another cluster draw nothing");
     }

@@ -164,7 +164,7 @@ impl Obstacle {
                  stand for so long, by --live-for"
             }
             Self::NativeWaiter { .. } => {
-                "let them have their turn, or end them: a row of --live-for stands for one hold"
+                "let them have their turn, or end them: no row would stand for their hold"
             }
             Self::RowTaken { .. } => {
                 "wait until one of the two has given its lock back, or its row is over; a Locker in both of a version before \

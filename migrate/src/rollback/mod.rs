@@ -10,12 +10,12 @@
 //!
 //! # Holds without a row
 //!
-//! A process in `both` has a row, because it holds in Cassandra as well; the note of its native hold names it. An imported hold has its
+//! A process in `both` has a row, because it holds in Cassandra as well; the note of its native hold says whose. An imported hold has its
 //! old row, with the same end; if that was removed, rollback writes it again, under the same owner
 //! and for the time left. A hold of a native client has no row, and no client would renew one: it
 //! is an obstacle, by name. With `live_for` rollback writes a row for it that stands that long; old
 //! clients do not see a hold that lasts longer. Such a row stands for one hold: a native client that shares the
-//! lock, or waits for it, is an obstacle. When the hold has ended, the same command removes
+//! lock is an obstacle, and so is one that waits, whoever holds the lock. When the hold has ended, the same command removes
 //! its row, unless another native client has the lock by then.
 //!
 //! # What it promises
@@ -243,15 +243,18 @@ impl Rollback<'_> {
 
     async fn look(&self, name: &str) -> Result<Verdict, MoveError> {
         let lock = self.scope.native.lock(name).await?.unwrap_or_default();
-        // The first, if several share it.
-        let Some(holder) = lock.holders.first() else { return Ok(Verdict::Covered) };
         let rows = self.scope.scan.lock(&Raw::Text(name.to_owned())).await?;
         let there = rows.as_ref().map(in_table).unwrap_or_default();
-        if holder.is_imported {
-            Ok(self.look_at_import(name, (&lock, holder), &there))
-        } else {
-            Ok(self.look_at_live(name, (&lock, holder), &there))
-        }
+        // The first, if several share it.
+        let verdict = match lock.holders.first() {
+            // Frozen, closed, or one of several names that are waited for together: a waiter gets it later.
+            None => native_waiter(name, &lock, &there).map_or(Verdict::Covered, Verdict::InTheWay),
+            Some(holder) if holder.is_imported => {
+                self.look_at_import(name, (&lock, holder), &there)
+            }
+            Some(holder) => self.look_at_live(name, (&lock, holder), &there),
+        };
+        Ok(verdict)
     }
 
     fn look_at_import(
@@ -260,6 +263,9 @@ impl Rollback<'_> {
         (held, holder): (&NativeLock, &Party),
         there: &InTable,
     ) -> Verdict {
+        if let Some(waiter) = native_waiter(name, held, there) {
+            return Verdict::InTheWay(waiter);
+        }
         if there.iter().any(|(row, _)| *row == holder.label) {
             return Verdict::Covered;
         }
@@ -276,9 +282,7 @@ impl Rollback<'_> {
         (held, holder): (&NativeLock, &Party),
         there: &InTable,
     ) -> Verdict {
-        // Live waiters stand behind imported ones, so one that is not shown may be live.
-        let next = held.line.iter().find(|one| !one.is_imported);
-        let has_live_waiters = held.has_more || next.is_some();
+        let waiter = native_waiter(name, held, there);
         let stand_in = StandIn { label: holder.label.clone(), token: holder.token };
         let own = there.iter().find(|(row, _)| StandIn::of(row).as_ref() == Some(&stand_in));
         if own.is_some() || there.is_empty() && self.live_for.is_some() {
@@ -287,10 +291,8 @@ impl Rollback<'_> {
                 let (lock, label) = (name.to_owned(), beside.label.clone());
                 return Verdict::InTheWay(Obstacle::NativeClient { lock, label });
             }
-            if has_live_waiters {
-                let label =
-                    next.map_or_else(|| "another client".to_owned(), |next| next.label.clone());
-                return Verdict::InTheWay(Obstacle::NativeWaiter { lock: name.to_owned(), label });
+            if let Some(waiter) = waiter {
+                return Verdict::InTheWay(waiter);
             }
         }
         if let Some((_, left_s)) = own {
@@ -303,7 +305,7 @@ impl Rollback<'_> {
         } else if let Some((by, _)) = there.first() {
             // Of a process in `both` that has both halves: others in `both` wait for it in Cassandra. Any other row of ours may be a dead
             // process', or of one that is refused the native half, and ends or is given back before this hold.
-            let is_both = is_of_holder(by, holder) && !has_live_waiters;
+            let is_both = is_of(by, holder) && waiter.is_none();
             return if is_both { Verdict::Covered } else { taken(name, holder, by) };
         }
         let Some(live_for) = self.live_for else {
@@ -394,12 +396,29 @@ impl Rollback<'_> {
     }
 }
 
-/// Whether the row's owner is the process that holds the lock natively, as the hold's note says.
-fn is_of_holder(row: &str, holder: &Party) -> bool {
+/// Who waits for the lock natively and has no row of it: a native client, that gets the lock after the present holder, when
+/// nothing may keep the recipe's clients out.
+fn native_waiter(name: &str, held: &NativeLock, there: &InTable) -> Option<Obstacle> {
+    if mutant!(NativeWaitersOverlooked) {
+        return None;
+    }
+    let has_row = |party: &Party| there.iter().any(|(row, _)| is_of(row, party));
+    let next = held.line.iter().find(|one| !one.is_imported && !has_row(one));
+    // Live waiters stand behind imported ones, so one that is not shown may be live.
+    let label = match next {
+        Some(next) => next.label.clone(),
+        None if held.has_more => "another client".to_owned(),
+        None => return None,
+    };
+    Some(Obstacle::NativeWaiter { lock: name.to_owned(), label })
+}
+
+/// Whether the row's owner is the process that holds the lock natively, or waits for it, as its note says.
+fn is_of(row: &str, party: &Party) -> bool {
     if mutant!(AnyRowCoversTheHold) {
         return is_ours(row) && StandIn::of(row).is_none();
     }
-    Writer::of(row).is_some_and(|writer| Writer::of_note(&holder.note) == Some(writer))
+    Writer::of(row).is_some_and(|writer| Writer::of_note(&party.note) == Some(writer))
 }
 
 fn taken(name: &str, holder: &Party, by: &str) -> Verdict {
@@ -426,7 +445,7 @@ mod tests {
         let row = format!("hf1:billing@{WRITER}/7:180");
         let noted = |note: &str| Party { note: note.to_owned(), ..Party::default() };
         let own = noted(&format!("in Cassandra too, as @{WRITER}"));
-        let covered = |row: &str, holder: &Party| is_of_holder(row, holder);
+        let covered = |row: &str, holder: &Party| is_of(row, holder);
 
         assert!(covered(&row, &own));
         for other in
@@ -439,5 +458,35 @@ mod tests {
             assert!(!covered(row, &noted("")), "{row}");
         }
         while_armed(Mutant::AnyRowCoversTheHold, || assert!(covered(&row, &noted(""))));
+    }
+
+    #[test]
+    fn a_native_client_that_waits_is_in_the_way_whoever_holds_the_lock() {
+        let row = "hf1:billing@0123456789abcdef/7".to_owned();
+        let party = |label: &str, note: &str, is_imported| Party {
+            label: label.to_owned(),
+            note: note.to_owned(),
+            is_imported,
+            ..Party::default()
+        };
+        let waited_for = |line, has_more| NativeLock { line, has_more, ..NativeLock::default() };
+        let waiter = |lock: &NativeLock, there: &[&String]| {
+            let there = there.iter().map(|row| ((*row).clone(), Some(170))).collect();
+            native_waiter("x", lock, &there)
+        };
+        let in_the_way =
+            |label: &str| Some(Obstacle::NativeWaiter { lock: "x".into(), label: label.into() });
+
+        let imported = party("client_1", "", true);
+        let live = waited_for(vec![imported.clone(), party("vm:7", "", false)], false);
+        assert_eq!(waiter(&live, &[]), in_the_way("vm:7"));
+        assert_eq!(while_armed(Mutant::NativeWaitersOverlooked, || waiter(&live, &[])), None);
+        assert_eq!(waiter(&waited_for(vec![imported.clone()], false), &[]), None);
+        assert_eq!(waiter(&waited_for(vec![imported], true), &[]), in_the_way("another client"));
+        // A process in both, that has the row, and only that one.
+        let both =
+            waited_for(vec![party("vm:8", "in Cassandra too, as @0123456789abcdef", false)], false);
+        assert_eq!(waiter(&both, &[&row]), None);
+        assert_eq!(waiter(&both, &[]), in_the_way("vm:8"));
     }
 }

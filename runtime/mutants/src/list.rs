@@ -447,6 +447,8 @@ mutants! {
         "a table that clients without TTLs may write keeps what they deleted for minutes";
     FailedItemIsNextAgain, "failed-item-is-next-again", "liveness",
         "a worker that gave an item back takes the same one again";
+    NativeWaitersOverlooked, "native-waiters-overlooked", "modes 4, I24",
+        "a rollback looks for no native client that waits";
     AnyRowCoversTheHold, "any-row-covers-the-hold", "modes 4, I24",
         "a rollback takes any row of a process of ours for the one of whoever holds the lock natively";
     DrawTiesTheScope, "draw-ties-the-scope", "modes, I24",

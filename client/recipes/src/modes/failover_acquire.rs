@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(crate) trait NativeStore: RemoteLocker {
     /// Acquires `lock_id`. If the terms name its scope, the store grants it only while it knows the scope and has authority over
     /// it: one that was restored from a backup may have lost it, while Cassandra serves the names. A note is refused
-    /// ([`refuses_note`]) while a server is of a release that knows none.
+    /// ([`refuses_note`]) while a member is of a release that knows none, or has not told its release.
     fn acquire_on<'a>(
         &'a self,
         terms: NativeTerms<'a>,

@@ -517,8 +517,8 @@ impl Inner {
         }
     }
 
-    /// The native half, with a note that names the other one. Where a server knows no notes it has none, and a rollback takes it for the
-    /// hold of a client that knows only the native store.
+    /// The native half, with a note that says whose row is the other one. Where a server knows no notes it has none, and no row covers it
+    /// in a rollback.
     async fn ask_second(
         &self,
         native: &dyn NativeStore,

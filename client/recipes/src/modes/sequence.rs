@@ -77,7 +77,14 @@ impl LockerSequence {
     async fn draw_natively(&self, count: NonZeroU32, asked: Instant) -> Result<Option<Range<i64>>> {
         let inner = &self.locker.inner;
         let Some(native) = &inner.native else { return Err(moved(&self.name)) };
+        // Before numbers are taken, which another cluster would begin at 1, and none while it is not known which one this is.
+        match inner.check_given(&**native, &self.name).await {
+            Ok(true) => {}
+            Ok(false) | Err(Error::Unreachable { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
         let taken = native.take_numbers(&self.name, count).await?;
+        // The client may have come to another one since.
         match inner.check_given(&**native, &self.name).await {
             Ok(true) => {}
             Ok(false) | Err(Error::Unreachable { .. }) => return Ok(None),

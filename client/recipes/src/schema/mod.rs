@@ -437,7 +437,7 @@ mod tests {
             let set = tables.iter().filter(|one| one.options_to_set(kept_s, stopped).is_some());
             set.map(Made::name).collect::<Vec<_>>().join(" ")
         };
-        let ours = "leases tokens token_times locker_modes fallback_leases work_aside work_slots";
+        let ours = "leases locker_modes fallback_leases work_aside work_slots";
         let all = "leases lock_queue lock_main tokens token_times numbers choosing locker_modes fallback_leases lock_shadow \
                    optimistic_tokens work_aside work_slots";
         assert_eq!((set(864_000, false).as_str(), set(864_000, true).as_str()), (ours, all));

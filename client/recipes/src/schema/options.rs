@@ -19,7 +19,7 @@ pub(crate) enum Rows {
     /// The same of a process of a scope, whose TTL is 15 min.
     Processes,
     /// They are deleted, and never end by themselves. One that a replica brings back is freed by the housekeeper, as that of a dead session is. A replica is
-    /// told what it missed for three hours (`max_hint_window`).
+    /// told what it missed for three hours (`max_hint_window`). That of an old client, whose housekeeper looks at nothing twice, stays: as of those above.
     Sessions,
     /// They are deleted, and say where to look: one that a replica brings back is deleted again, or leads to nothing.
     Lists,
@@ -43,7 +43,8 @@ impl Rows {
 
     /// Whether a table that is there gets the options of a new one.
     fn may_be_set(self, writers_stopped: bool) -> bool {
-        self != Self::LocksOfOldClients || writers_stopped || mutant!(TombstonesCutShort)
+        let is_the_articles = matches!(self, Self::LocksOfOldClients | Self::Sessions);
+        !is_the_articles || writers_stopped || mutant!(TombstonesCutShort)
     }
 
     /// The options of the table. Levels: few rows, written again and again, and read with every write. A file of tombstones alone is looked at after as long as they are kept, not

@@ -21,7 +21,7 @@
 //!   [`WorkQueue::max_attempts`] the next worker that finds an item with that many attempts makes it a dead
 //!   letter.
 //! - **Liveness.** A dead worker's item is free after TTL and skew. One of three nodes may be down. A worker that looks
-//!   finds a free item, within 30 s if it was enqueued out of order. Of several workers that want one item, one gets it,
+//!   finds a free item, within 30 s if it was enqueued out of order, but for one that it has set aside ("Order", below). Of several workers that want one item, one gets it,
 //!   or all go away and come back: none waits behind a chooser for longer than some looks.
 //! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
 //!   takes one of the next items instead. An item that was given back undone comes again later than it would have: the process that
@@ -40,7 +40,7 @@
 //! writes and three reads.
 //!
 //! Each item leaves four tombstones, two of them in the partition of its slot, and one more there for each process that
-//! lost it or gave it back. Each attempt has a row in the details until the item is done: an item that fails for ever has some 150 a day
+//! lost it or gave it back (for each id that it uses at a time). Each attempt has a row in the details until the item is done: an item that fails for ever has some 150 a day
 //! and process, unless [`WorkQueue::max_attempts`] ends that. A slot without items is off the list some three minutes after its end, and no look reads it again. A partition takes 1,000
 //! items of each process and 5,000 of one, so it stays below the 100,000 tombstones at which Cassandra refuses to read it, unless more
 //! than 25 processes enqueue that much in one minute.

@@ -172,8 +172,7 @@ fn a_sequence_that_was_given_to_an_untied_scope_is_drawn_from_nowhere() {
     assert!(said.contains("tied to no cluster"), "{said}");
     let said = other.unwrap_err().to_string();
     assert!(said.contains("tied to the cluster \"c1\""), "{said}");
-    // What was refused is not given out again.
-    assert_eq!(own.unwrap(), 6..7);
+    assert_eq!(own.unwrap(), 4..5, "none was taken for those that are refused");
     assert!(while_armed(Mutant::DrawTiesTheScope, drawn)[0].is_ok(), "the rule is needed");
 }
 
