@@ -23,7 +23,7 @@ pub(super) struct Claim {
     rows: Rows,
     id: ItemId,
     /// The id of its number and its choosing: one that earlier claims of this process had too, so that an item which always fails
-    /// has one row here, and its tombstone, for each process and not for each attempt.
+    /// has one row here, and its tombstone, for each id that is in use at a time and not for each attempt.
     owner: OwnerId,
     /// The id of its row among the attempts, which nobody else has.
     attempt: OwnerId,

@@ -25,7 +25,7 @@
 //!   or all go away and come back: none waits behind a chooser for longer than some looks.
 //! - **Order.** Approximately by the time of the enqueueing process, as the article says. A worker that meets others
 //!   takes one of the next items instead. An item that was given back undone comes again later than it would have: the process that
-//!   gave it back leaves it aside for 1 s, and twice as long after each further attempt, to 10 minutes. So an item that
+//!   gave it back (this queue and its clones) leaves it aside for 1 s, and twice as long after each further attempt, to 10 minutes. So an item that
 //!   always fails keeps no worker from those behind it. Other processes may take it at once.
 //!
 //! It assumes what the module above assumes. If no worker lives for two minutes, or some process has a version before 0.4, the wall
