@@ -396,8 +396,8 @@ impl Rollback<'_> {
     }
 }
 
-/// Who waits for the lock natively and has no row of it: a native client, that gets the lock after the present holder, when
-/// nothing may keep the recipe's clients out.
+/// A native client that waits for the lock and has no row of it is in the way: it gets the lock after the present holder, and then
+/// no row may keep the recipe's clients out.
 fn native_waiter(name: &str, held: &NativeLock, there: &InTable) -> Option<Obstacle> {
     if mutant!(NativeWaitersOverlooked) {
         return None;

@@ -464,7 +464,7 @@ impl Inner {
                 [name, &self.rows.scope].map(|text| text.escape_debug().to_string());
             return Err(Error::invalid(format!(
                 "the sequence \"{name}\" is in a native store, and the scope \"{scope}\" is tied to no cluster, so that nobody knows \
-                 to which one it was given: `holdfast-migrate sequences --scope '{scope}' --to native` with that cluster ties it"
+                 to which one it was given: `holdfast-migrate sequences --scope '{scope}' --to native` with the cluster that has it ties the scope"
             )));
         };
         self.rows.check_tie("cluster", &tied, &own)?;

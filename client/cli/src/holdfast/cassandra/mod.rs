@@ -152,7 +152,7 @@ struct SchemaArgs {
     #[arg(long)]
     apply: bool,
     /// No client writes these tables that knows only the articles' recipes, and none will. With --apply, tables of theirs that are there get the
-    /// options of new ones: they keep what is deleted for minutes and not for ten days. A row of such a client has no TTL, and would come
+    /// options of new ones: they keep what is deleted for minutes (tokens: three hours) and not for ten days. A row of such a client has no TTL, and would come
     /// back for good after a node was away for longer.
     #[arg(long, requires = "apply")]
     writers_stopped: bool,
