@@ -104,7 +104,7 @@ pub enum Event {
     },
     /// Others wait for a held lock ([`LockTable::contention`](crate::LockTable::contention) says how many). Each of
     /// its holders receives this when the first waiter arrives, and again when one arrives with a larger head
-    /// start than all who wait; of more than 64 holders each once, until the queue is empty. A new holder of a lock for which others
+    /// start than all who wait. While there are more than 64 holders, each receives it once. A new holder of a lock for which others
     /// still wait receives it after all grants of the same command: for that holder the queue was
     /// never empty. A waiting set counts in each of its queues, even while another lock keeps it
     /// waiting.

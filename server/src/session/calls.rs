@@ -142,16 +142,22 @@ impl Hub {
         let names = frame.names.clone();
         let reading = read_request(Some(Body::Release(frame)))?;
         let key = self.prove(asked.session.as_ref()).await?;
-        let mut call = self.registry.wait_for(key.session, About::Grant(token))?;
+        let grant = About::Grant(token);
+        let whole =
+            names.is_empty().then(|| self.registry.wait_for(key.session, grant)).transpose()?;
         let committed = self.ask(&key, asked.done_below, reading).await?;
         let Answer::Released { request, over, .. } = self.answer_of(committed)? else {
             return Err(refusals::odd_answer().into());
         };
-        // The event comes before the answer and lists what was given back; unless the tenure ended in
-        // between, which does not undo the release.
-        let released = match call.told().await {
-            Told::Released(released) => released,
-            _ => answers::released(request, token, names, over),
+        // A part is what was named. Of the whole, the event lists what was left of it. The event comes before the answer, unless the
+        // tenure ended in between, which does not undo the release.
+        let part = answers::released(request, token, names, over);
+        let released = match whole {
+            Some(mut call) => match call.told().await {
+                Told::Released(released) => released,
+                _ => part,
+            },
+            None => part,
         };
         Ok(ReleaseResponse { released: Some(released) })
     }

@@ -101,8 +101,11 @@ impl Registry {
                 self.moved(state, items);
                 let names = || answers::names_of(items);
                 let released = || answers::released(*request, *token, names(), *over);
-                let about = About::Grant(*token);
-                state.waiting.tell(*session, about, || Told::Released(released()));
+                // A call that gives back the whole waits for its end, and names of a part are another call's.
+                if *over {
+                    let about = About::Grant(*token);
+                    state.waiting.tell(*session, about, || Told::Released(released()));
+                }
                 self.tell(state, index, *session, || Body::Released(released()));
                 hold_over(state, *session, *token, *over);
             }

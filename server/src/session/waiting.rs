@@ -28,7 +28,7 @@ use super::registry::{Registry, State};
 pub(super) enum About {
     /// The request's grant, or its leaving the queue.
     Request(RequestId),
-    /// The release of this grant, or of some of its names.
+    /// The release of all that is left of this grant.
     Grant(FencingToken),
 }
 

@@ -195,6 +195,33 @@ async fn some_names_are_given_back_and_a_value_is_handed_on() {
     not_in_time(&world.hub.acquire(asked_within(&second, 2, "b", 10)).await);
 }
 
+/// The first gives back a part while the second is on its way, which gives back the rest.
+#[tokio::test(start_paused = true)]
+async fn two_calls_that_give_back_one_grant_are_told_each_its_own_names() {
+    let world = World::new().await;
+    let key = world.key().await;
+    let items = vec![exclusive("a"), exclusive("b")];
+    let acquire = Some(Acquire { request_id: 1, items, wait: true, ..Acquire::default() });
+    let both = AcquireRequest { acquire, ..asked(&key, 1, "") };
+    let token = world.hub.acquire(both).await.unwrap().granted.unwrap().token;
+    let release = |names: &[&'static str]| {
+        let names = names.iter().map(|name| Bytes::from(*name)).collect();
+        let release = Some(Release { token, names, lost: false });
+        ReleaseRequest { session: Some(key.clone()), done_below: 0, release }
+    };
+    let (part, rest) = (release(&["a"]), release(&[]));
+
+    world.fake.hold_commits();
+    let part = world.begin(|hub| async move { hub.release(part).await }).await;
+    let rest = world.begin(|hub| async move { hub.release(rest).await }).await;
+    world.fake.let_commits_go();
+
+    for (answer, name, partly) in [(part, "a", true), (rest, "b", false)] {
+        let released = world.told(answer).await.unwrap().released.unwrap();
+        assert_eq!((&released.names[..], released.partly), (&[Bytes::from(name)][..], partly));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_try_says_who_holds_the_lock_by_name() {
     let world = World::new().await;
