@@ -64,7 +64,7 @@ impl Nodes {
         Self::start_own(&["1", "secure"]).await
     }
 
-    /// Starts one node of its own that fails a read of more than 500 tombstones, a two-hundredth of what nodes fail at.
+    /// Starts one node of its own that fails a read of more than 250 tombstones, a four-hundredth of what nodes fail at.
     pub async fn start_one_of_few_tombstones() -> Self {
         Self::start_own(&["1", "tombstones"]).await
     }

@@ -8,13 +8,15 @@
     reason = "helpers of tests stop the test when something is not as it must be; a soak shows what it saw"
 )]
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdfast_recipes::{
     Cassandra, Contact, Layout, LockerOptions, Recipe, RemoteLocker, Schema, SerialScope,
 };
-use holdfast_runtime::Runtime;
+use holdfast_runtime::{Runtime, select};
 use holdfast_tests::cassandra::Nodes;
 
 use crate::cassandra_soak_work::a_busy_queue_outlives_its_tombstones;
@@ -26,6 +28,12 @@ const REWRITTEN: [Recipe; 4] =
 const AFTERWARDS: Duration = Duration::from_secs(400);
 /// A row of a soak.
 const WINDOW: Duration = Duration::from_mins(1);
+/// Between two looks of a soak at what it writes.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Rows of a soak in which the tombstones come to as many as there are from then on (`gc_grace_seconds` is five minutes), and the nodes warm up.
+const EARLY: usize = 6;
+/// How many rows of a soak are its beginning, and its end.
+const PART: usize = 5;
 const LIMIT: Duration = Duration::from_secs(20);
 
 async fn tables(nodes: &Nodes, keyspace: &str, replicas: u32) -> Cassandra {
@@ -79,33 +87,155 @@ async fn one_process_leaves_few_tombstones(cassandra: &Cassandra) {
     }
 }
 
-/// Holds of one lock at full speed, a row for each minute: what tombstones cost before they are gone.
-async fn soak(recipe: Recipe, cassandra: &Cassandra, holds: u64) {
-    let (locker, clock) = (locker(recipe, cassandra), Runtime::system().clock);
-    let mut had = 0;
-    while had < holds {
-        let (began, mut took) = (clock.now(), Vec::new());
-        while had < holds && clock.now().saturating_since(began) < WINDOW {
-            let asked = clock.now();
-            hold(recipe, &*locker).await;
-            took.push(clock.now().saturating_since(asked));
-            had += 1;
-        }
-        let seconds = clock.now().saturating_since(began).as_secs_f64();
-        let rate = f64::from(u32::try_from(took.len()).unwrap()) / seconds;
+/// How long something took: the middle one, and the 99th of a hundred.
+#[derive(Clone, Copy)]
+struct Spread {
+    half: Duration,
+    most: Duration,
+}
+
+impl Spread {
+    fn of(mut took: Vec<Duration>) -> Self {
         took.sort_unstable();
-        let (half, most) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-        println!("{recipe}: {had} holds, {rate:.1} a second, p50 {half:.1?}, p99 {most:.1?}");
+        assert!(!took.is_empty(), "nothing ended in a whole minute");
+        Self { half: took[took.len() / 2], most: took[took.len() * 99 / 100] }
     }
 }
 
+/// A row of a soak: how many were done in a second, how long each took, and each look at the rows that they left.
+struct Minute {
+    rate: f64,
+    each: Spread,
+    look: Spread,
+}
+
+impl Minute {
+    /// The middle rows of some minutes, each figure by itself.
+    fn middle(minutes: &[Self]) -> Self {
+        let middle = |of: &dyn Fn(&Self) -> Duration| {
+            let mut all: Vec<Duration> = minutes.iter().map(of).collect();
+            all.sort_unstable();
+            all[all.len() / 2]
+        };
+        let spread = |of: fn(&Self) -> Spread| Spread {
+            half: middle(&|minute| of(minute).half),
+            most: middle(&|minute| of(minute).most),
+        };
+        let mut rates: Vec<f64> = minutes.iter().map(|minute| minute.rate).collect();
+        rates.sort_by(f64::total_cmp);
+        let rate = rates[rates.len() / 2];
+        Self { rate, each: spread(|minute| minute.each), look: spread(|minute| minute.look) }
+    }
+
+    fn print(&self, what: &str) {
+        let Self { rate, each, look } = self;
+        println!(
+            "{what}: {rate:.1} a second, each p50 {:.1?}, p99 {:.1?}; a look p50 {:.1?}, p99 {:.1?}",
+            each.half, each.most, look.half, look.most
+        );
+    }
+}
+
+/// Who works in a soak, and what of it is measured.
+#[derive(Default)]
+struct Measured {
+    begun: AtomicU64,
+    each: Mutex<Vec<Duration>>,
+    looks: Mutex<Vec<Duration>>,
+}
+
+impl Measured {
+    /// What was measured since the last row.
+    fn row(&self, seconds: f64) -> Minute {
+        let [each, looks] =
+            [&self.each, &self.looks].map(|all| std::mem::take(&mut *all.lock().unwrap()));
+        let rate = f64::from(u32::try_from(each.len()).unwrap()) / seconds;
+        Minute { rate, each: Spread::of(each), look: Spread::of(looks) }
+    }
+}
+
+/// Does something `times` over, as fast as it can, so many at once, and looks at the rows that this writes all the while. Prints a row for each
+/// minute, the beginning and the end. Each look has to succeed, and the end has to be at least half as fast as the beginning. A look walks
+/// all that a node has not yet written to disk, so what it takes goes up and down.
+async fn soak(
+    what: &str,
+    (times, at_once): (u64, u64),
+    once: impl AsyncFn(u64),
+    look: impl AsyncFn(),
+) {
+    let runtime = Runtime::system();
+    let clock = &*runtime.clock;
+    let measured = Measured::default();
+    let lane = async |lane: u64| {
+        while measured.begun.fetch_add(1, Ordering::Relaxed) < times {
+            let began = clock.now();
+            once(lane).await;
+            measured.each.lock().unwrap().push(clock.now().saturating_since(began));
+        }
+    };
+    let looking = async {
+        loop {
+            runtime.sleep(PAUSE).await;
+            let began = clock.now();
+            look().await;
+            measured.looks.lock().unwrap().push(clock.now().saturating_since(began));
+        }
+    };
+    let minutes = Mutex::new(Vec::new());
+    let rows = async {
+        loop {
+            let began = clock.now();
+            runtime.sleep(WINDOW).await;
+            let minute = measured.row(clock.now().saturating_since(began).as_secs_f64());
+            let done = measured.begun.load(Ordering::Relaxed);
+            minute.print(&format!("{what}, {done}"));
+            minutes.lock().unwrap().push(minute);
+        }
+    };
+    select! {
+        _ = join_all((0..at_once).map(lane)) => {}
+        () = looking => {}
+        () = rows => {}
+    }
+    stays_as_fast(what, &minutes.into_inner().unwrap());
+}
+
+fn stays_as_fast(what: &str, minutes: &[Minute]) {
+    let minutes = minutes.get(EARLY..).unwrap_or_default();
+    if minutes.len() < 2 * PART {
+        println!("{what}: too short for a beginning and an end");
+        return;
+    }
+    let first = Minute::middle(&minutes[..PART]);
+    let last = Minute::middle(&minutes[minutes.len() - PART..]);
+    first.print(&format!("{what}, beginning"));
+    last.print(&format!("{what}, end"));
+    assert!(last.rate > first.rate / 2.0, "{what} became slower");
+    assert!(last.look.half < first.look.half * 4, "the rows of {what} are read more slowly");
+}
+
+/// Holds of one lock: what tombstones cost before they are gone.
+async fn hold_again_and_again(recipe: Recipe, cassandra: &Cassandra, holds: u64) {
+    let (locker, layout) = (locker(recipe, cassandra), Layout::default());
+    let once = async |_| hold(recipe, &*locker).await;
+    let look = async || {
+        recipe.claims_of(cassandra, &layout, recipe.as_str()).await.unwrap();
+    };
+    soak(recipe.as_str(), (holds, 1), once, look).await;
+}
+
+/// Of one recipe, if `HOLDFAST_SOAK_RECIPE` names one.
 #[tokio::test]
 #[ignore = "long: thousands of holds; every change has a lock that outlives its tombstones"]
 async fn a_lock_that_is_held_thousands_of_times_is_granted_each_time() {
     let holds = std::env::var("HOLDFAST_SOAK_HOLDS").map_or(3_000, |text| text.parse().unwrap());
+    let only = std::env::var("HOLDFAST_SOAK_RECIPE").ok();
     let nodes = Nodes::start().await;
     let cassandra = tables(&nodes, "soak", 3).await;
-    for recipe in REWRITTEN {
-        soak(recipe, &cassandra, holds).await;
+    let wanted = |recipe: &Recipe| only.as_deref().is_none_or(|only| only == recipe.as_str());
+    let recipes: Vec<Recipe> = REWRITTEN.into_iter().filter(wanted).collect();
+    assert!(!recipes.is_empty(), "HOLDFAST_SOAK_RECIPE is none of {REWRITTEN:?}");
+    for recipe in recipes {
+        hold_again_and_again(recipe, &cassandra, holds).await;
     }
 }
