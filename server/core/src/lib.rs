@@ -44,8 +44,8 @@
 //!
 //! [`LockTable::check`] is this list as code. The numbers are those of DESIGN §12.
 //!
-//! - The holders of a lock fit together: one, or readers (I2). Two requests of one session exclude
-//!   each other like any others.
+//! - The holders of a lock fit together: one, or readers, or as many permits as its limit (I2). Two requests of one session
+//!   exclude each other like any others.
 //! - Fencing tokens never repeat; they rise for every name over the life of the cluster, and over
 //!   all grants of one scope. Over grants of several scopes they do not: each has its own epoch
 //!   (I3).
@@ -54,7 +54,7 @@
 //!   scope grants nothing; its waiters that can be granted are granted when it is resumed. Where a
 //!   command could make more grants than its limit allows, later commands make the rest, in the same
 //!   order (`work.rs`).
-//! - A waiter leaves its queues by its grant, its own cancel, or its session's end (I10).
+//! - A waiter leaves its queues by its grant, its own cancel, its session's end, or a limit set below what it wants (I10).
 //! - After a session's end the table keeps nothing of it (I11).
 //! - One request id has at most one place or hold; a retry receives the same token (I12).
 //! - Only the holder's session and token, or its own cancel, ends a hold; a second copy of a
@@ -65,7 +65,7 @@
 //!   (I34).
 //! - `stamp_ms` never decreases, and decides nothing (I8).
 //! - A sequence gives out no number twice (`sequence.rs`).
-//! - A lock is in the table only while it is held, waited for, or carries a value (I33).
+//! - A lock is in the table only while it is held, waited for, closed, or carries a value (I33).
 //! - Only the exclusive holder changes a value; the loss of such a holder makes it suspect.
 //! - Every batch that decodes gets an outcome: nothing overflows, nothing panics (I28).
 //!
@@ -73,7 +73,6 @@
 //!
 //! - The end of one session looks at all of its requests, up to
 //!   [`Limits::max_requests_per_session`], with each of its parts.
-//! - An `any` needs none or one of its locks.
 //! - All epochs share one counter: once its 2⁴⁸ tokens are used up, the table grants nothing any
 //!   more. Waiters keep their places.
 
