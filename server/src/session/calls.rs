@@ -151,13 +151,13 @@ impl Hub {
         };
         // A part is what was named. Of the whole, the event lists what was left of it. The event comes before the answer, unless the
         // tenure ended in between, which does not undo the release.
-        let part = answers::released(request, token, names, over);
+        let as_asked = answers::released(request, token, names, over);
         let released = match whole {
             Some(mut call) => match call.told().await {
                 Told::Released(released) => released,
-                _ => part,
+                _ => as_asked,
             },
-            None => part,
+            None => as_asked,
         };
         Ok(ReleaseResponse { released: Some(released) })
     }

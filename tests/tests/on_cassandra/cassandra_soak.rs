@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use holdfast_recipes::{
     Cassandra, Contact, Layout, LockerOptions, Recipe, RemoteLocker, Schema, SerialScope,
 };
@@ -136,10 +135,10 @@ impl Minute {
     }
 }
 
-/// Who works in a soak, and what of it is measured.
+/// What a soak has measured since its last row, and how often it did what it does.
 #[derive(Default)]
 struct Measured {
-    begun: AtomicU64,
+    done: AtomicU64,
     each: Mutex<Vec<Duration>>,
     looks: Mutex<Vec<Duration>>,
 }
@@ -154,23 +153,19 @@ impl Measured {
     }
 }
 
-/// Does something `times` over, as fast as it can, so many at once, and looks at the rows that this writes all the while. Prints a row for each
+/// Does something `times` over, as fast as it can, and looks at the rows that this writes all the while. Prints a row for each
 /// minute, the beginning and the end. Each look has to succeed, and the end has to be at least half as fast as the beginning. A look walks
 /// all that a node has not yet written to disk, so what it takes goes up and down.
-async fn soak(
-    what: &str,
-    (times, at_once): (u64, u64),
-    once: impl AsyncFn(u64),
-    look: impl AsyncFn(),
-) {
+async fn soak(what: &str, times: u64, once: impl AsyncFn(), look: impl AsyncFn()) {
     let runtime = Runtime::system();
     let clock = &*runtime.clock;
     let measured = Measured::default();
-    let lane = async |lane: u64| {
-        while measured.begun.fetch_add(1, Ordering::Relaxed) < times {
+    let doing = async {
+        for _ in 0..times {
             let began = clock.now();
-            once(lane).await;
+            once().await;
             measured.each.lock().unwrap().push(clock.now().saturating_since(began));
+            measured.done.fetch_add(1, Ordering::Relaxed);
         }
     };
     let looking = async {
@@ -187,13 +182,13 @@ async fn soak(
             let began = clock.now();
             runtime.sleep(WINDOW).await;
             let minute = measured.row(clock.now().saturating_since(began).as_secs_f64());
-            let done = measured.begun.load(Ordering::Relaxed);
+            let done = measured.done.load(Ordering::Relaxed);
             minute.print(&format!("{what}, {done}"));
             minutes.lock().unwrap().push(minute);
         }
     };
     select! {
-        _ = join_all((0..at_once).map(lane)) => {}
+        () = doing => {}
         () = looking => {}
         () = rows => {}
     }
@@ -217,11 +212,11 @@ fn stays_as_fast(what: &str, minutes: &[Minute]) {
 /// Holds of one lock: what tombstones cost before they are gone.
 async fn hold_again_and_again(recipe: Recipe, cassandra: &Cassandra, holds: u64) {
     let (locker, layout) = (locker(recipe, cassandra), Layout::default());
-    let once = async |_| hold(recipe, &*locker).await;
+    let once = async || hold(recipe, &*locker).await;
     let look = async || {
         recipe.claims_of(cassandra, &layout, recipe.as_str()).await.unwrap();
     };
-    soak(recipe.as_str(), (holds, 1), once, look).await;
+    soak(recipe.as_str(), holds, once, look).await;
 }
 
 /// Of one recipe, if `HOLDFAST_SOAK_RECIPE` names one.
